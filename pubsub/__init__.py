@@ -1,0 +1,1 @@
+"""A publish/subscribe broker: five wire protocols, one topic space, a durable history."""

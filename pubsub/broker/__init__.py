@@ -1,0 +1,1 @@
+"""The domain: topics, routing, sessions, limits. Imports no transport and no protocol."""

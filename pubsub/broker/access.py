@@ -1,0 +1,50 @@
+"""Which topics the clients of a listener may publish to and subscribe to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pubsub.errors import NotAuthorized
+from pubsub.settings import matcher
+
+# Decisions kept a rule; beyond it they are made anew, so that names cannot fill memory.
+_CACHED = 10_000
+
+
+class Rule:
+    """Shell-style topic patterns, with the answers they gave before."""
+
+    __slots__ = ("_answers", "_matches")
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._matches: Callable[[str], bool] = matcher(patterns)
+        self._answers: dict[str, bool] = {}
+
+    def allows(self, name: str) -> bool:
+        """Does a pattern match the topic ``name``?"""
+        answer = self._answers.get(name)
+        if answer is None:
+            if len(self._answers) >= _CACHED:
+                self._answers.clear()
+            answer = self._answers[name] = self._matches(name)
+        return answer
+
+
+class AccessRules:
+    """The ``allow-publish`` and ``allow-subscribe`` patterns of one listener."""
+
+    __slots__ = ("_publish", "_subscribe")
+
+    def __init__(self, publish: Sequence[str], subscribe: Sequence[str]) -> None:
+        self._publish = Rule(publish)
+        self._subscribe = Rule(subscribe)
+
+    def check_publish(self, name: str) -> None:
+        """Raises NotAuthorized unless clients may publish to the topic ``name``."""
+        if not self._publish.allows(name):
+            raise NotAuthorized(name)
+
+    def check_subscribe(self, name: str) -> None:
+        """Raises NotAuthorized unless clients may read the topic ``name``."""
+        if not self._subscribe.allows(name):
+            raise NotAuthorized(name)

@@ -1,0 +1,77 @@
+"""What happened, counted; the first of every kind, and every tenfold of it, goes to the log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+from twisted.logger import Logger
+
+# Distinct (client, topic, reason) kept apart; what comes after is counted under OTHERS.
+_KINDS = 10_000
+OTHERS = "*"
+
+
+def _round(count: int) -> int:
+    """The largest power of ten that is not above ``count``."""
+    return int(10 ** (len(str(count)) - 1))
+
+
+class Counters:
+    """Totals since the start of the broker.
+
+    ``published`` and ``published_bytes`` count accepted messages, ``delivered`` messages handed
+    to a subscriber's outbox and not dropped from it since. ``drops`` counts by client, topic
+    and reason, ``refusals`` by listener and reason: requests answered with an error, and
+    connections turned away.
+    """
+
+    log: ClassVar[Logger] = Logger()
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.published_bytes = 0
+        self.delivered = 0
+        self.connections = 0
+        self.drops: Counter[tuple[str, str, str]] = Counter()
+        self.refusals: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped for some subscriber, for whatever reason."""
+        return self.drops.total()
+
+    @property
+    def refused(self) -> int:
+        """Requests and connections refused."""
+        return self.refusals.total()
+
+    def drop(self, client: str, topic: str, reason: str, count: int) -> None:
+        """``count`` messages on ``topic`` did not reach ``client``."""
+        key = (client, topic, reason)
+        if key not in self.drops and len(self.drops) >= _KINDS:
+            key = (OTHERS, OTHERS, reason)
+        before = self.drops[key]
+        self.drops[key] = now = before + count
+        if _round(now) > before:
+            self.log.warn(
+                "dropped: {count} for client {client!r} on topic {topic!r}: {reason}",
+                count=now,
+                client=key[0],
+                topic=key[1],
+                reason=reason,
+            )
+
+    def refuse(self, listener: str, reason: str, client: str, count: int = 1) -> None:
+        """``count`` requests of ``client`` were answered with an error."""
+        key = (listener, reason)
+        before = self.refusals[key]
+        self.refusals[key] = now = before + count
+        if _round(now) > before:
+            self.log.warn(
+                "refused: {count} on {listener}: {reason}, last by {client!r}",
+                count=now,
+                listener=listener,
+                reason=reason,
+                client=client,
+            )

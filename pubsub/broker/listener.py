@@ -1,0 +1,92 @@
+"""A listener as the domain sees it: one protocol's door, with its rules, limits and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pubsub.broker.access import AccessRules
+from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate
+from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
+from pubsub.broker.publisher import Publisher
+from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
+
+if TYPE_CHECKING:
+    from pubsub.broker.service import BrokerService
+    from pubsub.interfaces import Consumer, Publishing
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
+    Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
+    Setting("max-connections", COUNT, 0, "connections of a listener; 0 is no limit"),
+    Setting("max-connections-per-address", COUNT, 0, "the same from one address"),
+    Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0 is no limit"),
+    Setting("rate-bytes", SIZE, 0, "payload bytes/s a connection may publish; 0 is no limit"),
+    Setting("listener-rate-messages", COUNT, 0, "messages/s of all connections of a listener"),
+    Setting("listener-rate-bytes", SIZE, 0, "payload bytes/s of all connections of a listener"),
+    Setting(
+        "slow-consumer",
+        choice(PAUSE, DROP, DISCONNECT),
+        PAUSE,
+        "what a subscriber that does not read causes: its publishers wait, messages are "
+        "dropped for it, or it is disconnected",
+    ),
+    Setting("slow-bytes", SIZE, "64M", "how far behind a subscriber may be, in bytes"),
+    Setting("slow-seconds", SECONDS, 30, "for how long it may be behind before disconnection"),
+    Setting("idle-timeout", SECONDS, 0, "seconds of silence before disconnection; 0 is never"),
+)
+"""The settings that every listener has, whatever its protocol."""
+
+
+class Listener:
+    """One listener: what its connections may do, and what they have in common.
+
+    ``settings`` holds the values of SETTINGS and of the protocol's own settings by name.
+    """
+
+    def __init__(
+        self, broker: BrokerService, protocol: str, settings: Mapping[str, Any]
+    ) -> None:
+        self.broker = broker
+        self.protocol = protocol
+        self.settings = settings
+        self.access = AccessRules(settings["allow-publish"], settings["allow-subscribe"])
+        self.quota = ConnectionQuota(
+            settings["max-connections"], settings["max-connections-per-address"]
+        )
+        self.rate = Rate(settings["rate-messages"], settings["rate-bytes"])
+        self.limiter = Rate(
+            settings["listener-rate-messages"], settings["listener-rate-bytes"]
+        ).limiter(broker.seconds)
+        self.slow = SlowPolicy(
+            settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
+        )
+        self.idle_timeout: float = settings["idle-timeout"]
+
+    def admit(self, address: str) -> None:
+        """Count a new connection in; raises LimitReached or MemoryExhausted."""
+        self.broker.memory.reserve(CONNECTION_BYTES)
+        try:
+            self.quota.admit(address)
+        except Exception:
+            self.broker.memory.free(CONNECTION_BYTES)
+            raise
+        self.broker.counters.connections += 1
+
+    def leave(self, address: str) -> None:
+        """Count an admitted connection out."""
+        self.quota.leave(address)
+        self.broker.memory.free(CONNECTION_BYTES)
+        self.broker.counters.connections -= 1
+
+    def publisher(self, connection: Publishing | None, sender: bytes) -> Publisher:
+        """The publishing side of a connection; None where its reading cannot be held."""
+        return Publisher(self, connection, sender)
+
+    def outbox(self, consumer: Consumer, close: Callable[[str], None], label: str) -> Outbox:
+        """The receiving side of a connection."""
+        return Outbox(self.broker.router, consumer, self.slow, close, label)
+
+    def refuse(self, reason: str, client: str, count: int = 1) -> None:
+        """Count requests of ``client`` that were answered with an error."""
+        self.broker.counters.refuse(self.protocol, reason, client, count)

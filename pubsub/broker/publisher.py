@@ -1,0 +1,88 @@
+"""The publishing side of a connection: checks, limits and backpressure, once a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pubsub.errors import RateLimited
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch, Headers
+    from pubsub.broker.limits import RateLimiter
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Publishing
+
+
+class Publisher:
+    """Publishes for one connection of ``listener``, as ``sender``.
+
+    ``connection`` is held while a topic it publishes to is blocked by a slow subscriber, or
+    while the process is at its memory bound. Where there is none to hold (a datagram's sender)
+    such messages are refused as RateLimited instead.
+    """
+
+    __slots__ = ("_broker", "_connection", "_limiters", "listener", "sender")
+
+    def __init__(
+        self, listener: Listener, connection: Publishing | None, sender: bytes
+    ) -> None:
+        self.listener = listener
+        self.sender = sender
+        self._broker = listener.broker
+        self._connection = connection
+        limiters = (listener.rate.limiter(self._broker.seconds), listener.limiter)
+        self._limiters: tuple[RateLimiter, ...] = tuple(x for x in limiters if x is not None)
+
+    def publish(
+        self,
+        topic: Topic,
+        payloads: list[bytes],
+        nbytes: int,
+        size: int,
+        headers: Sequence[Headers] | None = None,
+        sender: bytes | None = None,
+    ) -> Batch:
+        """Publish ``payloads``, of ``nbytes`` together and ``size`` each (or MIXED).
+
+        Returns what was accepted: all of it, or the messages before the first that a rate limit
+        refused. ``sender`` stands in for the connection's own. Raises NotAuthorized, or
+        RateLimited if nothing at all was accepted.
+        """
+        self.listener.access.check_publish(topic.name)
+        if self._limiters:
+            admitted = self._admit(payloads, nbytes)
+            if admitted < len(payloads):
+                payloads = payloads[:admitted]
+                nbytes = sum(map(len, payloads))
+        if self._connection is None and (topic.blockers or self._broker.memory.full):
+            raise RateLimited("a subscriber or the memory bound holds this topic")
+        batch = self._broker.publish(
+            topic,
+            payloads,
+            nbytes,
+            size,
+            self.sender if sender is None else sender,
+            self.listener.protocol,
+            headers,
+        )
+        if self._connection is not None:
+            if topic.blockers:
+                topic.wait(self._connection)
+            if self._broker.memory.full:
+                self._broker.memory.wait(self._connection)
+        return batch
+
+    def _admit(self, payloads: Sequence[bytes], nbytes: int) -> int:
+        """How many of ``payloads`` every limiter lets pass; they are charged for them."""
+        admitted = len(payloads)
+        for limiter in self._limiters:
+            admitted = min(admitted, limiter.admissible(payloads, nbytes))
+        if not admitted:
+            raise RateLimited(self.listener.protocol)
+        if admitted < len(payloads):
+            nbytes = sum(map(len, payloads[:admitted]))
+        for limiter in self._limiters:
+            limiter.take(admitted, nbytes)
+        return admitted

@@ -1,0 +1,166 @@
+"""Fan-out: from a batch on a topic to the outboxes of its subscribers.
+
+A topic's subscribers are grouped by encoding. A batch is encoded once a group; what a group
+gathered in one reactor turn is joined into one bytes object that every outbox of the group is
+given at the end of the turn, and then every outbox that got something is flushed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from pubsub.broker.counters import Counters
+from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.topics import Topic
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.outbox import Outbox
+    from pubsub.interfaces import Encoding
+
+
+class Group:
+    """The subscribers of one topic that share an encoding."""
+
+    __slots__ = ("_outboxes", "_targets", "count", "encoding", "offset", "parts", "topic")
+
+    def __init__(self, topic: Topic, encoding: Encoding) -> None:
+        self.topic = topic
+        self.encoding = encoding
+        self.parts: list[bytes] = []
+        self.count = 0
+        self.offset = -1
+        self._outboxes: dict[Outbox, None] = {}
+        self._targets: tuple[Outbox, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._outboxes)
+
+    def __iter__(self) -> Iterator[Outbox]:
+        return iter(self._outboxes)
+
+    def add(self, outbox: Outbox) -> None:
+        """From now on ``outbox`` gets what the group gathers."""
+        self._outboxes[outbox] = None
+        self._targets = ()
+
+    def discard(self, outbox: Outbox) -> None:
+        """``outbox`` gets nothing more."""
+        self._outboxes.pop(outbox, None)
+        self._targets = ()
+
+    def flush(self) -> int:
+        """Hand what was gathered to every outbox; returns the number of deliveries."""
+        parts, count = self.parts, self.count
+        if not parts:
+            return 0
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        topic, offset = self.topic, self.offset
+        self.parts, self.count = [], 0
+        # Rebuilt only after a change; the loop runs over a copy, as a delivery over a
+        # subscriber's limit takes that subscriber out.
+        targets = self._targets = self._targets or tuple(self._outboxes)
+        for outbox in targets:
+            outbox.deliver(data, count, topic, offset)
+        return count * len(targets)
+
+
+class Router:
+    """Routes batches and flushes once a reactor turn.
+
+    ``at_turn_end`` runs a call after the events of the current turn; ``seconds`` is the
+    reactor's clock.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        memory: MemoryBudget,
+        seconds: Callable[[], float],
+        at_turn_end: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.counters = counters
+        self.memory = memory
+        self.seconds = seconds
+        self._at_turn_end = at_turn_end
+        self._scheduled = False
+        self._groups: list[Group] = []
+        self.dirty: list[Outbox] = []
+        self.slow: set[Outbox] = set()
+
+    def route(self, topic: Topic, batch: Batch) -> None:
+        """Encode ``batch`` for every group of ``topic``; it leaves when the turn ends."""
+        for group in topic.groups.values():
+            encoding = group.encoding
+            fitting = batch if batch.nbytes <= encoding.limit else self._fitting(group, batch)
+            if fitting is None:
+                continue
+            if not group.parts:
+                group.offset = fitting.offset
+                self._groups.append(group)
+            group.parts.append(encoding.encode(fitting))
+            group.count += len(fitting.payloads)
+        if self._groups and not self._scheduled:
+            self._scheduled = True
+            self._at_turn_end(self.flush)
+
+    def flush(self) -> None:
+        """Send what this turn gathered."""
+        self._scheduled = False
+        groups, self._groups = self._groups, []
+        for group in groups:
+            self.counters.delivered += group.flush()
+        dirty, self.dirty = self.dirty, []
+        for outbox in dirty:
+            outbox.flush()
+
+    def subscribe(self, outbox: Outbox, topic: Topic, encoding: Encoding) -> bool:
+        """Deliver ``topic`` to ``outbox`` from the next message on; False if it was so already."""
+        if topic in outbox.subscriptions:
+            return False
+        group = topic.groups.get(encoding)
+        if group is None:
+            group = topic.groups[encoding] = Group(topic, encoding)
+        # What was published before the subscription is not for it, though the turn goes on.
+        self.counters.delivered += group.flush()
+        group.add(outbox)
+        outbox.subscriptions[topic] = encoding
+        return True
+
+    def unsubscribe(self, outbox: Outbox, topic: Topic) -> bool:
+        """End a subscription; False if there was none."""
+        encoding = outbox.subscriptions.pop(topic, None)
+        if encoding is None:
+            return False
+        group = topic.groups[encoding]
+        self.counters.delivered += group.flush()
+        group.discard(outbox)
+        if not group:
+            del topic.groups[encoding]
+        return True
+
+    def forget(self, outbox: Outbox) -> None:
+        """End every subscription of ``outbox``."""
+        for topic in tuple(outbox.subscriptions):
+            self.unsubscribe(outbox, topic)
+
+    def dropped(self, label: str, topic: Topic, reason: str, count: int) -> None:
+        """``count`` deliveries that had been counted do not happen."""
+        self.counters.delivered -= count
+        self.counters.drop(label, topic.name, reason, count)
+
+    def sweep(self) -> None:
+        """Give up the subscribers that have been slow for longer than their policy allows."""
+        now = self.seconds()
+        for outbox in [box for box in self.slow if box.overdue(now)]:
+            outbox.evict(f"slow consumer: behind for {outbox.policy.seconds:g} s")
+
+    def _fitting(self, group: Group, batch: Batch) -> Batch | None:
+        """The messages that a frame of the group's encoding can carry; the others are counted."""
+        fitting = batch.within(group.encoding.limit)
+        lost = len(batch.payloads) - (0 if fitting is None else len(fitting.payloads))
+        if lost:
+            for outbox in group:
+                self.counters.drop(outbox.label, batch.topic, "too-large", lost)
+        return fitting

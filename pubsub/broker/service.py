@@ -1,0 +1,213 @@
+"""BrokerService: owns the topics, the router, the sessions, the store and the limits.
+
+It is the parent of the listeners' services, so Twisted starts and stops them with it. It
+imports no transport: connections register themselves as ``Client`` and are told to leave.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.application.service import MultiService
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.counters import Counters
+from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.router import Router
+from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.topics import Topic, TopicRegistry
+
+if TYPE_CHECKING:
+    from pubsub.interfaces import IStore
+
+log = Logger()
+SWEEP_SECONDS = 1.0
+
+
+class Client(Protocol):
+    """A connection, as far as stopping and housekeeping go."""
+
+    def drain(self) -> None:
+        """Read nothing more, send what is queued and a goodbye, then close."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+    def sweep(self, now: float) -> None:
+        """A second or so has passed: see to time limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """Bounds of the whole process; ``max_memory`` bytes are for all but the history."""
+
+    max_memory: int = 1024**3
+    memory_seconds: float = 30.0
+    max_topics: int = 100_000
+    max_sessions: int = 100_000
+    resume_window: float = 60.0
+    stop_seconds: float = 10.0
+
+
+class BrokerService(MultiService):
+    """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``)."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        store: IStore,
+        limits: BrokerLimits | None = None,
+        draw: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        super().__init__()
+        self.limits = limits or BrokerLimits()
+        self.clock = clock
+        self.seconds = clock.seconds
+        self.store = store
+        self.counters = Counters()
+        self.memory = MemoryBudget(self.limits.max_memory)
+        self.topics = TopicRegistry(self.limits.max_topics, self.memory)
+        self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
+        self.sessions = SessionRegistry(
+            lambda: draw(64),
+            clock.seconds,
+            self.limits.resume_window,
+            self.limits.max_sessions,
+            self.memory,
+        )
+        self.run_id = draw(60)
+        self.clients: set[Client] = set()
+        self.stopping = False
+        self._sequence = 0
+        self._timestamp = 0
+        self._memory_full_since: float | None = None
+        self._emptied: Deferred[None] | None = None
+        self._sweeper = LoopingCall(self._sweep)
+        self._sweeper.clock = clock
+
+    def at_turn_end(self, call: Callable[[], None]) -> None:
+        """Run ``call`` when the events of this reactor turn have been handled."""
+        self.clock.callLater(0, call)
+
+    def timestamp(self) -> int:
+        """Now, in µs since the Unix epoch, never less than what it was before."""
+        now = int(self.seconds() * 1_000_000)
+        if now > self._timestamp:
+            self._timestamp = now
+        return self._timestamp
+
+    def publish(
+        self,
+        topic: Topic,
+        payloads: list[bytes],
+        nbytes: int,
+        size: int,
+        sender: bytes,
+        protocol: str,
+        headers: Sequence[Headers] | None = None,
+    ) -> Batch:
+        """Store and route messages whose publisher has been checked (see ``Publisher``)."""
+        count = len(payloads)
+        batch = Batch(
+            topic.name,
+            payloads,
+            nbytes,
+            size,
+            self.timestamp(),
+            self._sequence,
+            sender,
+            protocol,
+            headers,
+        )
+        self._sequence += count
+        self.store.append(batch)
+        if topic.groups:
+            self.router.route(topic, batch)
+        self.counters.published += count
+        self.counters.published_bytes += nbytes
+        return batch
+
+    # Life
+
+    def startService(self) -> None:
+        """Start the listeners and the housekeeping."""
+        super().startService()
+        self._sweeper.start(SWEEP_SECONDS, now=False)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop accepting, flush, say goodbye, close; abort what is left at the deadline."""
+        self.stopping = True
+        if self._sweeper.running:
+            self._sweeper.stop()
+        stopped: Deferred[None] = maybeDeferred(super().stopService)
+        return stopped.addCallback(lambda _: self._drain()).addCallback(self._report)
+
+    def arrived(self, client: Client) -> None:
+        """A connection has been accepted."""
+        self.clients.add(client)
+
+    def left(self, client: Client) -> None:
+        """A connection is gone."""
+        self.clients.discard(client)
+        if self._emptied is not None and not self.clients:
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
+
+    def _drain(self) -> Deferred[None] | None:
+        self.router.flush()
+        for client in tuple(self.clients):
+            client.drain()
+        if not self.clients:
+            return None
+        self._emptied = emptied = Deferred[None]()
+        deadline = self.clock.callLater(self.limits.stop_seconds, self._abort)
+
+        def cancel(result: None) -> None:
+            if deadline.active():
+                deadline.cancel()
+
+        return emptied.addCallback(cancel)
+
+    def _abort(self) -> None:
+        log.warn("{count} connections did not close in time", count=len(self.clients))
+        for client in tuple(self.clients):
+            client.abort("the broker stops")
+
+    def _report(self, result: None) -> None:
+        counters = self.counters
+        log.info(
+            "stopped: {published} published, {delivered} delivered, {dropped} dropped, "
+            "{refused} refused",
+            published=counters.published,
+            delivered=counters.delivered,
+            dropped=counters.dropped,
+            refused=counters.refused,
+        )
+
+    def _sweep(self) -> None:
+        now = self.seconds()
+        self.router.sweep()
+        self.sessions.expire()
+        for client in tuple(self.clients):
+            client.sweep(now)
+        self._sweep_memory(now)
+
+    def _sweep_memory(self, now: float) -> None:
+        """At the bound for too long: the largest holder of memory goes."""
+        if not self.memory.full:
+            self._memory_full_since = None
+            return
+        if self._memory_full_since is None:
+            self._memory_full_since = now
+            log.warn("at the memory bound: {used} bytes", used=self.memory.used)
+        elif now - self._memory_full_since >= self.limits.memory_seconds:
+            largest = self.memory.largest()
+            if largest is not None:
+                largest.evict("memory bound")

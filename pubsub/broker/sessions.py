@@ -1,0 +1,130 @@
+"""Sessions: unguessable 64-bit ids, resumption within a window, takeover, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pubsub.errors import LimitReached, SessionUnknown
+
+if TYPE_CHECKING:
+    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Encoding
+
+# What a session costs, an estimate for the memory budget.
+SESSION_BYTES = 768
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A client's place in the broker, which outlives its connection for the resume window.
+
+    ``kind`` stands for the listener and the role: a session is resumed as what it was.
+    ``displace`` closes the connection that has the session now; None while it is detached.
+    ``offset`` is where in the history the client stopped receiving.
+    """
+
+    id: int
+    kind: Hashable
+    client: bytes
+    displace: Callable[[], None] | None
+    subscriptions: Mapping[Topic, Encoding] = field(default_factory=dict)
+    offset: int = 0
+    expires: float = 0.0
+
+
+class SessionRegistry:
+    """Live and resumable sessions.
+
+    ``draw`` gives a random 64-bit number, ``seconds`` is the clock, ``window`` the seconds a
+    broken session can be resumed for (zero: not at all), ``limit`` bounds both kinds together.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[], int],
+        seconds: Callable[[], float],
+        window: float,
+        limit: int,
+        memory: MemoryBudget,
+    ) -> None:
+        self._draw = draw
+        self._seconds = seconds
+        self._window = window
+        self._limit = limit
+        self._memory = memory
+        self._sessions: dict[int, Session] = {}
+        # Insertion order is expiry order, as the window is the same for all.
+        self._detached: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, kind: Hashable, client: bytes, displace: Callable[[], None]) -> Session:
+        """A new session; raises LimitReached or MemoryExhausted."""
+        if len(self._sessions) >= self._limit:
+            self._make_room()
+        self._memory.reserve(SESSION_BYTES)
+        number = self._draw()
+        while not number or number in self._sessions:
+            number = self._draw()
+        session = self._sessions[number] = Session(number, kind, client, displace)
+        return session
+
+    def find(self, number: int, kind: Hashable, client: bytes) -> Session:
+        """The session ``number``, live or resumable, of this client; raises SessionUnknown."""
+        self.expire()
+        session = self._sessions.get(number)
+        if session is None or session.kind != kind or session.client != client:
+            raise SessionUnknown(f"no session {client!r} of this kind")
+        return session
+
+    def resume(self, session: Session, displace: Callable[[], None]) -> None:
+        """Give ``session`` to a new connection; raises SessionUnknown if it is gone by now.
+
+        One that still has a connection is taken over: the old connection is closed first.
+        """
+        if session.displace is not None:
+            session.displace()
+        if self._detached.pop(session.id, None) is None:
+            # A window of zero: the old connection ended the session with itself.
+            raise SessionUnknown("the session ended with its connection")
+        session.displace = displace
+
+    def detach(self, session: Session, subscriptions: Mapping[Topic, Encoding], at: int) -> None:
+        """The connection is gone: keep the session for the window, to go on at offset ``at``."""
+        if not self._window:
+            self.close(session)
+            return
+        session.displace = None
+        session.subscriptions = subscriptions
+        session.offset = at
+        session.expires = self._seconds() + self._window
+        self._detached[session.id] = session
+
+    def close(self, session: Session) -> None:
+        """The session ends and its id means nothing any more."""
+        self._detached.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            self._memory.free(SESSION_BYTES)
+
+    def expire(self) -> None:
+        """Close the detached sessions whose window has passed."""
+        now = self._seconds()
+        for session in list(self._detached.values()):
+            if session.expires > now:
+                break
+            self.close(session)
+
+    def resumable(self, session: Session) -> bool:
+        """Would ``detach`` keep this session?"""
+        return self._window > 0 and session.id in self._sessions
+
+    def _make_room(self) -> None:
+        """Give up the detached session that would expire first."""
+        oldest = next(iter(self._detached.values()), None)
+        if oldest is None:
+            raise LimitReached("sessions")
+        self.close(oldest)

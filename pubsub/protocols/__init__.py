@@ -1,0 +1,1 @@
+"""The wire protocols, a folder each; ``twisted/plugins/`` registers them."""

@@ -1,0 +1,1 @@
+"""The protocol cafe, specified in ``seeds/cafe.md``."""

@@ -1,0 +1,212 @@
+"""cafe: frames and the header around them. Sans-IO; ``seeds/cafe.md`` is the specification.
+
+The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. ``scan.py``
+beside this module does the same for runs of PUBLISH and MESSAGE, which are most of the traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import TypeAlias
+
+from pubsub.wire.fields import (
+    U8,
+    FieldError,
+    counted,
+    decode_fields,
+    encode_fields,
+    rest,
+    u8,
+    u64,
+)
+
+HEADER = Struct("<HBI")
+MAGIC = 0xCAFE
+MAX_PAYLOAD = 1_048_576
+# MESSAGE carries 8 bytes more than PUBLISH did, so this much fits both.
+MAX_MESSAGE = MAX_PAYLOAD - 9
+_MAGIC = b"\xfe\xca"
+_SWAPPED = b"\xca\xfe"
+
+
+class ErrorCode(IntEnum):
+    """What an ERROR frame or a failed HANDSHAKE_ACK says."""
+
+    INVALID_HANDSHAKE = 0x01
+    CHANNEL_NOT_FOUND = 0x02
+    MESSAGE_TOO_LARGE = 0x03
+    RATE_LIMIT_EXCEEDED = 0x04
+    PROTOCOL_VERSION_MISMATCH = 0x05
+    INVALID_OPCODE = 0x06
+    MALFORMED_MESSAGE = 0x07
+    UNAUTHORIZED = 0x08
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakePub:
+    """Client to broker: be a publisher."""
+
+    channel: int = u8()
+    client_id: bytes = counted(U8)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeSub:
+    """Client to broker: be a subscriber to ``channels``, one byte each."""
+
+    channels: bytes = counted(U8)
+    client_id: bytes = counted(U8)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeAck:
+    """Broker to client: ``status`` 0 and the session's id, or an ErrorCode and 0."""
+
+    status: int = u8()
+    session_id: int = u64()
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Either way: the sender closes the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publisher to broker: a message."""
+
+    channel: int = u8()
+    payload: bytes = rest()
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Subscriber to broker: one channel more."""
+
+    channel: int = u8()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Subscriber to broker: one channel less."""
+
+    channel: int = u8()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Broker to subscriber: a message and when it came, in ms since the Unix epoch."""
+
+    channel: int = u8()
+    timestamp: int = u64()
+    payload: bytes = rest()
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Either way: are you there?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Either way: yes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Broker to client: a request was refused, or the connection ends."""
+
+    code: int = u8()
+
+
+Frame: TypeAlias = (
+    HandshakePub
+    | HandshakeSub
+    | HandshakeAck
+    | Disconnect
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Message
+    | Ping
+    | Pong
+    | Error
+)
+
+FRAMES: dict[int, type[Frame]] = {
+    0x01: HandshakePub,
+    0x02: HandshakeSub,
+    0x03: HandshakeAck,
+    0x04: Disconnect,
+    0x10: Publish,
+    0x11: Subscribe,
+    0x12: Unsubscribe,
+    0x13: Message,
+    0x20: Ping,
+    0x21: Pong,
+    0xFF: Error,
+}
+OPCODES = {frame: opcode for opcode, frame in FRAMES.items()}
+FROM_BROKER = frozenset({HandshakeAck, Message, Error})
+HANDSHAKES = frozenset({HandshakePub, HandshakeSub})
+
+
+class CafeError(Exception):
+    """Bytes that are no frame.
+
+    ``end`` is where that frame ends, if its header could be read at all, else None. The stream
+    can be followed past it only after INVALID_OPCODE.
+    """
+
+    def __init__(self, code: ErrorCode, end: int | None = None) -> None:
+        super().__init__(code.name)
+        self.code = code
+        self.end = end
+
+
+def encode(frame: Frame) -> bytes:
+    """The whole frame. Raises OverflowError for a value that its field cannot hold."""
+    payload = encode_fields(frame)
+    return HEADER.pack(MAGIC, OPCODES[type(frame)], len(payload)) + payload
+
+
+def needed(data: bytes, at: int) -> int:
+    """How many bytes from ``at`` on the next step takes: a header, or the frame it announces.
+
+    Raises CafeError as soon as the bytes that are there cannot begin a frame.
+    """
+    start = data[at : at + 2]
+    if start != _MAGIC[: len(start)]:
+        if start == _SWAPPED:
+            raise CafeError(ErrorCode.PROTOCOL_VERSION_MISMATCH)
+        # A lone first byte may still turn out to be the swapped magic.
+        if start != _SWAPPED[:1]:
+            raise CafeError(ErrorCode.MALFORMED_MESSAGE)
+    if len(data) - at < HEADER.size:
+        return HEADER.size
+    length: int = HEADER.unpack_from(data, at)[2]
+    if length > MAX_PAYLOAD:
+        raise CafeError(ErrorCode.MESSAGE_TOO_LARGE)
+    return HEADER.size + length
+
+
+def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:
+    """The frame that starts at ``at`` and where it ends; None if there is not enough of it.
+
+    Raises CafeError.
+    """
+    length = needed(data, at)
+    end = at + length
+    if end > len(data) or len(data) - at < HEADER.size:
+        return None
+    frame = FRAMES.get(data[at + 2])
+    if frame is None:
+        raise CafeError(ErrorCode.INVALID_OPCODE, end)
+    try:
+        return decode_fields(frame, data[at + HEADER.size : end]), end
+    except FieldError:
+        handshake = frame in HANDSHAKES
+        code = ErrorCode.INVALID_HANDSHAKE if handshake else ErrorCode.MALFORMED_MESSAGE
+        raise CafeError(code, end) from None

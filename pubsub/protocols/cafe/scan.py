@@ -1,0 +1,142 @@
+"""cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
+
+What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; where
+frames of one length follow one another they are cut by a ``struct`` iterator, and headers are
+put before payloads by a join. Nothing here knows Twisted or the broker.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+from struct import Struct
+
+from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
+
+PREFIX = 8
+"""Bytes before the message in PUBLISH: the header and the channel."""
+MIXED = -1
+_PUBLISH, _MESSAGE = 0x10, 0x13
+_MESSAGE_PREFIX = Struct("<HBIBQ")
+# Lengths times channels that are remembered; then it starts anew.
+_KNOWN = 4096
+
+Run = tuple[int, list[bytes], int, int]
+"""Channel, payloads, their bytes together, and the length they share or MIXED."""
+
+_lengths: dict[bytes, int] = {}
+
+
+def _learn(head: bytes) -> int:
+    """The length of the PUBLISH frame that begins with ``head``; 0 if it is anything else."""
+    magic, opcode, length = HEADER.unpack_from(head)
+    if magic != MAGIC or opcode != _PUBLISH or not 1 <= length <= MAX_MESSAGE + 1:
+        return 0
+    if len(_lengths) >= _KNOWN:
+        _lengths.clear()
+    _lengths[head] = HEADER.size + length
+    return HEADER.size + int(length)
+
+
+@lru_cache(maxsize=1024)
+def _cutter(size: int) -> Struct:
+    return Struct(f"{PREFIX}x{size}s")
+
+
+def _repeats(data: bytes, at: int, length: int, head: bytes) -> int:
+    """How many frames of ``length`` bytes that begin with ``head`` follow one another."""
+    count = (len(data) - at) // length
+    for index in range(PREFIX):
+        column = data[at + index : at + count * length : length]
+        byte = head[index : index + 1]
+        if column.count(byte) != count:
+            count -= len(column.lstrip(byte))
+    return count
+
+
+def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
+    """The runs of PUBLISH from ``at`` on, and where they end.
+
+    They end at the end of ``data``, at a frame that is not all there, or at one that is not a
+    PUBLISH of a deliverable size: that is for ``codec.decode``.
+    """
+    runs: list[Run] = []
+    end = len(data)
+    channel = -1
+    payloads: list[bytes] = []
+    nbytes = 0
+    size = MIXED
+    while end - at >= PREFIX:
+        head = data[at : at + PREFIX]
+        length = _lengths.get(head) or _learn(head)
+        stop = at + length
+        if not length or stop > end:
+            break
+        if head[7] != channel:
+            if payloads:
+                runs.append((channel, payloads, nbytes, size))
+            channel, payloads, nbytes = head[7], [], 0
+            size = length - PREFIX
+        elif size != length - PREFIX:
+            size = MIXED
+        # Two looks ahead before the count, which costs a pass over the rest of the data.
+        if data.startswith(head, stop) and data.startswith(head, stop + length):
+            count = _repeats(data, at, length, head)
+            stop = at + count * length
+            cut = _cutter(length - PREFIX).iter_unpack(memoryview(data)[at:stop])
+            payloads.extend(chain.from_iterable(cut))
+            nbytes += count * (length - PREFIX)
+        else:
+            payloads.append(data[at + PREFIX : stop])
+            nbytes += length - PREFIX
+        at = stop
+    if payloads:
+        runs.append((channel, payloads, nbytes, size))
+    return at, runs
+
+
+class _Prefixes(dict[int, bytes]):
+    """What stands before a message of a given length, made when first asked for."""
+
+    def __init__(self, channel: int, timestamp: int) -> None:
+        super().__init__()
+        self._channel = channel
+        self._timestamp = timestamp
+
+    def __missing__(self, length: int) -> bytes:
+        prefix = _message_prefix(self._channel, self._timestamp, length)
+        self[length] = prefix
+        return prefix
+
+
+def _message_prefix(channel: int, timestamp: int, length: int) -> bytes:
+    return _MESSAGE_PREFIX.pack(MAGIC, _MESSAGE, length + 9, channel, timestamp)
+
+
+def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: int) -> bytes:
+    """MESSAGE frames for ``payloads``, each of ``size`` bytes or MIXED.
+
+    ``timestamp`` is ms since the Unix epoch; no payload is longer than MAX_MESSAGE.
+    """
+    if size != MIXED:
+        prefix = _message_prefix(channel, timestamp, size)
+        return prefix.join([b"", *payloads])
+    parts: list[bytes] = [b""] * (2 * len(payloads))
+    parts[0::2] = map(_Prefixes(channel, timestamp).__getitem__, map(len, payloads))
+    parts[1::2] = payloads
+    return b"".join(parts)
+
+
+def split_frames(data: bytes, limit: int) -> list[bytes]:
+    """Cut whole frames into pieces of at most ``limit`` bytes, or of one frame if that is longer."""
+    pieces: list[bytes] = []
+    start = at = 0
+    while at < len(data):
+        stop = at + HEADER.size + int(HEADER.unpack_from(data, at)[2])
+        if stop - start > limit and at > start:
+            pieces.append(data[start:at])
+            start = at
+        at = stop
+    if at > start:
+        pieces.append(data[start:at])
+    return pieces

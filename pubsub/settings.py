@@ -1,0 +1,148 @@
+"""Settings: what may be said on the command line and in the configuration file, once for both.
+
+A ``Setting`` carries its name, the ``Kind`` that parses it and its default. The command line
+gives text, the file gives TOML values; a kind takes either and answers the one typed value, or
+raises ``ValueError`` with a message that completes "<name>: ...".
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is written (``form``, shown by --help) and how it is parsed."""
+
+    form: str
+    parse: Callable[[object], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing an operator can choose.
+
+    ``name`` is the key in the file; ``flag`` the option on the command line where that is not
+    made from the name. ``default`` is written as an operator would write it.
+    """
+
+    name: str
+    kind: Kind
+    default: object
+    help: str
+    flag: str = ""
+
+    def read(self, value: object) -> Any:
+        """Parse ``value``; raises ValueError naming this setting."""
+        try:
+            return self.kind.parse(value)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+
+
+def read_all(settings: Sequence[Setting], given: Mapping[str, object]) -> dict[str, Any]:
+    """Every setting's value: the one given, else its default.
+
+    Raises ValueError for a value that does not parse. Keys in ``given`` that name no setting
+    are the caller's to report.
+    """
+    return {s.name: s.read(given.get(s.name, s.default)) for s in settings}
+
+
+def _boolean(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"expected on or off, not {value!r}")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, not {value!r}")
+    return value
+
+
+def parse_size(value: object) -> int:
+    """Bytes from an int or from text such as ``65536``, ``64K``, ``8M`` or ``1GiB``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"expected a size such as 65536, 64K or 8M, not {value!r}")
+    power: int = _POWERS[match[2].lower()]
+    return int(match[1]) * int(1024**power)
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"expected topic patterns separated by commas, not {value!r}")
+    return tuple(n.strip() for n in names if n.strip())
+
+
+def integer(low: int, high: int) -> Kind:
+    """A whole number from ``low`` to ``high``."""
+
+    def parse(value: object) -> int:
+        try:
+            number = int(str(value)) if not isinstance(value, bool | float) else None
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}, not {value!r}")
+        return number
+
+    return Kind("N", parse)
+
+
+def number(low: float, high: float) -> Kind:
+    """A number from ``low`` to ``high``, fractions allowed."""
+
+    def parse(value: object) -> float:
+        try:
+            result = float(str(value)) if not isinstance(value, bool) else None
+        except ValueError:
+            result = None
+        if result is None or not low <= result <= high:
+            raise ValueError(f"expected a number from {low:g} to {high:g}, not {value!r}")
+        return result
+
+    return Kind("N", parse)
+
+
+def choice(*words: str) -> Kind:
+    """One of ``words``."""
+
+    def parse(value: object) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}, not {value!r}")
+        return str(value)
+
+    return Kind("|".join(words), parse)
+
+
+def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """A predicate on topic names: does one of the shell-style ``patterns`` match?"""
+    if "*" in patterns:
+        return lambda name: True
+    expression = re.compile("|".join(fnmatch.translate(p) for p in patterns) or r"(?!)")
+    return lambda name: expression.match(name) is not None
+
+
+BOOLEAN = Kind("on|off", _boolean)
+TEXT = Kind("TEXT", _text)
+SIZE = Kind("BYTES", parse_size)
+SECONDS = number(0, 86_400 * 365)
+PATTERNS = Kind("PATTERN,...", _patterns)
+COUNT = integer(0, 2**31)

@@ -1,0 +1,1 @@
+"""The history: one log of messages behind the interface ``IStore``."""

@@ -1,0 +1,85 @@
+"""What ``twistd pubsub`` runs: the command line made into a tree of services."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from twisted.application.service import IService
+from twisted.internet.interfaces import IReactorTime
+
+from pubsub.broker.listener import Listener
+from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.config import Config, ListenerConfig
+from pubsub.errors import PubSubError, StartError
+from pubsub.options import make_options
+from pubsub.options import Options as ParsedOptions
+from pubsub.store.memory import MemoryStore
+from pubsub.wire.listening import ListenerService
+
+# ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
+Options = make_options
+
+
+def makeService(options: ParsedOptions) -> IService:
+    """The broker that ``options`` describe; ends the process with one line if it cannot be."""
+    from twisted.internet import reactor
+
+    sys.excepthook = _one_line
+    try:
+        return make_broker(options.config, reactor)  # type: ignore[arg-type]
+    except PubSubError as error:
+        raise SystemExit(f"pubsub: {error}") from None
+
+
+def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
+    """A broker with its store and its listeners; nothing listens before it is started.
+
+    Raises ConfigurationError.
+    """
+    settings = config.broker
+    messages, nbytes = settings["history"]
+    max_memory = settings["max-memory"]
+    store = MemoryStore(messages, nbytes)
+    if max_memory:
+        # The history's part is set aside, so that clients cannot be starved by it or the reverse.
+        max_memory -= nbytes if messages else 0
+        if max_memory <= 0:
+            raise StartError("max-memory: the history alone takes all of it")
+    broker = BrokerService(
+        reactor,
+        store,
+        BrokerLimits(
+            max_memory=max_memory,
+            memory_seconds=settings["memory-seconds"],
+            max_topics=settings["max-topics"],
+            max_sessions=settings["max-sessions"],
+            resume_window=settings["resume-window"],
+            stop_seconds=settings["stop-timeout"],
+        ),
+    )
+    for listener in config.listeners:
+        _add(broker, listener, reactor)
+    return broker
+
+
+def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:
+    listener = Listener(broker, config.protocol.name, config.settings)
+    factory = config.protocol.make_factory(listener)
+    ListenerService(config.protocol.name, config.endpoint, factory, reactor).setServiceParent(
+        broker
+    )
+
+
+def _one_line(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """An excepthook: what keeps the broker from starting is told without a traceback.
+
+    twistd lets an exception of startService out to the interpreter, having cleaned up. Anything
+    that is not ours is a defect and keeps its traceback.
+    """
+    if isinstance(error, StartError):
+        print(f"pubsub: {error}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, traceback)

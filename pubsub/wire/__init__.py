@@ -1,0 +1,1 @@
+"""The kit every protocol is built with: frame fields, buffers, connections, listeners."""

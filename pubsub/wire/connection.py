@@ -1,0 +1,312 @@
+"""The base of every protocol's connection: buffering, holding, refusing, closing.
+
+A subclass parses and answers in ``consume``; everything that is the same for all stream
+protocols is here. Nothing here knows a frame.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from twisted.internet.interfaces import IPushProducer, ISSLTransport, ITCPTransport
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.errors import Refused
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress, IDelayedCall
+
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+
+# Seconds a closing connection goes on reading and discarding. Closed with unread input, the
+# kernel would send a reset that can overtake the error or goodbye just written.
+LINGER = 2.0
+# From here on a partial frame is accounted for; below it is part of what a connection costs.
+_ACCOUNTED = 4096
+
+
+@implementer(IPushProducer)
+class Connection(Protocol):
+    """One client on a stream.
+
+    The attributes start as class attributes, so that an idle connection costs little.
+    """
+
+    log: ClassVar[Logger] = Logger()
+    delimiter: ClassVar[bytes | None] = None
+    """Where set, input is parsed only when this byte has come, or as much as can be kept."""
+
+    outbox: Outbox | None = None
+    closing = False
+    peer = ""
+    _admitted = False
+    _output_full = False
+    _rest: bytearray | None = None
+    _need = 0
+    _charged = 0
+    _holds: set[object] | None = None
+    _quiet = 0
+    _lingering: IDelayedCall | None = None
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    # For subclasses
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """Handle the whole frames at the start of ``data``.
+
+        Returns how many bytes were handled, and how many from there on there must be before it
+        is worth calling again.
+        """
+        raise NotImplementedError
+
+    def refusal(self, error: Refused) -> bytes:
+        """What to tell a client that is turned away at the door."""
+        raise NotImplementedError
+
+    def goodbye(self) -> bytes:
+        """What to tell a client when the broker stops."""
+        return b""
+
+    def ended(self) -> None:
+        """The connection is gone or given up: let go of the session and the like. Once."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+        return self.peer
+
+    # Input
+
+    def connectionMade(self) -> None:
+        """Count the connection in, or turn it away."""
+        assert self.transport is not None
+        address = self.transport.getPeer()
+        host = getattr(address, "host", None)
+        self.peer = f"{host}:{address.port}" if host is not None else "unix"
+        try:
+            self.listener.admit(host or "unix")
+        except Refused as error:
+            self.listener.refuse(error.reason, self.peer)
+            self.close(self.refusal(error))
+            return
+        self._admitted = True
+        self.listener.broker.arrived(self)
+        self.transport.registerProducer(self, True)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Buffer and parse."""
+        self._quiet = 0
+        if self.closing:
+            return
+        rest = self._rest
+        if rest is not None:
+            rest += data
+            delimiter = self.delimiter
+            if len(rest) < self._need and (delimiter is None or delimiter not in data):
+                self._account(len(rest))
+                return
+            self._rest = None
+            data = bytes(rest)
+        self._parse(data)
+
+    def parse_rest(self) -> None:
+        """Go on with what was left in the buffer, after ``consume`` had stopped early."""
+        rest, self._rest = self._rest, None
+        if rest and not self.closing:
+            self._parse(bytes(rest))
+
+    def _parse(self, data: bytes) -> None:
+        done, need = self.consume(data)
+        if done < len(data) and not self.closing:
+            self._rest = bytearray(memoryview(data)[done:])
+            self._need = need
+        if self._rest is not None or self._charged:
+            self._account(0 if self._rest is None else len(self._rest))
+
+    def _account(self, nbytes: int) -> None:
+        """Charge the memory budget for the bytes of an unfinished frame."""
+        if nbytes < _ACCOUNTED:
+            nbytes = 0
+        memory = self.listener.broker.memory
+        change, self._charged = nbytes - self._charged, nbytes
+        if not change:
+            return
+        if nbytes:
+            memory.holders.add(self)
+        else:
+            memory.holders.discard(self)
+        if change > 0:
+            memory.add(change)
+        else:
+            memory.free(-change)
+
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished frame (see ``Holder``)."""
+        return self._charged
+
+    def evict(self, reason: str) -> None:
+        """Give the connection up to free memory (see ``Holder``)."""
+        self.abort(reason)
+
+    # Flow
+
+    def hold(self, reason: object) -> None:
+        """Read no more until ``release`` has been called for every reason given."""
+        if self._holds is None:
+            self._holds = set()
+        if not self._holds and not self.closing:
+            assert self.transport is not None
+            self.transport.pauseProducing()
+        self._holds.add(reason)
+
+    def release(self, reason: object) -> None:
+        """``reason`` does not hold any more."""
+        if self._holds is None:
+            return
+        self._holds.discard(reason)
+        if not self._holds:
+            self._holds = None
+            if not self.closing:
+                assert self.transport is not None
+                self.transport.resumeProducing()
+
+    def reply(self, data: bytes) -> None:
+        """Send an answer; a client that does not read its answers is not read from either."""
+        if self.outbox is not None:
+            self.outbox.send(data)
+        else:
+            assert self.transport is not None
+            self.transport.write(data)
+        if self._output_full:
+            self.hold("output")
+
+    def pauseProducing(self) -> None:
+        """The transport has more than it can send now."""
+        self._output_full = True
+        if self.outbox is not None:
+            self.outbox.pause()
+
+    def resumeProducing(self) -> None:
+        """The transport has sent all it had."""
+        self._output_full = False
+        self.release("output")
+        if self.outbox is not None:
+            self.outbox.resume()
+
+    def stopProducing(self) -> None:
+        """The transport is gone; connectionLost follows."""
+
+    def open_outbox(self) -> Outbox:
+        """The connection's outbox, made when first asked for."""
+        if self.outbox is None:
+            assert self.transport is not None
+            self.outbox = self.listener.outbox(self.transport, self.abort, self.label)
+            if self._output_full:
+                self.outbox.pause()
+        return self.outbox
+
+    # The end
+
+    def fail(self, reason: str, answer: bytes) -> None:
+        """The client broke the protocol or its limits: say so, count it, close."""
+        self.listener.refuse(reason, self.label)
+        self.close(answer)
+
+    def close(self, last: bytes = b"") -> None:
+        """Send what is queued and ``last``, then close, discarding what still comes in."""
+        if self.closing:
+            return
+        if last:
+            self.reply(last)
+        transport = self.transport
+        assert transport is not None
+        self._end()
+        self.closing = True
+        transport.unregisterProducer()
+        if ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport):
+            transport.resumeProducing()
+            transport.loseWriteConnection()
+            clock = self.listener.broker.clock
+            self._lingering = clock.callLater(LINGER, self._abort_transport)
+        else:
+            transport.loseConnection()
+
+    def drain(self) -> None:
+        """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""
+        if self.closing:
+            return
+        self.hold("drain")
+        if self.outbox is None:
+            self.close(self.goodbye())
+        else:
+            self.outbox.release()
+            self.outbox.when_drained(lambda: self.close(self.goodbye()))
+
+    def abort(self, reason: str) -> None:
+        """Close at once, whatever is still queued."""
+        if not self.closing:
+            self.log.info(
+                "{protocol} client {client!r} disconnected: {reason}",
+                protocol=self.listener.protocol,
+                client=self.label,
+                reason=reason,
+            )
+        self._end()
+        self.closing = True
+        self._abort_transport()
+
+    def sweep(self, now: float) -> None:
+        """Close a connection that has been silent for too long (see ``Client``)."""
+        timeout = self.listener.idle_timeout
+        if not timeout or self.closing:
+            return
+        # Sweeps come once a second, which spares every read a look at the clock.
+        self._quiet += 1
+        if self._quiet > timeout and not self._holds:
+            self.listener.refuse("idle", self.label)
+            self.close(self.goodbye())
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Count the connection out."""
+        self._end()
+        self.closing = True
+        if self._lingering is not None and self._lingering.active():
+            self._lingering.cancel()
+        if self._admitted:
+            self._admitted = False
+            self.listener.leave(self.peer.rsplit(":", 1)[0])
+            self.listener.broker.left(self)
+
+    def _end(self) -> None:
+        if self.closing:
+            return
+        self.ended()
+        self._rest = None
+        self._account(0)
+        # Whoever held this connection finds that out when it lets go.
+        self._holds = None
+
+    def _abort_transport(self) -> None:
+        assert self.transport is not None
+        self.transport.abortConnection()
+
+
+class ConnectionFactory(Factory):
+    """Builds a protocol's connections for one listener."""
+
+    noisy = False
+
+    def __init__(self, listener: Listener, connection: type[Connection]) -> None:
+        self.listener = listener
+        self._connection = connection
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
+        """See IProtocolFactory."""
+        return self._connection(self.listener)

@@ -1,0 +1,38 @@
+"""A TCP transport that sends at once when nothing is queued.
+
+Twisted's own ``write`` always waits for the next writable event: two epoll_ctl calls and a pass
+of the reactor more for every send.
+"""
+
+from __future__ import annotations
+
+from twisted.internet import tcp
+from twisted.internet.abstract import FileDescriptor
+
+
+class DirectServer(tcp.Server):
+    """Serves one accepted connection; set as ``Port.transport``."""
+
+    def write(self, data: bytes) -> None:
+        """Send ``data``; what the kernel does not take now is buffered as by any transport."""
+        if (
+            self._tempDataLen
+            or self.dataBuffer
+            or not self.connected
+            or self.disconnecting
+            or self._writeDisconnected
+            or self.TLS
+        ):
+            super().write(data)
+            return
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # The reactor will meet the same error and end the connection in its own time; to do
+            # it here would call connectionLost from inside somebody's write.
+            sent = 0
+        if sent < len(data):
+            # A view: what several slow subscribers have still to get is shared, not copied.
+            FileDescriptor.write(self, memoryview(data)[sent:])  # type: ignore[arg-type]

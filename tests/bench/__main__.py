@@ -1,0 +1,147 @@
+"""Runs what the command line asks for: ``python -m tests.bench --help``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from types import FrameType
+from typing import TypeVar
+
+from tests.bench import BenchError
+from tests.bench.broker import Broker, twistd_broker, twisted_version
+from tests.bench.idle import measure_idle, raise_file_limit
+from tests.bench.options import Options, parse_options
+from tests.bench.plan import Topology, make_plan
+from tests.bench.report import Report, environment, size_label
+from tests.bench.selftest import run_self_test
+from tests.bench.steady import measure_steady
+from tests.bench.throughput import measure_throughput
+from tests.bench.wires import WIRES
+
+Result = TypeVar("Result")
+
+
+class Session:
+    """One call of the program: all its runs and the report they fill."""
+
+    def __init__(self, options: Options) -> None:
+        self.report = Report()
+        self._options = options
+        self._wire = WIRES[options.wire]
+
+    def run(self) -> None:
+        """Raises BenchError if the broker does not even start, leaving what it has in the report."""
+        if "idle" in self._options.modes:
+            raise_file_limit(self._options.connections)
+        runs = {"throughput": self._throughput, "steady": self._steady, "idle": self._idle}
+        for mode in dict.fromkeys(self._options.modes):
+            runs[mode]()
+
+    def _throughput(self) -> None:
+        options = self._options
+        for topology, size in product(options.scenarios, options.sizes):
+            plan = make_plan(self._wire, topology, size, options.batch, options.window)
+            measure = partial(
+                measure_throughput, wire=self._wire, plan=plan, seconds=options.seconds
+            )
+            label = f"throughput {topology}, {size_label(plan.payload)}"
+            self._attempt(label, self.report.throughput, measure)
+
+    def _steady(self) -> None:
+        options = self._options
+        topology, size = options.steady_scenario, options.steady_size
+        measure = partial(
+            measure_steady,
+            wire=self._wire,
+            topology=topology,
+            payload=size,
+            rate=options.rate,
+            seconds=options.seconds,
+        )
+        label = f"steady {topology}, {size_label(size)}, {options.rate:,.0f} messages/s"
+        self._attempt(label, self.report.steady, measure)
+
+    def _idle(self) -> None:
+        connections = self._options.connections
+        measure = partial(measure_idle, wire=self._wire, connections=connections)
+        self._attempt(f"idle, {connections:,} connections", self.report.idle, measure)
+
+    def _attempt(
+        self, label: str, results: list[Result], measure: Callable[[Broker], Result]
+    ) -> None:
+        """Measures with a broker of its own; a failure is reported and does not end the rest."""
+        options = self._options
+        print(label, file=sys.stderr)
+        with twistd_broker(
+            options.twistd, self._wire, options.broker_options, options.broker_core
+        ) as broker:
+            self._describe(broker)
+            try:
+                results.append(measure(broker))
+            except BenchError as error:
+                self.report.errors.append(f"{label}: {error}")
+                print(f"failed: {error}\nthe broker's output ends:", file=sys.stderr)
+                print(broker.log_tail(), file=sys.stderr)
+
+    def _describe(self, broker: Broker) -> None:
+        if not self.report.environment:
+            options = self._options
+            self.report.environment = environment(
+                broker.python_version(),
+                twisted_version(options.twistd),
+                (options.broker_core, options.generator_core),
+            )
+
+
+def self_test(options: Options) -> None:
+    """Prints what the generator can do without a broker."""
+    wire = WIRES[options.wire]
+    for size in options.sizes:
+        plan = make_plan(wire, Topology(1, 1), size, options.batch, options.window)
+        result = run_self_test(wire, plan, options.seconds, options.broker_core)
+        print(
+            f"{size_label(plan.payload)}: million messages/s: send {result.send / 1e6:.2f}, "
+            f"receive and verify {result.receive / 1e6:.2f}, both {result.both / 1e6:.2f}"
+        )
+
+
+def main() -> int:
+    """Returns the exit code: 1 if anything failed or any message went astray."""
+    options = parse_options()
+    # Turned into an exception, so that the broker is stopped whichever way this process ends.
+    signal.signal(signal.SIGTERM, _terminated)
+    os.sched_setaffinity(0, {options.generator_core})
+    if options.self_test:
+        self_test(options)
+        return 0
+    session = Session(options)
+    try:
+        session.run()
+    except BenchError as error:
+        session.report.errors.append(str(error))
+        print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+    write_report(session.report, options)
+    return 0 if session.report.clean else 1
+
+
+def write_report(report: Report, options: Options) -> None:
+    """Prints the tables, and writes the files that were asked for."""
+    text = report.markdown()
+    print(text, end="")
+    if options.markdown is not None:
+        options.markdown.write_text(text)
+    if options.json is not None:
+        options.json.write_text(json.dumps(report.json(), indent=2) + "\n")
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

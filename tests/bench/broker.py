@@ -1,0 +1,156 @@
+"""The measured process: started on its core, asked what it uses, and always stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.bench import BenchError
+from tests.bench.wires import Wire
+
+HOST = "127.0.0.1"
+START_SECONDS = 30.0
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.05
+LOG_TAIL_LINES = 15
+
+
+class Broker:
+    """A context manager around one broker process.
+
+    The broker is ready when its output has a line that `ready` finds; the first group is its port.
+    It works in a temporary directory, so relative paths in `command` must not be used.
+    """
+
+    def __init__(self, command: Sequence[str], ready: re.Pattern[str], core: int) -> None:
+        self.port = 0
+        self._command = command
+        self._ready = ready
+        self._core = core
+        self._directory = tempfile.TemporaryDirectory(prefix="bench-broker-")
+        self._log = Path(self._directory.name, "output")
+
+    def __enter__(self) -> Broker:
+        try:
+            self._process = self._start()
+        except BaseException:
+            self._directory.cleanup()
+            raise
+        try:
+            self._await_port()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A child inherits its parent's core: set from outside it could have threads by then.
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {self._core})
+        try:
+            with self._log.open("wb") as output:
+                return subprocess.Popen(
+                    self._command,
+                    cwd=self._directory.name,
+                    # The line with the port must not wait in a buffer.
+                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+        except OSError as error:
+            raise BenchError(f"cannot start {self._command[0]}: {error}") from error
+        finally:
+            os.sched_setaffinity(0, cores)
+
+    def _await_port(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while (match := self._ready.search(self._log.read_text(errors="replace"))) is None:
+            if self._exited_within(POLL_SECONDS):
+                raise self._start_error(f"exited with {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise self._start_error(f"did not say where it listens in {START_SECONDS:.0f} s")
+        self.port = int(match[1])
+
+    def _start_error(self, what: str) -> BenchError:
+        error = BenchError(f"the broker {what}: {' '.join(self._command)}")
+        error.add_note(self.log_tail())
+        return error
+
+    def _exited_within(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        if not self._exited_within(STOP_SECONDS):
+            self._process.kill()
+            self._process.wait()
+        self._directory.cleanup()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return HOST, self.port
+
+    def log_tail(self) -> str:
+        """The last lines it wrote."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+
+    def cpu_seconds(self) -> float:
+        """Used so far by all its threads, user and system, to the nanosecond.
+
+        The clock is that of clock_getcpuclockid(3), which Python has for threads only;
+        /proc/<pid>/stat counts in hundredths of a second.
+        """
+        try:
+            return time.clock_gettime((~self._process.pid << 3) | 2)
+        except OSError as error:
+            raise BenchError(f"the broker is gone: {error}") from error
+
+    def resident_bytes(self) -> int:
+        """Its resident memory (VmRSS)."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError as error:
+            raise BenchError(f"the broker is gone: {error}") from error
+        match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
+
+    def python_version(self) -> str:
+        """Of the interpreter it runs on, which need not be this one."""
+        return _first_line([os.readlink(f"/proc/{self._process.pid}/exe"), "-V"])
+
+
+def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -> Broker:
+    """Our broker on a free loopback port, with `options` added to its command line."""
+    listen = f"{wire.name}=tcp:0:interface={HOST}"
+    command = [str(twistd), "-n", "--pidfile=", "pubsub", "--listen", listen, *options]
+    ready = re.compile(rf"{wire.name} on tcp {re.escape(HOST)}:(\d+)")
+    return Broker(command, ready, core)
+
+
+def twisted_version(twistd: Path) -> str:
+    """Of the Twisted that `twistd` belongs to."""
+    return _first_line([str(twistd), "--version"]).rpartition(" ")[2]
+
+
+def _first_line(command: Sequence[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return (result.stdout.splitlines() or ["unknown"])[0]

@@ -1,0 +1,110 @@
+"""Figures every kind of measurement reports: counts, CPU seconds, latency percentiles."""
+
+from __future__ import annotations
+
+import gc
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.bench.broker import Broker
+from tests.bench.generator import Load
+
+WARM_UP_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles in microseconds."""
+
+    p50: float
+    p99: float
+    p999: float
+
+    @classmethod
+    def of(cls, nanoseconds: array[int]) -> Latency | None:
+        """None if there are no samples."""
+        if not nanoseconds:
+            return None
+        percentiles = np.percentile(np.array(nanoseconds), [50, 99, 99.9]) / 1000
+        return cls(*(round(float(value), 1) for value in percentiles))
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """Messages of a whole run: warm-up, measured part and drain."""
+
+    published: int
+    delivered: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+
+    @classmethod
+    def of(cls, load: Load) -> Accounting:
+        """To be called when nothing is outstanding any more."""
+        return cls(
+            published=load.published,
+            delivered=load.delivered,
+            lost=sum(stream.lost for stream in load.streams),
+            duplicated=sum(stream.duplicated for stream in load.streams),
+            out_of_order=sum(stream.out_of_order for stream in load.streams),
+        )
+
+    @property
+    def clean(self) -> bool:
+        """Each message was delivered once, in its place, to every subscriber."""
+        return not (self.lost or self.duplicated or self.out_of_order)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of the measured part alone, after the warm-up and before the drain."""
+
+    wall_seconds: float
+    broker_cpu_seconds: float
+    deliveries: int
+
+    @property
+    def broker_busy(self) -> float:
+        """Share of one core. Well below 1 the generator, or the machine, held the broker up."""
+        return self.broker_cpu_seconds / self.wall_seconds
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Deliveries per CPU-second of the broker."""
+        return self.deliveries / self.broker_cpu_seconds
+
+
+class Meter:
+    """Takes the figures of the block it is entered for, see `metering`."""
+
+    def __init__(self, broker: Broker, load: Load) -> None:
+        self._broker = broker
+        self._load = load
+        load.samples[:] = array("q")
+        self._start = self._now()
+
+    def _now(self) -> tuple[float, float, int]:
+        return time.perf_counter(), self._broker.cpu_seconds(), self._load.delivered
+
+    def stop(self) -> Usage:
+        """What was used since the meter was made."""
+        wall, cpu, delivered = self._start
+        end_wall, end_cpu, end_delivered = self._now()
+        return Usage(end_wall - wall, end_cpu - cpu, end_delivered - delivered)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keeps this process's garbage collector from pausing the load."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

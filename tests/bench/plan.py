@@ -1,0 +1,103 @@
+"""What is sent to whom: topologies, batch sizes and in-flight windows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.bench import BenchError
+from tests.bench.wires import Wire
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+# The broker reads about this much at a time, so larger batches would gain nothing.
+BATCH_BYTES = 64 * KIB
+# Keeps a publisher's socket filled while the broker works on what it has read.
+WINDOW_BYTES = 1 * MIB
+# Shared by all publishers and counted once per subscriber: much more only moves the queue from
+# the publishers into kernel buffers and out of the processor's cache.
+TOTAL_WINDOW_BYTES = 4 * MIB
+# With fewer the broker runs dry while the slowest subscriber is still being read.
+MIN_WINDOW_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Publisher and subscriber number i use topic i modulo `topics`."""
+
+    publishers: int
+    subscribers: int
+    topics: int = 1
+
+    def __str__(self) -> str:
+        if self.topics > 1:
+            return f"{self.topics}-pairs"
+        return f"{self.publishers}-{self.subscribers}"
+
+    @property
+    def fanout(self) -> int:
+        """Deliveries per published message."""
+        return self.subscribers // self.topics
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """Reads ``<publishers>-<subscribers>`` on one topic, or ``<n>-pairs`` on n topics.
+
+        Raises ValueError.
+        """
+        match = re.fullmatch(r"([1-9]\d{0,4})-(pairs|[1-9]\d{0,4})", text)
+        if match is None:
+            raise ValueError(f"{text!r} is neither like 1-100 nor like 10-pairs")
+        left = int(match[1])
+        if match[2] == "pairs":
+            return cls(left, left, left)
+        return cls(left, int(match[2]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: who, how large, and how much at a time."""
+
+    topology: Topology
+    payload: int
+    """Bytes in a message."""
+    per_batch: int
+    """Messages in one send."""
+    window: int
+    """Batches a publisher may have on their way to its slowest subscriber."""
+
+    @property
+    def cycle(self) -> int:
+        """Batches until sequence numbers start again.
+
+        More than twice the window, so that whatever arrives is nearer to its own place in the
+        sequence than to the same number one cycle before or after.
+        """
+        return 2 * self.window + 1
+
+
+def make_plan(
+    wire: Wire,
+    topology: Topology,
+    payload: int,
+    batch_bytes: int = BATCH_BYTES,
+    window_bytes: int | None = None,
+) -> Plan:
+    """Settles the sizes of a run; what does not fit a batch or window still gets one message.
+
+    A payload beyond what the wire can carry becomes the largest it can. Raises BenchError when
+    the protocol has too few topics.
+    """
+    if topology.topics > wire.topics:
+        raise BenchError(f"{wire.name} has {wire.topics} topics, {topology} needs more")
+    payload = min(payload, wire.max_payload)
+    message = wire.publication(0, payload).size
+    per_batch = max(1, batch_bytes // message)
+    batch = per_batch * message
+    if window_bytes is None:
+        share = TOTAL_WINDOW_BYTES // max(topology.publishers, topology.subscribers)
+        window = max(MIN_WINDOW_BATCHES, min(WINDOW_BYTES, share) // batch)
+    else:
+        window = max(1, window_bytes // batch)
+    return Plan(topology, payload, per_batch, window)

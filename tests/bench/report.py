@@ -1,0 +1,220 @@
+"""Results as JSON for programs and as Markdown for people."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.idle import Idle
+from tests.bench.measure import Latency
+from tests.bench.plan import KIB, MIB, Plan
+from tests.bench.steady import Steady
+from tests.bench.throughput import Throughput
+
+Json = dict[str, Any]
+
+# Below this share of its core the broker was waiting for the generator, or for the core itself.
+BUSY = 0.9
+
+
+@dataclass
+class Report:
+    """All that one call measured; `errors` are those runs that ended early."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    throughput: list[Throughput] = field(default_factory=list)
+    steady: list[Steady] = field(default_factory=list)
+    idle: list[Idle] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing failed, and nothing was lost, duplicated or out of order."""
+        runs: list[Throughput | Steady] = [*self.throughput, *self.steady]
+        return not self.errors and all(run.accounting.clean for run in runs)
+
+    def json(self) -> Json:
+        """As plain values: seconds, bytes, messages; latencies in microseconds."""
+        return {
+            "environment": self.environment,
+            "throughput": [_throughput_json(run) for run in self.throughput],
+            "steady": [_steady_json(run) for run in self.steady],
+            "idle": [asdict(run) for run in self.idle],
+            "errors": self.errors,
+        }
+
+    def markdown(self) -> str:
+        """One section for each kind of measurement there is."""
+        parts = []
+        if self.environment:
+            parts.append(
+                "\n".join(f"- {name}: {value}" for name, value in self.environment.items())
+            )
+        if self.throughput:
+            parts.append(THROUGHPUT_TEXT)
+            parts.append(_table(THROUGHPUT_COLUMNS, map(_throughput_row, self.throughput)))
+        if self.steady:
+            parts.append(STEADY_TEXT)
+            parts.append(_table(STEADY_COLUMNS, map(_steady_row, self.steady)))
+        if self.idle:
+            parts.append(IDLE_TEXT)
+            parts.append(_table(IDLE_COLUMNS, map(_idle_row, self.idle)))
+        if self.errors:
+            parts.append("\n".join(f"- failed: {error}" for error in self.errors))
+        return "\n\n".join(parts) + "\n"
+
+
+def environment(broker_python: str, twisted: str, cores: tuple[int, int]) -> dict[str, str]:
+    """What the figures depend on, besides the code; `cores` are broker's and generator's."""
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    return {
+        "broker": f"{broker_python}, Twisted {twisted}",
+        "generator": f"Python {platform.python_version()}",
+        "processor": f"{_cpu_model()}, {os.cpu_count()} cores",
+        "cores": f"broker on {cores[0]}, generator on {cores[1]}",
+        "kernel": f"{platform.release()}, TCP congestion control {congestion}",
+    }
+
+
+def _cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match[1] if match else platform.machine()
+
+
+def size_label(size: int) -> str:
+    """Bytes as people write them: 64 B, 1 KiB, 1 MiB."""
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit and not size % unit:
+            return f"{size // unit} {name}"
+    return f"{size:,} B"
+
+
+def _plan_json(plan: Plan) -> Json:
+    return {
+        "scenario": str(plan.topology),
+        "payload_bytes": plan.payload,
+        "messages_per_batch": plan.per_batch,
+        "window_batches": plan.window,
+    }
+
+
+def _throughput_json(run: Throughput) -> Json:
+    return {
+        **_plan_json(run.plan),
+        **asdict(run.accounting),
+        **asdict(run.usage),
+        "deliveries_per_cpu_second": run.usage.per_cpu_second,
+        "megabytes_per_second": run.megabytes_per_second,
+        "broker_busy": run.usage.broker_busy,
+        "generator_was_bottleneck": run.usage.broker_busy < BUSY,
+        "latency_under_full_load_us": _latency_json(run.latency),
+    }
+
+
+def _steady_json(run: Steady) -> Json:
+    return {
+        **_plan_json(run.plan),
+        **asdict(run.accounting),
+        **asdict(run.usage),
+        "rate": run.rate,
+        "broker_cpu_per_second": run.usage.broker_busy,
+        "latency_us": _latency_json(run.latency),
+        "generator_lag_us": _latency_json(run.lag),
+    }
+
+
+def _latency_json(latency: Latency | None) -> Json | None:
+    return asdict(latency) if latency else None
+
+
+THROUGHPUT_TEXT = """\
+## Throughput
+
+Published and delivered count the whole run; the rates are of its measured part. Window is what
+each publisher may have under way: batches times messages in one. Busy is the broker's share of
+its core: below 90 % (marked *) the generator was the bottleneck. Latency is that under full load,
+mostly time queued in the window."""
+
+THROUGHPUT_COLUMNS = (
+    "scenario", "payload", "window", "published", "delivered", "lost", "dup.", "out of order",
+    "wall s", "broker CPU s", "M deliveries / CPU s", "MB/s", "busy", "p50 µs", "p99 µs",
+    "p99.9 µs",
+)  # fmt: skip
+
+
+def _throughput_row(run: Throughput) -> list[str]:
+    plan, usage = run.plan, run.usage
+    return [
+        str(plan.topology),
+        size_label(plan.payload),
+        f"{plan.window} x {plan.per_batch}",
+        *_accounting_cells(run),
+        f"{usage.wall_seconds:.1f}",
+        f"{usage.broker_cpu_seconds:.2f}",
+        f"{usage.per_cpu_second / 1e6:.3f}",
+        f"{run.megabytes_per_second:,.0f}",
+        f"{usage.broker_busy:.0%}" + ("*" if usage.broker_busy < BUSY else ""),
+        *_latency_cells(run.latency),
+    ]
+
+
+STEADY_TEXT = """\
+## Latency at a fixed rate
+
+One message a send. Lag is how late the generator itself was."""
+
+STEADY_COLUMNS = (
+    "scenario", "payload", "messages/s", "published", "delivered", "lost", "dup.", "out of order",
+    "broker CPU s / s", "p50 µs", "p99 µs", "p99.9 µs", "lag p50 µs", "lag p99 µs", "lag p99.9 µs",
+)  # fmt: skip
+
+
+def _steady_row(run: Steady) -> list[str]:
+    return [
+        str(run.plan.topology),
+        size_label(run.plan.payload),
+        f"{run.rate:,.0f}",
+        *_accounting_cells(run),
+        f"{run.usage.broker_busy:.3f}",
+        *_latency_cells(run.latency),
+        *_latency_cells(run.lag),
+    ]
+
+
+IDLE_TEXT = """\
+## Idle connections
+
+Resident memory beyond that of the broker with its first dozen connections."""
+
+IDLE_COLUMNS = (
+    "connections", "bytes each", "base MiB", "accepted / s", "accepted / CPU s", "CPU idle",
+)  # fmt: skip
+
+
+def _idle_row(run: Idle) -> list[str]:
+    return [
+        f"{run.connections:,}",
+        f"{run.bytes_per_connection:,.0f}",
+        f"{run.base_bytes / MIB:.1f}",
+        f"{run.accepts_per_second:,.0f}",
+        f"{run.accepts_per_cpu_second:,.0f}",
+        f"{run.idle_cpu_share:.1%}",
+    ]
+
+
+def _accounting_cells(run: Throughput | Steady) -> list[str]:
+    return [f"{count:,}" for count in asdict(run.accounting).values()]
+
+
+def _latency_cells(latency: Latency | None) -> list[str]:
+    return [f"{value:,.0f}" for value in asdict(latency).values()] if latency else ["-"] * 3
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

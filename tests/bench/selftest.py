@@ -1,0 +1,149 @@
+"""What the generator can do by itself, against helpers that do next to nothing.
+
+A helper is a process on the broker's core at the other end of a loopback connection: one swallows
+what is published, one sends ready-made deliveries, and one answers each publish batch with its
+deliveries, as an ideal broker of one publisher and one subscriber would.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+
+from tests.bench import BenchError
+from tests.bench.batches import build_batches
+from tests.bench.broker import HOST
+from tests.bench.generator import Publisher, Subscriber, tune
+from tests.bench.measure import no_collection
+from tests.bench.plan import MIB, Plan
+from tests.bench.verify import Stream
+from tests.bench.wires import Wire
+
+STOP_SECONDS = 5.0
+
+Helper = Callable[[socket.socket], None]
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """Messages a second of wall-clock time."""
+
+    plan: Plan
+    send: float
+    receive: float
+    both: float
+    """Sent, received and checked: one publisher and one subscriber, as in a 1-1 run."""
+
+
+def run_self_test(wire: Wire, plan: Plan, seconds: float, core: int) -> SelfTest:
+    """Takes three times `seconds`; the helpers run on `core`. Raises BenchError."""
+    batches = build_batches(wire.publication(0, plan.payload), 0, plan)
+    deliveries = build_batches(wire.delivery(0, plan.payload), 0, plan)
+    with no_collection():
+        with _helper(swallow, core) as sock:
+            publisher = Publisher(sock, plan, batches)
+            send = _rate(seconds, publisher.pump, lambda: publisher.published)
+        with _helper(partial(flood, batches=deliveries), core) as sock:
+            subscriber = _subscriber(sock, wire, Publisher(sock, plan, batches), plan)
+            receive = _rate(seconds, subscriber.poll, lambda: subscriber.delivered)
+            _check(subscriber)
+        with _helper(partial(relay, size=len(batches[0]), batches=deliveries), core) as sock:
+            both = _exchange(sock, wire, plan, batches, seconds)
+    return SelfTest(plan, send, receive, both)
+
+
+def _exchange(
+    sock: socket.socket, wire: Wire, plan: Plan, batches: Sequence[memoryview], seconds: float
+) -> float:
+    publisher = Publisher(sock, plan, batches)
+    subscriber = _subscriber(sock, wire, publisher, plan)
+    publisher.streams.append(subscriber.streams[0])
+
+    def step() -> None:
+        publisher.pump()
+        subscriber.poll()
+
+    rate = _rate(seconds, step, lambda: subscriber.delivered)
+    _check(subscriber)
+    return rate
+
+
+def _subscriber(sock: socket.socket, wire: Wire, publisher: Publisher, plan: Plan) -> Subscriber:
+    streams = {0: Stream(plan.per_batch * plan.cycle)}
+    frame = wire.delivery(0, plan.payload)
+    return Subscriber(sock, frame, streams, {0: publisher}, array("q"))
+
+
+def _check(subscriber: Subscriber) -> None:
+    stream = subscriber.streams[0]
+    if stream.lost or stream.duplicated or stream.out_of_order:
+        raise BenchError("the generator miscounted its own messages")
+
+
+def _rate(seconds: float, step: Callable[[], object], count: Callable[[], int]) -> float:
+    start = time.perf_counter()
+    while time.perf_counter() < start + seconds:
+        step()
+    return count() / (time.perf_counter() - start)
+
+
+@contextmanager
+def _helper(work: Helper, core: int) -> Iterator[socket.socket]:
+    """Runs `work` at the other end of the non-blocking connection that it yields."""
+    with socket.create_server((HOST, 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    for sock in (ours, theirs):
+        tune(sock)
+    process = multiprocessing.get_context("fork").Process(
+        target=_run, args=(work, core, ours, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
+    ours.setblocking(False)
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.join(STOP_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _run(work: Helper, core: int, parents_end: socket.socket, sock: socket.socket) -> None:
+    # The parent's end is inherited too, and while it is open here the parent cannot hang up.
+    parents_end.close()
+    os.sched_setaffinity(0, {core})
+    with suppress(ConnectionError):
+        work(sock)
+
+
+def swallow(sock: socket.socket) -> None:
+    """Reads until the end of the stream."""
+    buffer = bytearray(MIB)
+    while sock.recv_into(buffer):
+        pass
+
+
+def flood(sock: socket.socket, batches: Sequence[memoryview]) -> None:
+    """Sends the batches over and over until the connection breaks."""
+    for batch in cycle(batches):
+        sock.sendall(batch)
+
+
+def relay(sock: socket.socket, size: int, batches: Sequence[memoryview]) -> None:
+    """Answers each `size` bytes with the next of the batches."""
+    buffer = bytearray(size)
+    for batch in cycle(batches):
+        if sock.recv_into(buffer, size, socket.MSG_WAITALL) < size:
+            return
+        sock.sendall(batch)

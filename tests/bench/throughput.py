@@ -1,0 +1,42 @@
+"""Throughput: all the broker can deliver, and what a delivery costs in its own CPU time."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from tests.bench.broker import Broker
+from tests.bench.generator import Load
+from tests.bench.measure import WARM_UP_SECONDS, Accounting, Latency, Meter, Usage, no_collection
+from tests.bench.plan import Plan
+from tests.bench.wires import Wire
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """One run. Its latency is that under full load: mostly time spent queueing in the window."""
+
+    plan: Plan
+    usage: Usage
+    accounting: Accounting
+    latency: Latency | None
+
+    @property
+    def megabytes_per_second(self) -> float:
+        """Payload delivered, in millions of bytes a second of wall-clock time."""
+        return self.usage.deliveries * self.plan.payload / self.usage.wall_seconds / 1e6
+
+
+def measure_throughput(broker: Broker, wire: Wire, plan: Plan, seconds: float) -> Throughput:
+    """Warms up, measures for `seconds`, then waits for what is outstanding.
+
+    Raises BenchError when that stalls.
+    """
+    with closing(Load(broker.address, wire, plan)) as load, no_collection():
+        load.run(WARM_UP_SECONDS)
+        meter = Meter(broker, load)
+        load.run(seconds)
+        usage = meter.stop()
+        latency = Latency.of(load.samples)
+        load.drain()
+        return Throughput(plan, usage, Accounting.of(load), latency)

@@ -1,0 +1,5 @@
+"""The protocol cafe."""
+
+from pubsub.plugin import WireProtocol
+
+cafe = WireProtocol("cafe", 7070, "0xCAFE binary over TCP and UDP", "pubsub.protocols.cafe.server")

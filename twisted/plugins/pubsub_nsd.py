@@ -1,0 +1,5 @@
+"""The protocol nsd."""
+
+from pubsub.plugin import WireProtocol
+
+nsd = WireProtocol("nsd", 7071, "JSON lines over TCP", "pubsub.protocols.nsd.server")

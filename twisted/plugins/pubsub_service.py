@@ -1,0 +1,5 @@
+"""``twistd pubsub``: the broker."""
+
+from twisted.application.service import ServiceMaker
+
+pubsub = ServiceMaker("pubsub broker", "pubsub.tap", "A publish/subscribe broker.", "pubsub")
