@@ -30,7 +30,7 @@ class Options(usage.Options):
         self._names: list[str] = []
         self._ports: list[str] = []
         self._file = ""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def opt_proto(self, name: str) -> None:
         """A protocol to serve; repeat it for more. Default: all that are installed."""
@@ -59,7 +59,7 @@ class Options(usage.Options):
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``; see the class for what happens to errors."""
         try:
-            super().parseOptions(options)
+            super().parseOptions(options)  # type: ignore[no-untyped-call]
         except (usage.UsageError, ConfigurationError) as error:
             raise SystemExit(f"pubsub: {error}") from None
 

@@ -12,8 +12,8 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import PubSubError, StartError
-from pubsub.options import make_options
 from pubsub.options import Options as ParsedOptions
+from pubsub.options import make_options
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.listening import ListenerService
 
@@ -27,7 +27,7 @@ def makeService(options: ParsedOptions) -> IService:
 
     sys.excepthook = _one_line
     try:
-        return make_broker(options.config, reactor)  # type: ignore[arg-type]
+        return make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
 
@@ -66,9 +66,8 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:
     listener = Listener(broker, config.protocol.name, config.settings)
     factory = config.protocol.make_factory(listener)
-    ListenerService(config.protocol.name, config.endpoint, factory, reactor).setServiceParent(
-        broker
-    )
+    service = ListenerService(config.protocol.name, config.endpoint, factory, reactor)
+    service.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
 
 def _one_line(

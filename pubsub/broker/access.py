@@ -44,6 +44,10 @@ class AccessRules:
         if not self._publish.allows(name):
             raise NotAuthorized(name)
 
+    def may_subscribe(self, name: str) -> bool:
+        """May clients read the topic ``name``?"""
+        return self._subscribe.allows(name)
+
     def check_subscribe(self, name: str) -> None:
         """Raises NotAuthorized unless clients may read the topic ``name``."""
         if not self._subscribe.allows(name):

@@ -44,9 +44,7 @@ class Listener:
     ``settings`` holds the values of SETTINGS and of the protocol's own settings by name.
     """
 
-    def __init__(
-        self, broker: BrokerService, protocol: str, settings: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, broker: BrokerService, protocol: str, settings: Mapping[str, Any]) -> None:
         self.broker = broker
         self.protocol = protocol
         self.settings = settings

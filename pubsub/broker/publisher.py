@@ -25,9 +25,7 @@ class Publisher:
 
     __slots__ = ("_broker", "_connection", "_limiters", "listener", "sender")
 
-    def __init__(
-        self, listener: Listener, connection: Publishing | None, sender: bytes
-    ) -> None:
+    def __init__(self, listener: Listener, connection: Publishing | None, sender: bytes) -> None:
         self.listener = listener
         self.sender = sender
         self._broker = listener.broker

@@ -7,9 +7,9 @@ imports no transport: connections register themselves as ``Client`` and are told
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = Logger()
 SWEEP_SECONDS = 1.0
+_Shared = TypeVar("_Shared")
 
 
 class Client(Protocol):
@@ -66,7 +67,7 @@ class BrokerService(MultiService):
         limits: BrokerLimits | None = None,
         draw: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
         self.clock = clock
         self.seconds = clock.seconds
@@ -84,13 +85,20 @@ class BrokerService(MultiService):
         )
         self.run_id = draw(60)
         self.clients: set[Client] = set()
-        self.stopping = False
+        self._shared: dict[Hashable, Any] = {}
         self._sequence = 0
         self._timestamp = 0
         self._memory_full_since: float | None = None
         self._emptied: Deferred[None] | None = None
         self._sweeper = LoopingCall(self._sweep)
         self._sweeper.clock = clock
+
+    def shared(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
+        """What the listeners of a protocol have in common beyond topics: made once, by ``make``."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        found: _Shared = self._shared[key]
+        return found
 
     def at_turn_end(self, call: Callable[[], None]) -> None:
         """Run ``call`` when the events of this reactor turn have been handled."""
@@ -138,12 +146,12 @@ class BrokerService(MultiService):
 
     def startService(self) -> None:
         """Start the listeners and the housekeeping."""
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
+        log.info("{summary}", summary=self.store.summary)
         self._sweeper.start(SWEEP_SECONDS, now=False)
 
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, say goodbye, close; abort what is left at the deadline."""
-        self.stopping = True
         if self._sweeper.running:
             self._sweeper.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)

@@ -118,7 +118,7 @@ class SessionRegistry:
                 break
             self.close(session)
 
-    def resumable(self, session: Session) -> bool:
+    def keeps(self, session: Session) -> bool:
         """Would ``detach`` keep this session?"""
         return self._window > 0 and session.id in self._sessions
 

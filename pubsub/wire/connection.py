@@ -6,8 +6,10 @@ protocols is here. Nothing here knows a frame.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
+from typing import Protocol as Protocol_
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IPushProducer, ISSLTransport, ITCPTransport
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
@@ -17,7 +19,7 @@ from zope.interface import implementer
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IAddress, IDelayedCall
+    from twisted.internet.interfaces import IDelayedCall
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
@@ -25,6 +27,28 @@ if TYPE_CHECKING:
 # Seconds a closing connection goes on reading and discarding. Closed with unread input, the
 # kernel would send a reset that can overtake the error or goodbye just written.
 LINGER = 2.0
+
+
+class StreamTransport(Protocol_):
+    """What a connection asks of its transport, be it TCP, TLS or UNIX."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def getPeer(self) -> object: ...
+
+    def registerProducer(self, producer: object, streaming: bool) -> None: ...
+
+    def unregisterProducer(self) -> None: ...
+
+    def pauseProducing(self) -> None: ...
+
+    def resumeProducing(self) -> None: ...
+
+    def loseConnection(self) -> None: ...
+
+    def abortConnection(self) -> None: ...
+
+
 # From here on a partial frame is accounted for; below it is part of what a connection costs.
 _ACCOUNTED = 4096
 
@@ -81,23 +105,33 @@ class Connection(Protocol):
         """The client's name for counters and logs."""
         return self.peer
 
+    @property
+    def stream(self) -> StreamTransport:
+        """The transport, as what it is."""
+        return cast(StreamTransport, self.transport)
+
+    @property
+    def _host(self) -> str:
+        return self.peer.rpartition(":")[0] or self.peer
+
     # Input
 
     def connectionMade(self) -> None:
         """Count the connection in, or turn it away."""
-        assert self.transport is not None
-        address = self.transport.getPeer()
-        host = getattr(address, "host", None)
-        self.peer = f"{host}:{address.port}" if host is not None else "unix"
+        address = self.stream.getPeer()
+        if isinstance(address, IPv4Address | IPv6Address):
+            self.peer = f"{address.host}:{address.port}"
+        else:
+            self.peer = "unix"
         try:
-            self.listener.admit(host or "unix")
+            self.listener.admit(self._host)
         except Refused as error:
             self.listener.refuse(error.reason, self.peer)
             self.close(self.refusal(error))
             return
         self._admitted = True
         self.listener.broker.arrived(self)
-        self.transport.registerProducer(self, True)
+        self.stream.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
         """Buffer and parse."""
@@ -162,8 +196,7 @@ class Connection(Protocol):
         if self._holds is None:
             self._holds = set()
         if not self._holds and not self.closing:
-            assert self.transport is not None
-            self.transport.pauseProducing()
+            self.stream.pauseProducing()
         self._holds.add(reason)
 
     def release(self, reason: object) -> None:
@@ -174,16 +207,14 @@ class Connection(Protocol):
         if not self._holds:
             self._holds = None
             if not self.closing:
-                assert self.transport is not None
-                self.transport.resumeProducing()
+                self.stream.resumeProducing()
 
     def reply(self, data: bytes) -> None:
         """Send an answer; a client that does not read its answers is not read from either."""
         if self.outbox is not None:
             self.outbox.send(data)
         else:
-            assert self.transport is not None
-            self.transport.write(data)
+            self.stream.write(data)
         if self._output_full:
             self.hold("output")
 
@@ -206,8 +237,7 @@ class Connection(Protocol):
     def open_outbox(self) -> Outbox:
         """The connection's outbox, made when first asked for."""
         if self.outbox is None:
-            assert self.transport is not None
-            self.outbox = self.listener.outbox(self.transport, self.abort, self.label)
+            self.outbox = self.listener.outbox(self.stream, self.abort, self.label)
             if self._output_full:
                 self.outbox.pause()
         return self.outbox
@@ -225,18 +255,17 @@ class Connection(Protocol):
             return
         if last:
             self.reply(last)
-        transport = self.transport
-        assert transport is not None
         self._end()
         self.closing = True
-        transport.unregisterProducer()
-        if ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport):
-            transport.resumeProducing()
-            transport.loseWriteConnection()
+        stream = self.stream
+        stream.unregisterProducer()
+        if ITCPTransport.providedBy(stream) and not ISSLTransport.providedBy(stream):
+            stream.resumeProducing()
+            cast(ITCPTransport, stream).loseWriteConnection()
             clock = self.listener.broker.clock
             self._lingering = clock.callLater(LINGER, self._abort_transport)
         else:
-            transport.loseConnection()
+            stream.loseConnection()
 
     def drain(self) -> None:
         """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""
@@ -281,7 +310,7 @@ class Connection(Protocol):
             self._lingering.cancel()
         if self._admitted:
             self._admitted = False
-            self.listener.leave(self.peer.rsplit(":", 1)[0])
+            self.listener.leave(self._host)
             self.listener.broker.left(self)
 
     def _end(self) -> None:
@@ -294,19 +323,13 @@ class Connection(Protocol):
         self._holds = None
 
     def _abort_transport(self) -> None:
-        assert self.transport is not None
-        self.transport.abortConnection()
+        self.stream.abortConnection()
 
 
 class ConnectionFactory(Factory):
-    """Builds a protocol's connections for one listener."""
+    """The factory of one listener; subclasses build its protocol's connections."""
 
     noisy = False
 
-    def __init__(self, listener: Listener, connection: type[Connection]) -> None:
+    def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._connection = connection
-
-    def buildProtocol(self, addr: IAddress | None) -> Connection:
-        """See IProtocolFactory."""
-        return self._connection(self.listener)

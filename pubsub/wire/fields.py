@@ -12,7 +12,6 @@ the codec's. Decoding takes the payload whole: what is missing or left over is a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, Protocol, TypeVar
 
 _Frame = TypeVar("_Frame")
@@ -113,10 +112,16 @@ def rest() -> Any:
     return field(metadata={"wire": Rest()})
 
 
-@cache
+_layouts: dict[type, tuple[tuple[str, FieldKind], ...]] = {}
+
+
 def layout(frame: type) -> tuple[tuple[str, FieldKind], ...]:
     """The fields of a frame class, in wire order: name and kind."""
-    return tuple((f.name, f.metadata["wire"]) for f in fields(frame))
+    found = _layouts.get(frame)
+    if found is None:
+        found = tuple((f.name, f.metadata["wire"]) for f in fields(frame))
+        _layouts[frame] = found
+    return found
 
 
 def encode_fields(frame: Any) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import cast
+from typing import Any, cast
 
 from twisted.application.service import Service
 from twisted.internet import tcp
@@ -51,7 +51,8 @@ class ListenerService(Service):
 
     def _parse(self) -> IStreamServerEndpoint:
         try:
-            return serverFromString(self._reactor, self._description)
+            endpoint: IStreamServerEndpoint = serverFromString(self._reactor, self._description)
+            return endpoint
         except (ValueError, TypeError, LookupError, OSError) as error:
             hint = ""
             if self._description.startswith("systemd:"):
@@ -70,13 +71,13 @@ class ListenerService(Service):
 
     def startService(self) -> None:
         """Listen, unless that happened already."""
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
         if not self._ports:
             self.privilegedStartService()
 
-    def stopService(self) -> Deferred[object]:
+    def stopService(self) -> Deferred[Any]:
         """Stop accepting; connections go on until the broker closes them."""
-        super().stopService()
+        super().stopService()  # type: ignore[no-untyped-call]
         ports, self._ports = self._ports, []
         return DeferredList([maybeDeferred(port.stopListening) for port in ports])
 
@@ -93,6 +94,7 @@ class ListenerService(Service):
             self._listen_udp(port)
 
     def _listen_udp(self, port: IListeningPort) -> None:
+        """Open the UDP port; its protocol closes it when the broker tells its clients to leave."""
         protocol = cast(IDatagramSource, self._factory).datagram_protocol()
         if protocol is None:
             return
@@ -102,7 +104,6 @@ class ListenerService(Service):
         udp = cast(IReactorUDP, self._reactor).listenUDP(
             host.port, cast(DatagramProtocol, protocol), host.host, maxPacketSize=65536
         )
-        self._ports.append(udp)
         log.info("{line}", line=f"{self._protocol} on {_where(udp)}")
 
     def _explain(self, failure: Failure) -> str:

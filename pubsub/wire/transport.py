@@ -23,7 +23,7 @@ class DirectServer(tcp.Server):
             or self._writeDisconnected
             or self.TLS
         ):
-            super().write(data)
+            super().write(data)  # type: ignore[no-untyped-call]
             return
         try:
             sent = self.socket.send(data)

@@ -35,7 +35,7 @@ class Session:
         self._wire = WIRES[options.wire]
 
     def run(self) -> None:
-        """Raises BenchError if the broker does not even start, leaving what it has in the report."""
+        """Raises BenchError if the broker does not even start; the report keeps what it has."""
         if "idle" in self._options.modes:
             raise_file_limit(self._options.connections)
         runs = {"throughput": self._throughput, "steady": self._steady, "idle": self._idle}
@@ -114,13 +114,14 @@ def main() -> int:
     """Returns the exit code: 1 if anything failed or any message went astray."""
     options = parse_options()
     # Turned into an exception, so that the broker is stopped whichever way this process ends.
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _terminated)
     os.sched_setaffinity(0, {options.generator_core})
-    if options.self_test:
-        self_test(options)
-        return 0
     session = Session(options)
     try:
+        if options.self_test:
+            self_test(options)
+            return 0
         session.run()
     except BenchError as error:
         session.report.errors.append(str(error))

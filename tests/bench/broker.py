@@ -16,7 +16,8 @@ from tests.bench.wires import Wire
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
-STOP_SECONDS = 10.0
+# Brokers give their clients ten seconds to leave.
+STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
 LOG_TAIL_LINES = 15
 

@@ -139,25 +139,26 @@ class Subscriber:
 
     def _take(self, frames: int, now: int) -> None:
         if self._view[: len(self._head)] != self._head:
-            raise self._foreign(frames)
+            self._check_frames(frames)
         for publisher, first, count in runs(self._keys[:frames]):
             stream = self.streams.get(publisher)
             if stream is None or first + count > stream.cycle:
-                raise self._foreign(frames)
-            stream.arrived(first, count)
+                self._check_frames(frames)
+                raise BenchError(f"a message is number {first} of publisher {publisher}: not ours")
+            if not stream.arrived(first, count):
+                self._check_frames(frames)
             self._sample(self._publishers[publisher], first, count, now)
         self.delivered += frames
         rest = self._fill - frames * self._size
         self._view[:rest] = self._view[self._fill - rest : self._fill]
         self._fill = rest
 
-    def _foreign(self, frames: int) -> BenchError:
-        """Of the first frame that does not start as it should, or else of the first."""
-        ends = range(len(self._head), frames * self._size, self._size)
-        wrong = (end for end in ends if self._view[end - len(self._head) : end] != self._head)
-        start = next(wrong, len(self._head)) - len(self._head)
-        found = self._view[start : start + 32].hex(" ")
-        return BenchError(f"instead of a message a subscriber was sent {found}")
+    def _check_frames(self, frames: int) -> None:
+        """Raises BenchError if one is no message, which also puts those after it out of step."""
+        for start in range(0, frames * self._size, self._size):
+            if self._view[start : start + len(self._head)] != self._head:
+                found = self._view[start : start + 32].hex(" ")
+                raise BenchError(f"instead of a message a subscriber was sent {found}")
 
     def _sample(self, publisher: Publisher, first: int, count: int, now: int) -> None:
         per_batch = publisher.per_batch

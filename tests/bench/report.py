@@ -52,9 +52,7 @@ class Report:
         """One section for each kind of measurement there is."""
         parts = []
         if self.environment:
-            parts.append(
-                "\n".join(f"- {name}: {value}" for name, value in self.environment.items())
-            )
+            parts.append(_list(f"{name}: {value}" for name, value in self.environment.items()))
         if self.throughput:
             parts.append(THROUGHPUT_TEXT)
             parts.append(_table(THROUGHPUT_COLUMNS, map(_throughput_row, self.throughput)))
@@ -65,7 +63,7 @@ class Report:
             parts.append(IDLE_TEXT)
             parts.append(_table(IDLE_COLUMNS, map(_idle_row, self.idle)))
         if self.errors:
-            parts.append("\n".join(f"- failed: {error}" for error in self.errors))
+            parts.append(_list(f"failed: {error}" for error in self.errors))
         return "\n\n".join(parts) + "\n"
 
 
@@ -213,6 +211,10 @@ def _accounting_cells(run: Throughput | Steady) -> list[str]:
 
 def _latency_cells(latency: Latency | None) -> list[str]:
     return [f"{value:,.0f}" for value in asdict(latency).values()] if latency else ["-"] * 3
+
+
+def _list(items: Iterable[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

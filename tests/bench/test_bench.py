@@ -76,7 +76,8 @@ def test_frames_split_over_reads(line: Line, chunk: int) -> None:
     for start in range(0, len(data), chunk):
         line.feed(data[start : start + chunk])
     assert line.subscriber.delivered == line.stream.position == 2 * PLAN.per_batch * PLAN.cycle
-    assert not (line.stream.lost or line.stream.duplicated or line.stream.out_of_order)
+    stream = line.stream
+    assert (stream.lost, stream.duplicated, stream.out_of_order) == (0, 0, 0)
     assert len(line.samples) == 2 * PLAN.cycle
 
 

@@ -49,16 +49,18 @@ class Stream:
         """Messages that were skipped and have not come since."""
         return len(self._missing)
 
-    def arrived(self, first: int, count: int) -> None:
-        """Accounts for `count` messages numbered from `first` on."""
+    def arrived(self, first: int, count: int) -> bool:
+        """Accounts for `count` messages numbered from `first` on; False if others were due."""
         ahead = (first - self.position) % self.cycle
         if not ahead:
             self.position += count
-        elif ahead <= self.cycle // 2:
+            return True
+        if ahead <= self.cycle // 2:
             self._missing.update(range(self.position, self.position + ahead))
             self.position += ahead + count
         else:
             self._arrived_late(self.position + ahead - self.cycle, count)
+        return False
 
     def _arrived_late(self, start: int, count: int) -> None:
         for position in range(start, start + count):

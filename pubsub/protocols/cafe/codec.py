@@ -25,10 +25,11 @@ from pubsub.wire.fields import (
 HEADER = Struct("<HBI")
 MAGIC = 0xCAFE
 MAX_PAYLOAD = 1_048_576
-# MESSAGE carries 8 bytes more than PUBLISH did, so this much fits both.
+MESSAGE_OVERHEAD = HEADER.size + 9
+# MESSAGE carries 8 bytes more than PUBLISH did; this much fits both (cafe §5.2).
 MAX_MESSAGE = MAX_PAYLOAD - 9
-_MAGIC = b"\xfe\xca"
-_SWAPPED = b"\xca\xfe"
+# The magic of a peer that writes it big-endian, read little-endian.
+_SWAPPED = 0xFECA
 
 
 class ErrorCode(IntEnum):
@@ -175,21 +176,19 @@ def encode(frame: Frame) -> bytes:
 def needed(data: bytes, at: int) -> int:
     """How many bytes from ``at`` on the next step takes: a header, or the frame it announces.
 
-    Raises CafeError as soon as the bytes that are there cannot begin a frame.
+    Raises CafeError for a header that begins no frame.
     """
-    start = data[at : at + 2]
-    if start != _MAGIC[: len(start)]:
-        if start == _SWAPPED:
-            raise CafeError(ErrorCode.PROTOCOL_VERSION_MISMATCH)
-        # A lone first byte may still turn out to be the swapped magic.
-        if start != _SWAPPED[:1]:
-            raise CafeError(ErrorCode.MALFORMED_MESSAGE)
     if len(data) - at < HEADER.size:
         return HEADER.size
-    length: int = HEADER.unpack_from(data, at)[2]
+    magic, _opcode, length = HEADER.unpack_from(data, at)
+    if magic != MAGIC:
+        swapped = magic == _SWAPPED
+        raise CafeError(
+            ErrorCode.PROTOCOL_VERSION_MISMATCH if swapped else ErrorCode.MALFORMED_MESSAGE
+        )
     if length > MAX_PAYLOAD:
         raise CafeError(ErrorCode.MESSAGE_TOO_LARGE)
-    return HEADER.size + length
+    return HEADER.size + int(length)
 
 
 def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:

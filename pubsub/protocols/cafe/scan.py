@@ -128,7 +128,7 @@ def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: i
 
 
 def split_frames(data: bytes, limit: int) -> list[bytes]:
-    """Cut whole frames into pieces of at most ``limit`` bytes, or of one frame if that is longer."""
+    """Cut whole frames into pieces of ``limit`` bytes at most, or of one longer frame."""
     pieces: list[bytes] = []
     start = at = 0
     while at < len(data):

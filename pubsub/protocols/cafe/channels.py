@@ -1,0 +1,89 @@
+"""cafe's view of the topic space: one byte, the channel, stands for a topic (cafe §1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.topics import Topic, TopicRegistry, topic_name
+from pubsub.errors import InvalidTopicName
+from pubsub.protocols.cafe.codec import MAX_MESSAGE
+from pubsub.protocols.cafe.scan import encode_messages
+from pubsub.settings import Kind
+
+_HIGHEST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEncoding:
+    """A batch as MESSAGE frames on ``channel`` (cafe §3.6)."""
+
+    channel: int
+    limit: int = MAX_MESSAGE
+
+    def encode(self, batch: Batch) -> bytes:
+        """See ``Encoding``."""
+        return encode_messages(self.channel, batch.timestamp // 1000, batch.payloads, batch.size)
+
+
+class Channels:
+    """The channels a listener offers: their topics, and how each looks on the wire.
+
+    ``limit`` is the longest message, in bytes, that the transport can carry in one frame.
+    """
+
+    def __init__(
+        self, names: Mapping[int, str], topics: TopicRegistry, limit: int = MAX_MESSAGE
+    ) -> None:
+        self._topics = {channel: topics.create(name) for channel, name in names.items()}
+        self._encodings = {
+            topic: MessageEncoding(channel, limit) for channel, topic in self._topics.items()
+        }
+
+    def topic(self, channel: int) -> Topic | None:
+        """The topic of ``channel``; None if it is not offered."""
+        return self._topics.get(channel)
+
+    def encoding(self, topic: Topic) -> MessageEncoding:
+        """How messages of an offered topic are encoded."""
+        return self._encodings[topic]
+
+
+def _parse(value: object) -> dict[int, str]:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text such as '0-15,40:orders', not {value!r}")
+    names: dict[int, str] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        numbers, colon, name = item.partition(":")
+        for channel in _range(numbers, item):
+            if channel in names:
+                raise ValueError(f"channel {channel} is given twice")
+            names[channel] = name if colon else f"cafe/{channel}"
+    _check_names(names)
+    return names
+
+
+def _range(text: str, item: str) -> range:
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and ":" in item):
+        raise ValueError(f"expected N, N-M or N:TOPIC, not {item!r}")
+    low, high = int(first), int(last) if dash else int(first)
+    if not low <= high <= _HIGHEST:
+        raise ValueError(f"expected channels from 0 to {_HIGHEST} in order, not {item!r}")
+    return range(low, high + 1)
+
+
+def _check_names(names: dict[int, str]) -> None:
+    channels: dict[str, int] = {}
+    for channel, name in names.items():
+        try:
+            topic_name(name)
+        except InvalidTopicName as error:
+            raise ValueError(f"channel {channel}: {error}") from None
+        if name in channels:
+            raise ValueError(f"channels {channels[name]} and {channel} are the same topic")
+        channels[name] = channel
+
+
+CHANNELS = Kind("N|N-M|N:TOPIC,...", _parse)

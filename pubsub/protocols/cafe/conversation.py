@@ -1,0 +1,385 @@
+"""cafe's state machine: what a client may send when, and what it is answered.
+
+A connection is NEW until its handshake makes it a PUBLISHER or a SUBSCRIBER. What may come in
+each state, everything else being an error (cafe §4.2, §4.4, §5, in the order of §6.3):
+
+    state       handled                              refused
+    NEW         HANDSHAKE_*, PING, DISCONNECT        anything else: ERROR 0x01, close
+    PUBLISHER   PUBLISH, PING, PONG, DISCONNECT      SUBSCRIBE, UNSUBSCRIBE: ERROR 0x08
+    SUBSCRIBER  SUBSCRIBE, UNSUBSCRIBE, PING, PONG,  PUBLISH: ERROR 0x08
+                DISCONNECT
+    both                                             HANDSHAKE_*: ERROR 0x01, close
+                                                     others: ERROR 0x06
+
+The stream and the datagram server each drive one of these a client, through ``Link``.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.replay import Replay
+from pubsub.errors import (
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    SessionUnknown,
+    TopicNotFound,
+)
+from pubsub.protocols.cafe.channels import Channels
+from pubsub.protocols.cafe.codec import (
+    HEADER,
+    MAX_MESSAGE,
+    OPCODES,
+    CafeError,
+    Disconnect,
+    Error,
+    ErrorCode,
+    Frame,
+    HandshakeAck,
+    HandshakePub,
+    HandshakeSub,
+    Ping,
+    Pong,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    needed,
+)
+from pubsub.protocols.cafe.scan import scan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.sessions import Session
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Encoding, Publishing
+
+# Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
+ACK_GAP = 0.02
+
+CODES: dict[type[Refused], ErrorCode] = {
+    SessionUnknown: ErrorCode.INVALID_HANDSHAKE,
+    TopicNotFound: ErrorCode.CHANNEL_NOT_FOUND,
+    MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    RateLimited: ErrorCode.RATE_LIMIT_EXCEEDED,
+    LimitReached: ErrorCode.RATE_LIMIT_EXCEEDED,
+    MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
+    NotAuthorized: ErrorCode.UNAUTHORIZED,
+}
+"""The protocol's code for each refusal of the broker."""
+
+_RESUME = b";resume="
+_SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
+_PING, _PONG, _DISCONNECT = encode(Ping()), encode(Pong()), encode(Disconnect())
+GOODBYE = _DISCONNECT
+
+
+class State(Enum):
+    """What a connection is."""
+
+    NEW = "new"
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+
+
+_WELCOME = frozenset({HandshakePub, HandshakeSub, Ping, Disconnect})
+_WELCOME_OPCODES = frozenset(OPCODES[frame] for frame in _WELCOME)
+
+
+class Link(Protocol):
+    """The connection under a conversation."""
+
+    listener: Listener
+    outbox: Outbox | None
+    closing: bool
+    peer: str
+
+    @property
+    def publishing(self) -> Publishing | None:
+        """What backpressure can hold; None for a datagram's sender."""
+
+    def reply(self, data: bytes) -> None: ...
+
+    def fail(self, reason: str, answer: bytes) -> None: ...
+
+    def close(self, last: bytes = b"") -> None: ...
+
+    def abort(self, reason: str) -> None: ...
+
+    def open_outbox(self) -> Outbox: ...
+
+
+def error(code: ErrorCode) -> bytes:
+    """An ERROR frame."""
+    return encode(Error(code))
+
+
+def code_of(refused: Refused) -> ErrorCode:
+    """The protocol's code for a refusal of the broker's."""
+    return CODES[type(refused)]
+
+
+def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
+    """The client's name, and the session it wants to resume (cafe §4.6).
+
+    Raises SessionUnknown if what follows ``;resume=`` is no session id.
+    """
+    name, marker, number = client_id.rpartition(_RESUME)
+    if not marker:
+        return client_id, None
+    if not _SESSION_ID.fullmatch(number):
+        raise SessionUnknown("not a session id")
+    return name, int(number, 16)
+
+
+class Conversation:
+    """One client's side of the protocol."""
+
+    __slots__ = ("_channels", "_link", "_publisher", "_replay", "_session", "client", "state")
+
+    def __init__(self, channels: Channels, link: Link) -> None:
+        self._channels = channels
+        self._link = link
+        self.state = State.NEW
+        self.client = b""
+        self._session: Session | None = None
+        self._publisher: Publisher | None = None
+        self._replay: Replay | None = None
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+        name = self.client.decode(errors="replace")
+        return f"{name}@{self._link.peer}" if name else self._link.peer
+
+    # Input
+
+    def consume(self, data: bytes, at: int = 0) -> tuple[int, int]:
+        """Handle the whole frames from ``at`` on; see ``Connection.consume``."""
+        link = self._link
+        while not link.closing:
+            if self.state is State.PUBLISHER:
+                at, runs = scan(data, at)
+                for channel, payloads, nbytes, size in runs:
+                    self._publish(channel, payloads, nbytes, size)
+            try:
+                need = needed(data, at)
+                if len(data) - at < need or not self._welcome(data, at):
+                    return at, need
+                decoded = decode(data, at)
+                if decoded is None:
+                    return at, need
+                frame, at = decoded
+                self._handle(frame)
+            except CafeError as problem:
+                at = self._faulty(problem, at)
+        return at, HEADER.size
+
+    def _welcome(self, data: bytes, at: int) -> bool:
+        """Before the handshake, only some frames may come at all, well-formed or not."""
+        if self.state is not State.NEW or len(data) - at < HEADER.size:
+            return True
+        if data[at + 2] in _WELCOME_OPCODES:
+            return True
+        self._link.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE))
+        return False
+
+    def _faulty(self, problem: CafeError, at: int) -> int:
+        """Answer bytes that are no frame; returns where to go on."""
+        code = problem.code
+        if problem.end is not None and self.state is State.NEW:
+            if code is ErrorCode.INVALID_HANDSHAKE:
+                self._reject(code, "malformed-handshake")
+            else:
+                self._link.fail("malformed", error(ErrorCode.INVALID_HANDSHAKE))
+        elif code is ErrorCode.INVALID_OPCODE and problem.end is not None:
+            self._refuse(code, "invalid-opcode")
+            return problem.end
+        else:
+            self._link.fail(code.name.lower().replace("_", "-"), error(code))
+        return at
+
+    def _handle(self, frame: Frame) -> None:
+        match frame:
+            case Ping():
+                self._link.reply(_PONG)
+            case Disconnect():
+                self._leave()
+            case HandshakePub() | HandshakeSub():
+                self._handshake(frame)
+            case Publish():
+                self._publish_one(frame)
+            case Subscribe() | Unsubscribe():
+                self._change_subscription(frame)
+            case Pong():
+                pass
+            case _:
+                # HANDSHAKE_ACK, MESSAGE and ERROR are the broker's to send.
+                self._refuse(ErrorCode.INVALID_OPCODE, "invalid-opcode")
+
+    # Handshake
+
+    def _handshake(self, frame: HandshakePub | HandshakeSub) -> None:
+        if self.state is not State.NEW:
+            self._link.fail("second-handshake", error(ErrorCode.INVALID_HANDSHAKE))
+            return
+        try:
+            self._open(frame)
+        except Refused as refused:
+            self._reject(code_of(refused), refused.reason)
+
+    def _open(self, frame: HandshakePub | HandshakeSub) -> None:
+        """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
+        link, listener = self._link, self._link.listener
+        sessions = listener.broker.sessions
+        state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
+        name, number = split_client_id(frame.client_id)
+        kind = (listener, state)
+        session = None if number is None else sessions.find(number, kind, name)
+        if isinstance(frame, HandshakePub):
+            listener.access.check_publish(self._topic(frame.channel).name)
+            wanted: Mapping[Topic, Encoding] = {}
+        else:
+            wanted = self._subscribable(frame.channels)
+        if session is None:
+            session = sessions.open(kind, name, self._displaced)
+        else:
+            sessions.resume(session, self._displaced)
+        self._session, self.state, self.client = session, state, name
+        link.reply(encode(HandshakeAck(0, session.id)))
+        if state is State.PUBLISHER:
+            self._publisher = listener.publisher(link.publishing, name)
+        else:
+            self._start_receiving(session, wanted)
+
+    def _subscribable(self, channels: bytes) -> Mapping[Topic, Encoding]:
+        """The topics of ``channels``; raises TopicNotFound before NotAuthorized."""
+        topics = [self._topic(channel) for channel in channels]
+        for topic in topics:
+            self._link.listener.access.check_subscribe(topic.name)
+        return {topic: self._channels.encoding(topic) for topic in topics}
+
+    def _start_receiving(self, session: Session, wanted: Mapping[Topic, Encoding]) -> None:
+        broker = self._link.listener.broker
+        outbox = self._link.open_outbox()
+        outbox.hold()
+        broker.clock.callLater(ACK_GAP, outbox.release)
+        # Encoded anew: the session may come from UDP to TCP, where more fits a frame.
+        restored = {topic: self._channels.encoding(topic) for topic in session.subscriptions}
+        session.subscriptions = {}
+        for topic, encoding in wanted.items():
+            if topic not in restored:
+                broker.router.subscribe(outbox, topic, encoding)
+        if restored:
+            self._replay = Replay(broker, outbox, restored, session.offset)
+            self._replay.start()
+
+    def _reject(self, code: ErrorCode, reason: str) -> None:
+        self._link.fail(reason, encode(HandshakeAck(code, 0)))
+
+    # Publishing and subscribing
+
+    def _publish_one(self, frame: Publish) -> None:
+        """A PUBLISH that ``scan`` left aside: from a subscriber, or too long to deliver."""
+        if self.state is not State.PUBLISHER:
+            self._refuse(ErrorCode.UNAUTHORIZED, "not-a-publisher")
+        elif self._channels.topic(frame.channel) is None:
+            self._refuse(ErrorCode.CHANNEL_NOT_FOUND, TopicNotFound.reason)
+        elif len(frame.payload) > MAX_MESSAGE:
+            self._refuse(ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason)
+        else:
+            self._publish(frame.channel, [frame.payload], len(frame.payload), len(frame.payload))
+
+    def _publish(self, channel: int, payloads: list[bytes], nbytes: int, size: int) -> None:
+        """Publish a run; each message refused gets an ERROR of its own (cafe §5.1)."""
+        assert self._publisher is not None
+        count = len(payloads)
+        try:
+            batch = self._publisher.publish(self._topic(channel), payloads, nbytes, size)
+        except Refused as refused:
+            self._refuse(code_of(refused), refused.reason, count)
+        else:
+            if len(batch.payloads) < count:
+                late = count - len(batch.payloads)
+                self._refuse(ErrorCode.RATE_LIMIT_EXCEEDED, RateLimited.reason, late)
+
+    def _change_subscription(self, frame: Subscribe | Unsubscribe) -> None:
+        if self.state is not State.SUBSCRIBER:
+            self._refuse(ErrorCode.UNAUTHORIZED, "not-a-subscriber")
+            return
+        try:
+            topic = self._topic(frame.channel)
+            if isinstance(frame, Subscribe):
+                self._subscribe(topic)
+            else:
+                self._unsubscribe(topic)
+        except Refused as refused:
+            self._refuse(code_of(refused), refused.reason)
+
+    def _subscribe(self, topic: Topic) -> None:
+        listener = self._link.listener
+        listener.access.check_subscribe(topic.name)
+        if self._replay is None or topic not in self._replay.subscriptions:
+            outbox = self._link.open_outbox()
+            listener.broker.router.subscribe(outbox, topic, self._channels.encoding(topic))
+
+    def _unsubscribe(self, topic: Topic) -> None:
+        if self._replay is not None:
+            self._replay.discard(topic)
+        self._link.listener.broker.router.unsubscribe(self._link.open_outbox(), topic)
+
+    def _topic(self, channel: int) -> Topic:
+        topic = self._channels.topic(channel)
+        if topic is None:
+            raise TopicNotFound(f"channel {channel}")
+        return topic
+
+    def _refuse(self, code: ErrorCode, reason: str, count: int = 1) -> None:
+        self._link.listener.refuse(reason, self.label, count)
+        self._link.reply(error(code) * count)
+
+    # The end
+
+    def _leave(self) -> None:
+        """The client said goodbye: its session ends with it (cafe §4.5)."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._link.listener.broker.sessions.close(session)
+        self._link.close()
+
+    def _displaced(self) -> None:
+        self._link.abort("its session was resumed by another connection")
+
+    def ended(self, keep: bool = True) -> None:
+        """The connection is gone: end the session, or leave it to be resumed if it may be."""
+        broker = self._link.listener.broker
+        session, self._session = self._session, None
+        outbox = self._link.outbox
+        if session is None or not keep or not broker.sessions.keeps(session):
+            if outbox is not None:
+                outbox.shut("disconnected")
+            if session is not None:
+                broker.sessions.close(session)
+            return
+        subscriptions: dict[Topic, Encoding] = {}
+        at = broker.store.next_offset
+        if outbox is not None:
+            subscriptions |= outbox.subscriptions
+            if self._replay is not None and self._replay.subscriptions:
+                subscriptions |= self._replay.subscriptions
+                at = self._replay.offset
+            unsent = outbox.shut(None)
+            if unsent is not None:
+                at = min(at, unsent)
+        broker.sessions.detach(session, subscriptions, at)

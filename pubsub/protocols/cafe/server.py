@@ -1,0 +1,91 @@
+"""cafe's server: the stream connection, the factory, the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.interfaces import IProtocolFactory
+from zope.interface import implementer
+
+from pubsub.errors import Refused
+from pubsub.interfaces import IDatagramSource
+from pubsub.protocols.cafe.channels import CHANNELS, Channels
+from pubsub.protocols.cafe.conversation import GOODBYE, Conversation, code_of, error
+from pubsub.protocols.cafe.datagram import CafeDatagrams
+from pubsub.settings import BOOLEAN, Setting
+from pubsub.wire.connection import Connection, ConnectionFactory
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from pubsub.broker.listener import Listener
+    from pubsub.interfaces import Publishing
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
+    Setting(
+        "udp",
+        BOOLEAN,
+        False,
+        "serve UDP too, on the same port; a source address proves nothing",
+        flag="udp",
+    ),
+)
+
+
+class CafeConnection(Connection):
+    """A client on TCP or TLS."""
+
+    def __init__(self, listener: Listener, channels: Channels) -> None:
+        super().__init__(listener)
+        self._conversation = Conversation(channels, self)
+
+    @property
+    def publishing(self) -> Publishing | None:
+        """See ``Link``."""
+        return self
+
+    @property
+    def label(self) -> str:
+        """See ``Connection``."""
+        return self._conversation.label
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``."""
+        return self._conversation.consume(data)
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``."""
+        return error(code_of(refused))
+
+    def goodbye(self) -> bytes:
+        """See ``Connection``."""
+        return GOODBYE
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        self._conversation.ended()
+
+
+@implementer(IDatagramSource)
+class CafeFactory(ConnectionFactory):
+    """Builds stream connections, and the datagram protocol beside them if asked to."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self._channels = Channels(listener.settings["channels"], listener.broker.topics)
+
+    def buildProtocol(self, addr: IAddress | None) -> CafeConnection:
+        """See IProtocolFactory."""
+        return CafeConnection(self.listener, self._channels)
+
+    def datagram_protocol(self) -> CafeDatagrams | None:
+        """See IDatagramSource."""
+        if not self.listener.settings["udp"]:
+            return None
+        return CafeDatagrams(self.listener)
+
+
+def make_factory(listener: Listener) -> IProtocolFactory:
+    """See IWireProtocol."""
+    return CafeFactory(listener)

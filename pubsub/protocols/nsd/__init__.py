@@ -1,0 +1,1 @@
+"""The protocol nsd, specified in ``seeds/nsd.md``."""

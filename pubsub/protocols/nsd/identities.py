@@ -1,0 +1,93 @@
+"""nsd's identities: what each has opened and subscribed to, whatever connections come and go."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pubsub.errors import LimitReached
+
+if TYPE_CHECKING:
+    from pubsub.broker.limits import MemoryBudget
+    from pubsub.interfaces import IStore
+
+TABLE = "nsd-identities"
+# What an identity and one of its subscriptions cost, estimates for the memory budget.
+IDENTITY_BYTES = 1024
+SUBSCRIPTION_BYTES = 128
+
+
+class Identity:
+    """A name that was heard: has it opened its channel, and what is it subscribed to?"""
+
+    __slots__ = ("channels", "name", "opened")
+
+    def __init__(self, name: str, opened: bool = False, channels: set[str] | None = None) -> None:
+        self.name = name
+        self.opened = opened
+        self.channels = set() if channels is None else channels
+
+
+class Identities:
+    """Every identity, kept in the store's metadata so that a durable store brings them back."""
+
+    def __init__(self, store: IStore, memory: MemoryBudget) -> None:
+        self._store = store
+        self._memory = memory
+        self._known: dict[str, Identity] = {}
+        for name, value in store.items(TABLE):
+            record = json.loads(value)
+            self._known[name] = Identity(name, record["opened"], set(record["channels"]))
+            memory.add(IDENTITY_BYTES + SUBSCRIPTION_BYTES * len(record["channels"]))
+
+    def find(self, name: str) -> Identity | None:
+        """The identity of this name, if it was heard before."""
+        return self._known.get(name)
+
+    def opened(self, name: str) -> bool:
+        """Has the identity opened its channel at some time?"""
+        identity = self._known.get(name)
+        return identity is not None and identity.opened
+
+    def open(self, name: str, limit: int) -> None:
+        """Note that the identity opened its channel; raises LimitReached or MemoryExhausted."""
+        identity = self._make(name, limit)
+        if not identity.opened:
+            identity.opened = True
+            self._save(identity)
+
+    def subscribe(self, name: str, channel: str, limit: int, subscriptions: int) -> None:
+        """Subscribe; raises LimitReached or MemoryExhausted.
+
+        ``limit`` bounds the identities, ``subscriptions`` what one of them may have.
+        """
+        known = self._known.get(name)
+        if known is not None and channel in known.channels:
+            return
+        if known is not None and len(known.channels) >= subscriptions:
+            raise LimitReached("subscriptions")
+        identity = self._make(name, limit)
+        self._memory.reserve(SUBSCRIPTION_BYTES)
+        identity.channels.add(channel)
+        self._save(identity)
+
+    def unsubscribe(self, name: str, channel: str) -> None:
+        """Unsubscribe, if subscribed."""
+        identity = self._known.get(name)
+        if identity is not None and channel in identity.channels:
+            identity.channels.discard(channel)
+            self._memory.free(SUBSCRIPTION_BYTES)
+            self._save(identity)
+
+    def _make(self, name: str, limit: int) -> Identity:
+        identity = self._known.get(name)
+        if identity is None:
+            if len(self._known) >= limit:
+                raise LimitReached("identities")
+            self._memory.reserve(IDENTITY_BYTES)
+            identity = self._known[name] = Identity(name)
+        return identity
+
+    def _save(self, identity: Identity) -> None:
+        record = {"opened": identity.opened, "channels": sorted(identity.channels)}
+        self._store.put(TABLE, identity.name, json.dumps(record).encode())

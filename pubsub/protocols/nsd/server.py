@@ -1,0 +1,280 @@
+"""nsd's server: one request a line, one response a line, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.interfaces import IProtocolFactory
+from twisted.python.failure import Failure
+
+from pubsub.errors import (
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    TopicNotFound,
+)
+from pubsub.protocols.nsd.codec import (
+    LIST_END,
+    LIST_START,
+    MAX_LINE,
+    SHOWN,
+    SUCCESS,
+    Get,
+    InvalidRequest,
+    LineStream,
+    Open,
+    Publish,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    error,
+    messages,
+    parse,
+    unwrap,
+    wrap,
+)
+from pubsub.protocols.nsd.identities import Identities
+from pubsub.settings import Setting, integer
+from pubsub.wire.connection import Connection, ConnectionFactory
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from pubsub.broker.listener import Listener
+
+_BILLION = 10**9
+SETTINGS: tuple[Setting, ...] = (
+    Setting("max-body", integer(0, MAX_LINE), 1000, "characters a message's body may have"),
+    Setting("max-identities", integer(0, _BILLION), 100_000, "identities there may be"),
+    Setting(
+        "max-subscriptions", integer(0, _BILLION), 10_000, "channels an identity may subscribe to"
+    ),
+)
+
+_PAGE_BYTES = 256 * 1024
+
+TEXTS: dict[type[Refused], str] = {
+    TopicNotFound: "NO SUCH CHANNEL: {0}",
+    NotAuthorized: "NOT AUTHORIZED: {0}",
+    MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
+    LimitReached: "LIMIT REACHED: {0}",
+    RateLimited: "RATE LIMIT EXCEEDED",
+    MemoryExhausted: "BROKER BUSY",
+}
+"""The protocol's words for each refusal of the broker (nsd §6.1)."""
+
+
+class NsdConnection(Connection):
+    """A client. It has no outbox: what it is sent, it has asked for."""
+
+    delimiter = b"\n"
+    _busy = False
+    _parsing = False
+    _stopping = False
+    _writable: Deferred[None] | None = None
+
+    def __init__(self, listener: Listener, identities: Identities) -> None:
+        super().__init__(listener)
+        self._identities = identities
+        # Who sends is said by each message, not by the connection.
+        self._publisher = listener.publisher(self, b"")
+
+    # Lines
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``. Stops at a request whose response takes longer."""
+        at = 0
+        self._parsing = True
+        while not self._busy and not self.closing:
+            end = data.find(b"\n", at)
+            if end < 0:
+                if len(data) - at > MAX_LINE:
+                    self._too_long(data[at:])
+                break
+            line = data[at:end].removesuffix(b"\r")
+            if len(line) > MAX_LINE:
+                self._too_long(line)
+                break
+            at = end + 1
+            self._answer(line)
+        self._parsing = False
+        return at, MAX_LINE + 1
+
+    def _too_long(self, line: bytes) -> None:
+        shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
+        self.fail("line-too-long", wrap(error(f"INVALID REQUEST: [{shown}]"), False))
+
+    def _answer(self, line: bytes) -> None:
+        text, in_base64 = unwrap(line)
+        try:
+            request = parse(text, line)
+            if isinstance(request, Get):
+                self._get(request, in_base64)
+                return
+            self._carry_out(request)
+            response = SUCCESS
+        except InvalidRequest as invalid:
+            self.listener.refuse("invalid-request", self.label)
+            response = error(f"INVALID REQUEST: [{invalid.shown}]")
+        except Refused as refused:
+            self.listener.refuse(refused.reason, self.label)
+            response = error(TEXTS[type(refused)].format(*refused.args))
+        self.reply(wrap(response, in_base64))
+
+    # Requests
+
+    def _carry_out(self, request: Request) -> None:
+        match request:
+            case Open():
+                self._open(request.identity)
+            case Publish():
+                self._publish(request)
+            case Subscribe():
+                self._channel(request.channel)
+                self.listener.access.check_subscribe(request.channel)
+                self._subscribe(request.identity, request.channel)
+            case Unsubscribe():
+                self._channel(request.channel)
+                self._identities.unsubscribe(request.identity, request.channel)
+
+    def _open(self, name: str) -> None:
+        access = self.listener.access
+        readable = access.may_subscribe(name)
+        if not readable:
+            access.check_publish(name)
+        self.listener.broker.topics.create(name)
+        self._identities.open(name, self.listener.settings["max-identities"])
+        if readable:
+            self._subscribe(name, name)
+
+    def _publish(self, request: Publish) -> None:
+        if not self._identities.opened(request.identity):
+            raise TopicNotFound(request.identity)
+        self.listener.access.check_publish(request.identity)
+        message = request.message
+        if len(message.body) > self.listener.settings["max-body"]:
+            raise MessageTooLarge(len(message.body))
+        # After a restart an identity may be known before its channel is.
+        topic = self.listener.broker.topics.create(request.identity)
+        payload = message.body.encode()
+        self._publisher.publish(
+            topic,
+            [payload],
+            len(payload),
+            len(payload),
+            headers=[message.extra] if message.extra else None,
+            sender=message.sender.encode(),
+        )
+
+    def _subscribe(self, name: str, channel: str) -> None:
+        settings = self.listener.settings
+        self._identities.subscribe(
+            name, channel, settings["max-identities"], settings["max-subscriptions"]
+        )
+
+    def _channel(self, name: str) -> None:
+        if name not in self.listener.broker.topics:
+            raise TopicNotFound(name)
+
+    # Get
+
+    def _get(self, request: Get, in_base64: bool) -> None:
+        self._busy = True
+        ensureDeferred(self._stream(request, LineStream(in_base64))).addCallbacks(
+            self._finished, self._broken
+        )
+
+    async def _stream(self, request: Get, line: LineStream) -> None:
+        """Send the list a page of the history at a time, as fast as the client reads it."""
+        store = self.listener.broker.store
+        may_read = self.listener.access.may_subscribe
+        identity = self._identities.find(request.identity)
+        names = frozenset(filter(may_read, identity.channels if identity is not None else ()))
+        # What is published while the list is sent is for the next Get.
+        offset, end = max(request.after, 0), store.next_offset
+        start = LIST_START
+        while names and offset < end and not self.closing:
+            page = await store.read(offset, names, _PAGE_BYTES)
+            found = b",".join([text for batch in page.batches for text in messages(batch)])
+            if found:
+                self.reply(line.feed(start + found))
+                start = b","
+            offset = page.next_offset
+            if offset < end:
+                await self._turn()
+        if not self.closing:
+            self.reply(line.finish((start if start is LIST_START else b"") + LIST_END))
+
+    def _turn(self) -> Deferred[None]:
+        """Fires when others have had their turn and the transport has room again."""
+        turn: Deferred[None] = Deferred()
+        if self._output_full:
+            self._writable = turn
+        else:
+            self.listener.broker.at_turn_end(lambda: turn.callback(None))
+        self.hold("get")
+        return turn
+
+    def resumeProducing(self) -> None:
+        """See ``Connection``."""
+        super().resumeProducing()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._writable is not None:
+            writable, self._writable = self._writable, None
+            writable.callback(None)
+
+    def _finished(self, result: None) -> None:
+        self._busy = False
+        self.release("get")
+        if self._stopping:
+            self.close()
+        elif not self._parsing:
+            self.parse_rest()
+
+    def _broken(self, failure: Failure) -> None:
+        self.log.failure("nsd: reading the history for {client!r}", failure, client=self.label)
+        self.abort("the history cannot be read")
+
+    # The ends
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``."""
+        busy = isinstance(refused, MemoryExhausted)
+        return wrap(error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS"), False)
+
+    def drain(self) -> None:
+        """See ``Client``: a response under way is finished first."""
+        if self._busy:
+            self._stopping = True
+        else:
+            super().drain()
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        self.listener.broker.at_turn_end(self._wake)
+
+
+class NsdFactory(ConnectionFactory):
+    """Builds the connections of one listener; identities are the same on all of a broker's."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        broker = listener.broker
+        self._identities = broker.shared(
+            "nsd-identities", lambda: Identities(broker.store, broker.memory)
+        )
+
+    def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
+        """See IProtocolFactory."""
+        return NsdConnection(self.listener, self._identities)
+
+
+def make_factory(listener: Listener) -> IProtocolFactory:
+    """See IWireProtocol."""
+    return NsdFactory(listener)

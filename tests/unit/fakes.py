@@ -1,0 +1,229 @@
+"""What stands around the domain in these tests: transports, connections, encodings, protocols.
+
+They record what is done to them and decide nothing; the broker they meet is the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from zope.interface import implementer
+
+from pubsub.broker.batch import MIXED, Batch, Headers
+from pubsub.broker.counters import Counters
+from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.router import Router
+from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.interfaces import IWireProtocol
+from pubsub.settings import Setting, read_all
+from pubsub.store.memory import MemoryStore
+
+START = 1_700_000_000.0
+
+
+def clock_at(seconds: float = START) -> Clock:
+    """A clock that shows ``seconds``."""
+    clock = Clock()
+    clock.rightNow = seconds
+    return clock
+
+
+def drawing(*numbers: int) -> Callable[[int], int]:
+    """Random bits that are these numbers in turn, then 1000, 1001 and so on."""
+    script: Iterator[int] = iter(numbers)
+    more = iter(range(1000, 1_000_000))
+
+    def draw(bits: int) -> int:
+        return next(script, None) or next(more)
+
+    return draw
+
+
+class Transport:
+    """What an outbox writes to. ``room`` counts the writes it takes before it is full.
+
+    Like a real transport it takes every write, and says once that it is full.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.outbox: Outbox | None = None
+        self.room: int | None = None
+
+    @property
+    def data(self) -> bytes:
+        """All bytes written."""
+        return b"".join(self.writes)
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        if self.room is not None:
+            self.room -= 1
+            if self.room <= 0:
+                assert self.outbox is not None
+                self.outbox.pause()
+
+    def drain(self, room: int | None = None) -> None:
+        """Everything written has been sent; there is room for ``room`` writes (None: any)."""
+        assert self.outbox is not None
+        self.room = room
+        self.outbox.resume()
+
+
+class Held:
+    """A publisher's connection, or anything else that backpressure acts on."""
+
+    def __init__(self) -> None:
+        self.reasons: set[object] = set()
+        self.releases = 0
+
+    def hold(self, reason: object) -> None:
+        self.reasons.add(reason)
+
+    def release(self, reason: object) -> None:
+        self.reasons.discard(reason)
+        self.releases += 1
+
+
+class Big:
+    """A holder of memory."""
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+        self.evicted: list[str] = []
+
+    def evict(self, reason: str) -> None:
+        self.evicted.append(reason)
+
+
+class Guest:
+    """A connection as the broker's life cycle sees it."""
+
+    def __init__(self, broker: BrokerService, stubborn: bool = False) -> None:
+        self.calls: list[str] = []
+        self._broker = broker
+        self._stubborn = stubborn
+        broker.arrived(self)
+
+    def drain(self) -> None:
+        self.calls.append("drain")
+        if not self._stubborn:
+            self._broker.left(self)
+
+    def abort(self, reason: str) -> None:
+        self.calls.append(f"abort: {reason}")
+        self._broker.left(self)
+
+    def sweep(self, now: float) -> None:
+        self.calls.append(f"sweep {now}")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """An encoding: every message as ``tag``, payload and a line end."""
+
+    tag: bytes = b""
+    limit: int = 2**20
+    batches: list[Batch] = field(default_factory=list, compare=False, repr=False)
+
+    def encode(self, batch: Batch) -> bytes:
+        self.batches.append(batch)
+        return b"".join(self.tag + payload + b"\n" for payload in batch.payloads)
+
+
+@implementer(IWireProtocol)
+class Toy:
+    """A protocol with settings and nothing behind them."""
+
+    def __init__(self, name: str, port: int, settings: Sequence[Setting] = ()) -> None:
+        self.name = name
+        self.port = port
+        self.summary = f"the protocol {name}"
+        self.settings = settings
+
+    def make_factory(self, listener: Listener) -> IProtocolFactory:
+        """See IWireProtocol."""
+        return Factory()
+
+
+def batch_of(
+    payloads: Iterable[bytes],
+    topic: str = "t",
+    headers: Sequence[Headers] | None = None,
+    sequence: int = 0,
+    offset: int = -1,
+) -> Batch:
+    """A batch with these payloads and the right sums."""
+    listed = list(payloads)
+    sizes = {len(payload) for payload in listed}
+    return Batch(
+        topic=topic,
+        payloads=listed,
+        nbytes=sum(map(len, listed)),
+        size=sizes.pop() if len(sizes) == 1 else MIXED,
+        timestamp=1_700_000_000_000_000,
+        sequence=sequence,
+        sender=b"alice",
+        protocol="toy",
+        headers=headers,
+        offset=offset,
+    )
+
+
+class Bench:
+    """A router with its counters and memory, and outboxes that write to fake transports."""
+
+    def __init__(self, memory: int = 0) -> None:
+        self.clock = clock_at()
+        self.counters = Counters()
+        self.memory = MemoryBudget(memory)
+        self.turns = 0
+        self.router = Router(self.counters, self.memory, self.clock.seconds, self._at_turn_end)
+        self.closed: list[str] = []
+
+    def _at_turn_end(self, call: Callable[[], None]) -> None:
+        self.turns += 1
+        self.clock.callLater(0, call)
+
+    def turn(self) -> None:
+        """The reactor's turn ends."""
+        self.clock.advance(0)
+
+    def outbox(self, policy: SlowPolicy | None = None, label: str = "bob") -> Transport:
+        """A transport with an outbox, which is shut when the policy gives it up."""
+        transport = Transport()
+
+        def close(reason: str) -> None:
+            self.closed.append(reason)
+            box.shut("disconnected")
+
+        box = Outbox(self.router, transport, policy or SlowPolicy(), close, label)
+        transport.outbox = box
+        return transport
+
+
+def make_broker(
+    clock: Clock | None = None,
+    limits: BrokerLimits | None = None,
+    store: MemoryStore | None = None,
+    draw: Callable[[int], int] | None = None,
+) -> BrokerService:
+    """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
+    return BrokerService(
+        clock_at() if clock is None else clock,
+        MemoryStore(1000, 2**20) if store is None else store,
+        limits,
+        draw or drawing(),
+    )
+
+
+def make_listener(broker: BrokerService, **settings: object) -> Listener:
+    """A listener of the protocol ``toy``; settings by name, with ``_`` for ``-``."""
+    given = {name.replace("_", "-"): value for name, value in settings.items()}
+    return Listener(broker, "toy", read_all(SETTINGS, given))

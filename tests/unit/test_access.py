@@ -1,0 +1,65 @@
+"""Access: which topic names a listener's patterns permit."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker import access
+from pubsub.broker.access import AccessRules, Rule
+from pubsub.errors import NotAuthorized
+
+
+class RuleTests(SynchronousTestCase):
+    """Rule"""
+
+    def test_a_star_permits_everything(self) -> None:
+        rule = Rule(["*"])
+        assert rule.allows("a")
+        assert rule.allows("deep/er\nname")
+
+    def test_no_pattern_permits_nothing(self) -> None:
+        rule = Rule([])
+        assert not rule.allows("a")
+        assert not rule.allows("*")
+
+    def test_any_of_the_patterns_may_match(self) -> None:
+        rule = Rule(["cafe/?", "news/*", "x[0-9]"])
+        allowed = {"cafe/1", "news/", "news/a/b", "x5"}
+        refused = {"cafe/10", "cafe/", "new", "xnews/a", "x", "xx", "x55", "CAFE/1", "news"}
+        assert {name for name in allowed | refused if rule.allows(name)} == allowed
+
+    def test_a_pattern_is_for_the_whole_name(self) -> None:
+        rule = Rule(["a", "b.c"])
+        assert not rule.allows("a\n")
+        assert not rule.allows("ab")
+        assert not rule.allows("ba")
+        assert not rule.allows("bxc")
+
+    def test_answers_stay_the_same_when_asked_again(self) -> None:
+        rule = Rule(["a*"])
+        for _ in range(3):
+            assert rule.allows("ab")
+            assert not rule.allows("b")
+
+    def test_answers_stay_the_same_beyond_what_is_remembered(self) -> None:
+        with patch.object(access, "_CACHED", 10):
+            rule = Rule(["*7"])
+            for _ in range(2):
+                permitted = [n for n in range(100) if rule.allows(str(n))]
+                assert permitted == list(range(7, 100, 10))
+
+
+class AccessRulesTests(SynchronousTestCase):
+    """AccessRules"""
+
+    def test_publishing_and_subscribing_have_rules_of_their_own(self) -> None:
+        rules = AccessRules(["in/*"], ["out/*"])
+        rules.check_publish("in/1")
+        rules.check_subscribe("out/1")
+        with pytest.raises(NotAuthorized):
+            rules.check_publish("out/1")
+        with pytest.raises(NotAuthorized):
+            rules.check_subscribe("in/1")

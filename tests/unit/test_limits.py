@@ -1,0 +1,273 @@
+"""Limits: token buckets, rate limiters, connection quotas, the memory budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import ConnectionQuota, MemoryBudget, Rate, RateLimiter, TokenBucket
+from pubsub.errors import LimitReached, MemoryExhausted
+from tests.unit.fakes import Big, Held, clock_at
+
+
+class TokenBucketTests(SynchronousTestCase):
+    """TokenBucket"""
+
+    def setUp(self) -> None:
+        self.clock = clock_at(1000)
+        self.bucket = TokenBucket(10, self.clock.seconds)
+
+    def test_it_starts_full(self) -> None:
+        assert self.bucket.available() == 10
+
+    def test_tokens_come_back_at_the_rate(self) -> None:
+        self.bucket.take(10)
+        assert self.bucket.available() == 0
+        self.clock.advance(0.5)
+        assert self.bucket.available() == 5
+        self.clock.advance(0.25)
+        assert self.bucket.available() == 7.5
+
+    def test_no_more_than_one_second_is_saved_up(self) -> None:
+        self.bucket.take(3)
+        self.clock.advance(3600)
+        assert self.bucket.available() == 10
+
+    def test_a_slow_rate_saves_up_one_whole_token(self) -> None:
+        bucket = TokenBucket(0.25, self.clock.seconds)
+        assert bucket.available() == 1
+        bucket.take(1)
+        self.clock.advance(2)
+        assert bucket.available() == 0.5
+        self.clock.advance(100)
+        assert bucket.available() == 1
+
+    def test_a_debt_is_paid_before_there_are_tokens_again(self) -> None:
+        self.bucket.take(25)
+        assert self.bucket.available() == -15
+        self.clock.advance(1.5)
+        assert self.bucket.available() == 0
+        self.clock.advance(0.5)
+        assert self.bucket.available() == 5
+
+    def test_a_clock_set_back_takes_nothing_away_and_gives_nothing(self) -> None:
+        self.bucket.take(6)
+        self.clock.rightNow = 10
+        assert self.bucket.available() == 4
+        self.clock.advance(0.5)
+        assert self.bucket.available() == 9
+
+    @given(
+        st.floats(0.5, 1000),
+        st.lists(st.tuples(st.floats(0, 3), st.floats(0, 500)), max_size=20),
+    )
+    def test_no_window_gives_more_than_burst_and_rate(
+        self, rate: float, steps: list[tuple[float, float]]
+    ) -> None:
+        clock = Clock()
+        bucket = TokenBucket(rate, clock.seconds)
+        taken = 0.0
+        largest = 0.0
+        for wait, amount in steps:
+            clock.advance(wait)
+            if bucket.available() > 0:
+                bucket.take(amount)
+                taken += amount
+                largest = max(largest, amount)
+        assert taken <= bucket.burst + rate * clock.seconds() + largest + 1e-6
+
+
+class RateLimiterTests(SynchronousTestCase):
+    """Rate and RateLimiter"""
+
+    def setUp(self) -> None:
+        self.clock = clock_at(1000)
+
+    def limiter(self, messages: float = 0, nbytes: float = 0) -> RateLimiter:
+        limiter = Rate(messages, nbytes).limiter(self.clock.seconds)
+        assert limiter is not None
+        return limiter
+
+    def test_no_rate_is_no_limiter(self) -> None:
+        assert Rate().limiter(self.clock.seconds) is None
+
+    def test_messages_are_admitted_as_far_as_the_tokens_go(self) -> None:
+        limiter = self.limiter(messages=3)
+        assert limiter.admissible([b""] * 2, 0) == 2
+        assert limiter.admissible([b"x"] * 5, 5) == 3
+        limiter.take(3, 3)
+        assert limiter.admissible([b"x"], 1) == 0
+        self.clock.advance(1 / 3 + 0.001)
+        assert limiter.admissible([b"x"] * 5, 5) == 1
+
+    def test_asking_takes_nothing(self) -> None:
+        limiter = self.limiter(messages=3, nbytes=30)
+        for _ in range(5):
+            assert limiter.admissible([b"0123456789"] * 9, 90) == 3
+
+    def test_bytes_admit_the_message_that_crosses_the_limit_and_none_after_it(self) -> None:
+        limiter = self.limiter(nbytes=10)
+        payloads = [b"x" * 4] * 5
+        assert limiter.admissible(payloads, 20) == 3
+        limiter.take(3, 12)
+        assert limiter.admissible(payloads, 20) == 0
+        self.clock.advance(0.2)
+        assert limiter.admissible(payloads, 20) == 0
+        self.clock.advance(0.1)
+        assert limiter.admissible(payloads, 20) == 1
+
+    def test_a_message_larger_than_the_whole_bucket_passes_now_and_then(self) -> None:
+        limiter = self.limiter(nbytes=10)
+        assert limiter.admissible([b"x" * 1000, b"y"], 1001) == 1
+        limiter.take(1, 1000)
+        self.clock.advance(98)
+        assert limiter.admissible([b"y"], 1) == 0
+        self.clock.advance(2)
+        assert limiter.admissible([b"y"], 1) == 1
+
+    def test_the_stricter_bucket_decides(self) -> None:
+        assert self.limiter(messages=2, nbytes=100).admissible([b"x"] * 5, 5) == 2
+        assert self.limiter(messages=100, nbytes=2).admissible([b"x"] * 5, 5) == 2
+
+    def test_bytes_beyond_the_message_limit_do_not_count(self) -> None:
+        limiter = self.limiter(messages=2, nbytes=10)
+        assert limiter.admissible([b"x" * 5, b"x" * 5, b"x" * 1000], 1010) == 2
+
+    @given(st.lists(st.binary(max_size=20)), st.integers(0, 12), st.integers(0, 50))
+    def test_what_is_admitted_is_the_longest_prefix_allowed(
+        self, payloads: list[bytes], messages: int, nbytes: int
+    ) -> None:
+        limiter = Rate(messages, nbytes).limiter(self.clock.seconds)
+        total = sum(map(len, payloads))
+        admitted = len(payloads) if limiter is None else limiter.admissible(payloads, total)
+        expected = 0
+        for index in range(len(payloads)):
+            before = sum(map(len, payloads[:index]))
+            if (messages and index >= messages) or (nbytes and before >= nbytes):
+                # Bytes that exactly fill the bucket may be followed by empty messages only.
+                if messages and index >= messages:
+                    break
+                if before > nbytes or any(payloads[index:]):
+                    break
+            expected += 1
+        assert admitted == expected
+
+
+class ConnectionQuotaTests(SynchronousTestCase):
+    """ConnectionQuota"""
+
+    def test_the_total_is_bounded(self) -> None:
+        quota = ConnectionQuota(2, 0)
+        quota.admit("a")
+        quota.admit("a")
+        with pytest.raises(LimitReached):
+            quota.admit("b")
+        assert quota.open == 2
+        quota.leave("a")
+        quota.admit("b")
+        assert quota.open == 2
+
+    def test_each_address_is_bounded_by_itself(self) -> None:
+        quota = ConnectionQuota(0, 1)
+        quota.admit("a")
+        with pytest.raises(LimitReached):
+            quota.admit("a")
+        quota.admit("b")
+        quota.leave("a")
+        quota.admit("a")
+        with pytest.raises(LimitReached):
+            quota.admit("b")
+        assert quota.open == 2
+
+    def test_who_was_refused_does_not_count(self) -> None:
+        quota = ConnectionQuota(1, 1)
+        quota.admit("a")
+        for address in "ab":
+            with pytest.raises(LimitReached):
+                quota.admit(address)
+        quota.leave("a")
+        quota.admit("b")
+        assert quota.open == 1
+
+    def test_zero_is_no_limit(self) -> None:
+        quota = ConnectionQuota(0, 0)
+        for _ in range(1000):
+            quota.admit("a")
+        for _ in range(1000):
+            quota.leave("a")
+        assert quota.open == 0
+
+
+class MemoryBudgetTests(SynchronousTestCase):
+    """MemoryBudget"""
+
+    def test_it_is_full_at_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.reserve(99)
+        assert not memory.full
+        memory.reserve(50)
+        assert memory.full
+        assert memory.used == 149
+        with pytest.raises(MemoryExhausted):
+            memory.reserve(0)
+        assert memory.used == 149
+
+    def test_what_was_taken_in_already_is_added_whatever_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.add(100)
+        memory.add(7)
+        assert memory.used == 107
+        memory.free(8)
+        assert not memory.full
+
+    def test_zero_is_no_bound(self) -> None:
+        memory = MemoryBudget(0)
+        memory.reserve(2**60)
+        assert not memory.full
+        memory.reserve(1)
+
+    def test_waiting_publishers_go_on_below_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.add(150)
+        publishers = [Held(), Held()]
+        for publisher in publishers:
+            memory.wait(publisher)
+            assert publisher.reasons == {memory}
+        memory.free(50)
+        assert [p.releases for p in publishers] == [0, 0]
+        memory.free(1)
+        assert [p.releases for p in publishers] == [1, 1]
+        memory.free(1)
+        assert [p.releases for p in publishers] == [1, 1]
+
+    def test_a_publisher_may_wait_again_while_it_is_released(self) -> None:
+        memory = MemoryBudget(100)
+
+        class Eager(Held):
+            def release(self, reason: object) -> None:
+                super().release(reason)
+                memory.add(100)
+                memory.wait(self)
+
+        publisher = Eager()
+        memory.add(100)
+        memory.wait(publisher)
+        memory.free(60)
+        assert publisher.releases == 1
+        assert publisher.reasons == {memory}
+        memory.free(100)
+        assert publisher.releases == 2
+
+    def test_the_largest_holder_is_the_one_that_holds_most_now(self) -> None:
+        memory = MemoryBudget(100)
+        assert memory.largest() is None
+        small, large = Big(10), Big(20)
+        memory.holders |= {small, large}
+        assert memory.largest() is large
+        small.held = 30
+        assert memory.largest() is small
+        memory.holders.discard(small)
+        assert memory.largest() is large

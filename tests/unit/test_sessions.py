@@ -1,0 +1,245 @@
+"""Sessions: ids, the resume window, takeover, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
+from pubsub.broker.topics import Topic
+from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown
+from tests.unit.fakes import Lines, clock_at
+
+KIND = ("toy", "subscriber")
+
+
+def nothing() -> None:
+    """Close no connection."""
+
+
+class SessionCase(SynchronousTestCase):
+    """A registry with a window of 60 s for at most three sessions."""
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.memory = MemoryBudget(0)
+        self.displaced: list[str] = []
+
+    def registry(
+        self, drawn: Iterable[int] = range(1, 100), window: float = 60, limit: int = 3
+    ) -> SessionRegistry:
+        draw = iter(drawn).__next__
+        return SessionRegistry(draw, self.clock.seconds, window, limit, self.memory)
+
+
+class IdTests(SessionCase):
+    """The numbers sessions get"""
+
+    def test_an_id_is_never_zero(self) -> None:
+        sessions = self.registry([0, 0, 7])
+        assert sessions.open(KIND, b"bob", nothing).id == 7
+
+    def test_an_id_is_unique_among_live_and_resumable_sessions(self) -> None:
+        sessions = self.registry([5, 5, 6, 5, 6, 0, 9])
+        detached = sessions.open(KIND, b"a", nothing)
+        sessions.detach(detached, {}, 0)
+        assert sessions.open(KIND, b"b", nothing).id == 6
+        assert sessions.open(KIND, b"c", nothing).id == 9
+
+    def test_an_id_may_be_used_again_after_its_session_closed(self) -> None:
+        sessions = self.registry([5, 5])
+        sessions.close(sessions.open(KIND, b"a", nothing))
+        assert sessions.open(KIND, b"a", nothing).id == 5
+
+    def test_all_64_bits_are_kept(self) -> None:
+        sessions = self.registry([2**64 - 1])
+        session = sessions.open(KIND, b"a", nothing)
+        assert sessions.find(2**64 - 1, KIND, b"a") is session
+
+
+class ResumeTests(SessionCase):
+    """find, resume and detach"""
+
+    def test_a_detached_session_is_found_with_what_was_left_in_it(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        topic = Topic("news")
+        sessions.detach(session, {topic: Lines()}, 42)
+        self.clock.advance(59.9)
+        found = sessions.find(session.id, KIND, b"bob")
+        sessions.resume(found, nothing)
+        assert found is session
+        assert found.subscriptions == {topic: Lines()}
+        assert found.offset == 42
+
+    def test_the_window_is_counted_from_the_end_of_the_connection(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        self.clock.advance(1000)
+        sessions.detach(session, {}, 0)
+        self.clock.advance(60)
+        with pytest.raises(SessionUnknown):
+            sessions.find(session.id, KIND, b"bob")
+        assert len(sessions) == 0
+        assert self.memory.used == 0
+
+    def test_a_live_session_does_not_expire(self) -> None:
+        sessions = self.registry()
+        resumed = sessions.open(KIND, b"bob", nothing)
+        sessions.detach(resumed, {}, 0)
+        self.clock.advance(30)
+        sessions.resume(sessions.find(resumed.id, KIND, b"bob"), nothing)
+        self.clock.advance(1000)
+        sessions.expire()
+        assert sessions.find(resumed.id, KIND, b"bob") is resumed
+
+    def test_each_break_opens_a_whole_window(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        for _ in range(3):
+            sessions.detach(session, {}, 0)
+            self.clock.advance(50)
+            sessions.resume(sessions.find(session.id, KIND, b"bob"), nothing)
+        assert len(sessions) == 1
+
+    def test_expiry_closes_only_those_whose_window_has_passed(self) -> None:
+        sessions = self.registry()
+        first, second = (sessions.open(KIND, name, nothing) for name in (b"1", b"2"))
+        sessions.detach(second, {}, 0)
+        self.clock.advance(30)
+        sessions.detach(first, {}, 0)
+        self.clock.advance(30)
+        sessions.expire()
+        assert len(sessions) == 1
+        assert sessions.find(first.id, KIND, b"1") is first
+
+    def test_another_kind_another_client_and_another_id_are_unknown(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        sessions.detach(session, {}, 0)
+        for number, kind, client in (
+            (session.id, ("toy", "publisher"), b"bob"),
+            (session.id, KIND, b"bo"),
+            (session.id, KIND, b""),
+            (session.id + 1, KIND, b"bob"),
+            (0, KIND, b"bob"),
+        ):
+            with pytest.raises(SessionUnknown):
+                sessions.find(number, kind, client)
+        assert sessions.find(session.id, KIND, b"bob") is session
+
+    def test_the_newcomer_takes_over_from_a_live_connection(self) -> None:
+        sessions = self.registry()
+
+        def leave() -> None:
+            self.displaced.append("old")
+            sessions.detach(session, {}, 17)
+
+        session = sessions.open(KIND, b"bob", leave)
+        sessions.resume(
+            sessions.find(session.id, KIND, b"bob"), lambda: self.displaced.append("new")
+        )
+        assert self.displaced == ["old"]
+        assert session.offset == 17
+        assert session.displace is not None
+        session.displace()
+        assert self.displaced == ["old", "new"]
+        self.clock.advance(1000)
+        sessions.expire()
+        assert len(sessions) == 1
+
+    def test_a_connection_that_ends_the_session_leaves_nothing_to_take_over(self) -> None:
+        sessions = self.registry(window=0)
+
+        def leave() -> None:
+            sessions.detach(session, {}, 0)
+
+        session = sessions.open(KIND, b"bob", leave)
+        found = sessions.find(session.id, KIND, b"bob")
+        with pytest.raises(SessionUnknown):
+            sessions.resume(found, nothing)
+        assert len(sessions) == 0
+
+    def test_a_closed_session_is_gone(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        sessions.detach(session, {}, 0)
+        sessions.close(session)
+        sessions.close(session)
+        with pytest.raises(SessionUnknown):
+            sessions.find(session.id, KIND, b"bob")
+        assert self.memory.used == 0
+
+
+class WindowZeroTests(SessionCase):
+    """A window of zero: sessions end with their connections"""
+
+    def test_nothing_is_kept(self) -> None:
+        sessions = self.registry(window=0)
+        session = sessions.open(KIND, b"bob", nothing)
+        assert not sessions.keeps(session)
+        sessions.detach(session, {}, 0)
+        assert len(sessions) == 0
+        assert self.memory.used == 0
+
+    def test_keeps_says_what_detach_would_do(self) -> None:
+        sessions = self.registry()
+        session = sessions.open(KIND, b"bob", nothing)
+        assert sessions.keeps(session)
+        sessions.close(session)
+        assert not sessions.keeps(session)
+
+
+class LimitTests(SessionCase):
+    """How many sessions there may be"""
+
+    def opened(self, sessions: SessionRegistry, count: int) -> list[Session]:
+        return [sessions.open(KIND, b"%d" % n, nothing) for n in range(count)]
+
+    def test_live_sessions_are_never_given_up(self) -> None:
+        sessions = self.registry()
+        self.opened(sessions, 3)
+        with pytest.raises(LimitReached):
+            sessions.open(KIND, b"x", nothing)
+        assert len(sessions) == 3
+        assert self.memory.used == 3 * SESSION_BYTES
+
+    def test_at_the_limit_the_session_detached_first_is_given_up(self) -> None:
+        sessions = self.registry()
+        first, second, third = self.opened(sessions, 3)
+        sessions.detach(second, {}, 0)
+        self.clock.advance(1)
+        sessions.detach(first, {}, 0)
+        sessions.open(KIND, b"x", nothing)
+        assert sessions.find(first.id, KIND, b"0") is first
+        assert sessions.find(third.id, KIND, b"2") is third
+        with pytest.raises(SessionUnknown):
+            sessions.find(second.id, KIND, b"1")
+        sessions.open(KIND, b"y", nothing)
+        with pytest.raises(LimitReached):
+            sessions.open(KIND, b"z", nothing)
+
+    def test_a_session_detached_again_goes_to_the_end_of_the_line(self) -> None:
+        sessions = self.registry()
+        first, second, _third = self.opened(sessions, 3)
+        sessions.detach(first, {}, 0)
+        sessions.detach(second, {}, 0)
+        sessions.resume(first, nothing)
+        sessions.detach(first, {}, 0)
+        sessions.open(KIND, b"x", nothing)
+        assert sessions.find(first.id, KIND, b"0") is first
+        with pytest.raises(SessionUnknown):
+            sessions.find(second.id, KIND, b"1")
+
+    def test_at_the_memory_bound_there_are_no_new_sessions(self) -> None:
+        self.memory = MemoryBudget(SESSION_BYTES)
+        sessions = self.registry()
+        session = sessions.open(KIND, b"a", nothing)
+        with pytest.raises(MemoryExhausted):
+            sessions.open(KIND, b"b", nothing)
+        assert len(sessions) == 1
+        sessions.close(session)
+        sessions.open(KIND, b"b", nothing)

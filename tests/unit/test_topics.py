@@ -1,0 +1,214 @@
+"""Topics: names, the views by id and UUID, the limit, publishers that wait."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid5
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.topics import (
+    TOPIC_BYTES,
+    TOPIC_NAMESPACE,
+    Topic,
+    TopicRegistry,
+    fnv1a32,
+    topic_name,
+)
+from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound
+from tests.unit.fakes import Held
+
+
+class NameTests(SynchronousTestCase):
+    """topic_name"""
+
+    def test_a_name_has_1_to_255_bytes(self) -> None:
+        assert topic_name("a") == "a"
+        assert topic_name("a" * 255) == "a" * 255
+        for name in ("", "a" * 256):
+            with pytest.raises(InvalidTopicName):
+                topic_name(name)
+
+    def test_the_limit_counts_bytes_and_not_characters(self) -> None:
+        longest = "é" * 127 + "x"
+        assert topic_name(longest) == longest
+        with pytest.raises(InvalidTopicName, match="256"):
+            topic_name("é" * 128)
+        with pytest.raises(InvalidTopicName):
+            topic_name("🐬" * 64)
+
+    def test_bytes_become_the_text_they_encode(self) -> None:
+        assert topic_name("zoë/日本".encode()) == "zoë/日本"
+        assert topic_name(b"\0") == "\0"
+
+    def test_bytes_that_are_not_utf8_are_no_name(self) -> None:
+        for raw in (b"\xff", b"\xc3", b"ok\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"):
+            with pytest.raises(InvalidTopicName, match="UTF-8"):
+                topic_name(raw)
+
+    def test_a_surrogate_is_no_name(self) -> None:
+        with pytest.raises(InvalidTopicName, match="UTF-8"):
+            topic_name("a\ud800")
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_a_name_or_refused(self, raw: bytes) -> None:
+        try:
+            name = topic_name(raw)
+        except InvalidTopicName:
+            refused = True
+        else:
+            refused = False
+            assert name.encode() == raw
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            assert refused
+        else:
+            assert refused == (not 1 <= len(raw) <= 255)
+
+
+class HashTests(SynchronousTestCase):
+    """fnv1a32, against the published values"""
+
+    def test_known_values(self) -> None:
+        known = {
+            b"": 0x811C9DC5,
+            b"a": 0xE40C292C,
+            b"b": 0xE70C2DE5,
+            b"c": 0xE60C2C52,
+            b"fo": 0x6222E842,
+            b"foo": 0xA9F37ED7,
+            b"foobar": 0xBF9CF968,
+        }
+        assert {data: fnv1a32(data) for data in known} == known
+
+    @given(st.binary(), st.integers(0, 255))
+    def test_one_more_byte_is_one_more_step(self, data: bytes, byte: int) -> None:
+        expected = ((fnv1a32(data) ^ byte) * 16777619) % 2**32
+        assert fnv1a32(data + bytes([byte])) == expected
+
+
+class RegistryTests(SynchronousTestCase):
+    """TopicRegistry"""
+
+    def setUp(self) -> None:
+        self.memory = MemoryBudget(0)
+        self.topics = TopicRegistry(3, self.memory)
+
+    def test_a_topic_is_made_once(self) -> None:
+        topic = self.topics.create("news")
+        assert self.topics.create(b"news") is topic
+        assert len(self.topics) == 1
+        assert list(self.topics) == [topic]
+        assert "news" in self.topics
+        assert "other" not in self.topics
+
+    def test_a_topic_is_found_by_name_id_and_uuid(self) -> None:
+        topic = self.topics.create("zoë")
+        assert self.topics.named("zoë") is topic
+        assert self.topics.by_id(fnv1a32("zoë".encode())) is topic
+        assert self.topics.by_uuid(uuid5(TOPIC_NAMESPACE, "zoë")) is topic
+        assert topic.uuid.version == 5
+
+    def test_what_is_not_there_is_not_found(self) -> None:
+        self.topics.create("news")
+        with pytest.raises(TopicNotFound):
+            self.topics.named("old")
+        with pytest.raises(TopicNotFound):
+            self.topics.by_id(0)
+        with pytest.raises(TopicNotFound):
+            self.topics.by_uuid(UUID(int=0))
+
+    def test_an_id_that_two_names_share_stands_for_the_first(self) -> None:
+        assert fnv1a32(b"costarring") == fnv1a32(b"liquid")
+        first = self.topics.create("liquid")
+        second = self.topics.create("costarring")
+        assert first is not second
+        assert self.topics.by_id(second.id) is first
+        assert self.topics.by_uuid(second.uuid) is second
+
+    def test_the_limit_refuses_new_topics_only(self) -> None:
+        made = [self.topics.create(name) for name in "abc"]
+        with pytest.raises(LimitReached):
+            self.topics.create("d")
+        assert self.topics.create("a") is made[0]
+        assert "d" not in self.topics
+        assert len(self.topics) == 3
+
+    def test_an_invalid_name_is_refused_before_anything_is_kept(self) -> None:
+        with pytest.raises(InvalidTopicName):
+            self.topics.create(b"\xff")
+        assert len(self.topics) == 0
+        assert self.memory.used == 0
+
+    def test_every_topic_is_charged_once(self) -> None:
+        self.topics.create("a")
+        self.topics.create("a")
+        self.topics.create("b")
+        assert self.memory.used == 2 * TOPIC_BYTES
+
+    def test_at_the_memory_bound_there_are_no_new_topics(self) -> None:
+        memory = MemoryBudget(TOPIC_BYTES)
+        topics = TopicRegistry(10, memory)
+        topic = topics.create("a")
+        with pytest.raises(MemoryExhausted):
+            topics.create("b")
+        assert topics.create("a") is topic
+        assert "b" not in topics
+        assert memory.used == TOPIC_BYTES
+
+
+class BlockTests(SynchronousTestCase):
+    """Topic.block, unblock and wait"""
+
+    def setUp(self) -> None:
+        self.topic = Topic("news")
+        self.publishers = [Held(), Held()]
+
+    def test_publishers_go_on_with_the_last_blocker(self) -> None:
+        slow, slower = object(), object()
+        self.topic.block(slow)
+        self.topic.block(slower)
+        self.topic.block(slower)
+        for publisher in self.publishers:
+            self.topic.wait(publisher)
+            assert publisher.reasons == {self.topic}
+        self.topic.unblock(slower)
+        assert [p.releases for p in self.publishers] == [0, 0]
+        self.topic.unblock(slow)
+        assert [p.releases for p in self.publishers] == [1, 1]
+        assert [p.reasons for p in self.publishers] == [set(), set()]
+
+    def test_publishers_are_released_once(self) -> None:
+        blocker = object()
+        self.topic.block(blocker)
+        self.topic.wait(self.publishers[0])
+        self.topic.unblock(blocker)
+        self.topic.unblock(blocker)
+        assert self.publishers[0].releases == 1
+
+    def test_who_does_not_block_changes_nothing(self) -> None:
+        self.topic.block(object())
+        self.topic.wait(self.publishers[0])
+        self.topic.unblock(object())
+        assert self.publishers[0].releases == 0
+
+    def test_a_publisher_may_wait_again_while_it_is_released(self) -> None:
+        topic, blocker = self.topic, object()
+
+        class Eager(Held):
+            def release(self, reason: object) -> None:
+                super().release(reason)
+                topic.block(blocker)
+                topic.wait(self)
+
+        publisher = Eager()
+        topic.block(blocker)
+        topic.wait(publisher)
+        topic.unblock(blocker)
+        assert publisher.releases == 1
+        assert publisher.reasons == {topic}
+        assert topic.waiting == {publisher}
