@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from typing import Protocol as Protocol_
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IPushProducer, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISSLTransport,
+    ITCPTransport,
+)
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -53,7 +58,7 @@ class StreamTransport(Protocol_):
 _ACCOUNTED = 4096
 
 
-@implementer(IPushProducer)
+@implementer(IPushProducer, IHalfCloseableProtocol)
 class Connection(Protocol):
     """One client on a stream.
 
@@ -266,6 +271,16 @@ class Connection(Protocol):
             self._lingering = clock.callLater(LINGER, self._abort_transport)
         else:
             stream.loseConnection()
+
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more: what the transport still has goes out, then the end."""
+        self._end()
+        self.closing = True
+        self.stream.unregisterProducer()
+        self.stream.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Our own half is closed, as ``close`` asked for."""
 
     def drain(self) -> None:
         """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 
 from tests.bench import BenchError
-from tests.bench.batches import build_batches, view_keys
+from tests.bench.batches import KEY_BYTES, build_batches, view_keys
 from tests.bench.plan import KIB, Plan
 from tests.bench.verify import Stream, runs
 from tests.bench.wires import Frame, Wire
@@ -95,14 +95,17 @@ class Publisher:
 class Subscriber:
     """Receives, checks every message's place in its publisher's sequence, and samples latency.
 
-    `streams` and `publishers` are keyed by publisher number; `samples` collects nanoseconds from
-    the start of a batch's send to the arrival of its first message.
+    `buffer` is one that `receive_buffer` made: nothing stays in it between two calls of `poll`, so
+    all subscribers use the same, which then stays in the processor's cache. `streams` and
+    `publishers` are keyed by publisher number; `samples` collects nanoseconds from the start of a
+    batch's send to the arrival of its first message.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         frame: Frame,
+        buffer: bytearray,
         streams: dict[int, Stream],
         publishers: dict[int, Publisher],
         samples: array[int],
@@ -114,10 +117,13 @@ class Subscriber:
         self._size = frame.size
         self._publishers = publishers
         self._samples = samples
-        buffer = bytearray((max(1, RECEIVE_BYTES // frame.size) + 1) * frame.size)
         self._view = memoryview(buffer)
         self._keys = view_keys(buffer, frame)
-        self._fill = 0
+        # Of a frame cut off by the end of a read: its length so far, and of its bytes only those
+        # that are looked at, however large it is.
+        self._partial = 0
+        self._kept = b""
+        self._looked_at = frame.offset + KEY_BYTES
 
     def poll(self) -> int:
         """Takes what has arrived; returns the bytes received.
@@ -125,16 +131,18 @@ class Subscriber:
         Raises BenchError at end of stream and for frames other than the expected.
         """
         try:
-            count = self._sock.recv_into(self._view[self._fill :])
+            count = self._sock.recv_into(self._view[self._partial :])
         except BlockingIOError:
             return 0
         now = time.perf_counter_ns()
         if not count:
             raise BenchError("the broker closed a subscriber's connection")
-        self._fill += count
-        frames = self._fill // self._size
+        self._view[: len(self._kept)] = self._kept
+        frames, self._partial = divmod(self._partial + count, self._size)
         if frames:
             self._take(frames, now)
+        rest = frames * self._size
+        self._kept = bytes(self._view[rest : rest + min(self._partial, self._looked_at)])
         return count
 
     def _take(self, frames: int, now: int) -> None:
@@ -149,15 +157,12 @@ class Subscriber:
                 self._check_frames(frames)
             self._sample(self._publishers[publisher], first, count, now)
         self.delivered += frames
-        rest = self._fill - frames * self._size
-        self._view[:rest] = self._view[self._fill - rest : self._fill]
-        self._fill = rest
 
     def _check_frames(self, frames: int) -> None:
         """Raises BenchError if one is no message, which also puts those after it out of step."""
         for start in range(0, frames * self._size, self._size):
             if self._view[start : start + len(self._head)] != self._head:
-                found = self._view[start : start + 32].hex(" ")
+                found = self._view[start : start + self._looked_at].hex(" ")
                 raise BenchError(f"instead of a message a subscriber was sent {found}")
 
     def _sample(self, publisher: Publisher, first: int, count: int, now: int) -> None:
@@ -196,18 +201,20 @@ class Load:
             frame = wire.publication(topic, self.plan.payload)
             batches = build_batches(frame, number, self.plan)
             self.publishers.append(Publisher(sock, self.plan, batches))
+        frames = [wire.delivery(topic, self.plan.payload) for topic in range(topology.topics)]
+        buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
-            frame = wire.delivery(number % topology.topics, self.plan.payload)
-            self._subscribe(sock, frame, number % topology.topics)
+            topic = number % topology.topics
+            self._subscribe(sock, frames[topic], buffer, topic)
 
-    def _subscribe(self, sock: socket.socket, frame: Frame, topic: int) -> None:
+    def _subscribe(self, sock: socket.socket, frame: Frame, buffer: bytearray, topic: int) -> None:
         streams: dict[int, Stream] = {}
         publishers: dict[int, Publisher] = {}
         for number in range(topic, len(self.publishers), self.plan.topology.topics):
             streams[number] = Stream(self.plan.per_batch * self.plan.cycle)
             publishers[number] = self.publishers[number]
             publishers[number].streams.append(streams[number])
-        self.subscribers.append(Subscriber(sock, frame, streams, publishers, self.samples))
+        self.subscribers.append(Subscriber(sock, frame, buffer, streams, publishers, self.samples))
 
     def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
         sock = connect(address, hello)
@@ -279,6 +286,11 @@ class Load:
     def streams(self) -> list[Stream]:
         """Of all subscribers."""
         return [stream for reader in self.subscribers for stream in reader.streams.values()]
+
+
+def receive_buffer(frame_size: int) -> bytearray:
+    """For a subscriber of frames up to that size: holds a partial frame, and one more at least."""
+    return bytearray(RECEIVE_BYTES + 2 * frame_size)
 
 
 def connect(address: Address, hello: bytes) -> socket.socket:

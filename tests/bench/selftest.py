@@ -21,7 +21,7 @@ from itertools import cycle
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import HOST
-from tests.bench.generator import Publisher, Subscriber, tune
+from tests.bench.generator import Publisher, Subscriber, receive_buffer, tune
 from tests.bench.measure import no_collection
 from tests.bench.plan import MIB, Plan
 from tests.bench.verify import Stream
@@ -79,7 +79,8 @@ def _exchange(
 def _subscriber(sock: socket.socket, wire: Wire, publisher: Publisher, plan: Plan) -> Subscriber:
     streams = {0: Stream(plan.per_batch * plan.cycle)}
     frame = wire.delivery(0, plan.payload)
-    return Subscriber(sock, frame, streams, {0: publisher}, array("q"))
+    buffer = receive_buffer(frame.size)
+    return Subscriber(sock, frame, buffer, streams, {0: publisher}, array("q"))
 
 
 def _check(subscriber: Subscriber) -> None:

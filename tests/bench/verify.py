@@ -6,25 +6,19 @@ one step, whatever its length. As long as nothing is wrong there is one run per 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
-
 from tests.bench.batches import PUBLISHER_SHIFT, SEQUENCE_MASK, Keys
 
 
-def runs(keys: Keys) -> Iterator[tuple[int, int, int]]:
-    """Yields publisher, first sequence number and length of each run of consecutive keys."""
-    breaks = np.flatnonzero(keys[1:] - keys[:-1] != 1)
-    start = 0
-    for end in (breaks + 1).tolist() if len(breaks) else ():
-        yield _run(int(keys[start]), end - start)
-        start = end
-    yield _run(int(keys[start]), len(keys) - start)
-
-
-def _run(key: int, count: int) -> tuple[int, int, int]:
-    return key >> PUBLISHER_SHIFT, key & SEQUENCE_MASK, count
+def runs(keys: Keys) -> list[tuple[int, int, int]]:
+    """Publisher, first sequence number and length of each run of consecutive keys."""
+    breaks = (keys[1:] - keys[:-1] != 1).nonzero()[0] + 1
+    starts = [0, *breaks.tolist()]
+    ends = [*starts[1:], len(keys)]
+    found = []
+    for start, end in zip(starts, ends, strict=True):
+        key = int(keys[start])
+        found.append((key >> PUBLISHER_SHIFT, key & SEQUENCE_MASK, end - start))
+    return found
 
 
 class Stream:

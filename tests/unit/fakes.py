@@ -5,8 +5,9 @@ They record what is done to them and decide nothing; the broker they meet is the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
@@ -36,13 +37,8 @@ def clock_at(seconds: float = START) -> Clock:
 
 def drawing(*numbers: int) -> Callable[[int], int]:
     """Random bits that are these numbers in turn, then 1000, 1001 and so on."""
-    script: Iterator[int] = iter(numbers)
-    more = iter(range(1000, 1_000_000))
-
-    def draw(bits: int) -> int:
-        return next(script, None) or next(more)
-
-    return draw
+    script = chain(numbers, count(1000))
+    return lambda bits: next(script)
 
 
 class Transport:

@@ -196,18 +196,21 @@ class NsdConnection(Connection):
         names = frozenset(filter(may_read, identity.channels if identity is not None else ()))
         # What is published while the list is sent is for the next Get.
         offset, end = max(request.after, 0), store.next_offset
-        start = LIST_START
+        piece, comma = LIST_START, b""
         while names and offset < end and not self.closing:
             page = await store.read(offset, names, _PAGE_BYTES)
             found = b",".join([text for batch in page.batches for text in messages(batch)])
             if found:
-                self.reply(line.feed(start + found))
-                start = b","
+                piece += comma + found
+                comma = b","
             offset = page.next_offset
             if offset < end:
+                self.reply(line.feed(piece))
+                piece = b""
                 await self._turn()
+        # A list of one page leaves in one write, with its end: that is what pollers mostly get.
         if not self.closing:
-            self.reply(line.finish((start if start is LIST_START else b"") + LIST_END))
+            self.reply(line.finish(piece + LIST_END))
 
     def _turn(self) -> Deferred[None]:
         """Fires when others have had their turn and the transport has room again."""

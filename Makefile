@@ -1,0 +1,35 @@
+# make run    start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
+# make test   run all tests
+# make lint   ruff and mypy
+# make bench  measure; ARGS='--help' says how
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := pyproject.toml constraints.txt scripts/setup
+
+.PHONY: run test lint bench clean
+
+run: .venv/.installed-run
+	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
+
+test: .venv/.installed-dev
+	$(BIN)/pytest -q -p no:twisted tests/unit tests/contract tests/bench
+	$(BIN)/trial --temp-directory=.venv/trial tests.unit
+	$(BIN)/pytest -q tests/integration
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/.installed-dev
+	$(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis twisted/plugins/dropin.cache
+
+.venv/.installed-run: $(INSTALL)
+	PYTHON=$(PYTHON) scripts/setup run
+
+.venv/.installed-dev: $(INSTALL)
+	PYTHON=$(PYTHON) scripts/setup dev

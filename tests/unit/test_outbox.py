@@ -1,0 +1,500 @@
+"""Outbox: readiness, portions, the slow-consumer policies, what is counted and charged."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, PORTION, SlowPolicy
+from pubsub.broker.topics import Topic
+from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
+
+KIB = 1024
+
+
+class OutboxCase(SynchronousTestCase):
+    """A router, a topic, and a way to publish on it."""
+
+    def setUp(self) -> None:
+        self.bench = Bench()
+        self.topic = Topic("t")
+        self.offset = 0
+
+    def subscriber(self, policy: SlowPolicy | None = None, label: str = "bob") -> Transport:
+        transport = self.bench.outbox(policy, label)
+        assert transport.outbox is not None
+        self.bench.router.subscribe(transport.outbox, self.topic, Lines())
+        return transport
+
+    def publish(self, *payloads: bytes, topic: Topic | None = None) -> None:
+        """A batch in a turn of its own."""
+        target = topic or self.topic
+        self.bench.router.route(target, batch_of(payloads, target.name, offset=self.offset))
+        self.offset += len(payloads)
+        self.bench.turn()
+
+    def drops(self) -> dict[tuple[str, str, str], int]:
+        return dict(self.bench.counters.drops)
+
+
+class ReadinessTests(OutboxCase):
+    """pause, resume, hold, release, send, when_drained"""
+
+    def test_a_ready_transport_gets_everything_at_the_end_of_the_turn(self) -> None:
+        bob = self.subscriber()
+        self.publish(b"a", b"b")
+        self.publish(b"c")
+        assert bob.writes == [b"a\nb\n", b"c\n"]
+
+    def test_a_paused_outbox_queues_and_resumes_in_order_with_one_write(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        bob.outbox.pause()
+        for payload in (b"a", b"b", b"c"):
+            self.publish(payload)
+        assert bob.writes == []
+        assert bob.outbox.queued == 6
+        bob.outbox.resume()
+        assert bob.writes == [b"a\nb\nc\n"]
+        assert bob.outbox.queued == 0
+
+    def test_a_held_outbox_queues_until_it_is_released(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        self.publish(b"a")
+        self.publish(b"b")
+        assert bob.writes == []
+        bob.outbox.release()
+        assert bob.writes == [b"a\nb\n"]
+
+    def test_hold_and_pause_both_have_to_end(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.hold()
+        bob.outbox.pause()
+        self.publish(b"a")
+        bob.outbox.release()
+        assert bob.writes == []
+        bob.outbox.hold()
+        bob.outbox.resume()
+        assert bob.writes == []
+        bob.outbox.release()
+        assert bob.writes == [b"a\n"]
+
+    def test_a_backlog_leaves_in_portions_as_the_transport_drains(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        payloads = [bytes([n]) * (100 * KIB) for n in range(10)]
+        for payload in payloads:
+            self.publish(payload)
+        for turn in range(1, 5):
+            bob.drain(room=1)
+            assert len(bob.writes) == turn
+        assert [len(data) for data in bob.writes[:3]] == [3 * (100 * KIB + 1)] * 3
+        assert PORTION <= len(bob.writes[0]) < PORTION + 100 * KIB
+        assert bob.data == b"".join(payload + b"\n" for payload in payloads)
+
+    def test_a_ready_transport_gets_a_backlog_as_far_as_it_has_room(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        for _ in range(10):
+            self.publish(b"x" * (100 * KIB))
+        bob.drain(room=2)
+        assert len(bob.writes) == 2
+        assert bob.outbox.queued == 4 * (100 * KIB + 1)
+
+    def test_control_frames_follow_the_deliveries_before_them(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.deliver(b"news", 1, self.topic, 0)
+        bob.outbox.send(b"pong")
+        assert bob.writes == [b"news", b"pong"]
+        self.bench.router.flush()
+        assert bob.writes == [b"news", b"pong"]
+
+    def test_control_frames_do_not_wait_behind_a_backlog(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"a")
+        bob.outbox.send(b"pong")
+        assert bob.writes == [b"pong"]
+        bob.outbox.resume()
+        assert bob.writes == [b"pong", b"a\n"]
+
+    def test_when_drained_calls_at_once_if_there_is_nothing_to_wait_for(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        calls: list[str] = []
+        bob.outbox.when_drained(lambda: calls.append("drained"))
+        assert calls == ["drained"]
+
+    def test_when_drained_waits_for_the_queue_and_the_transport(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        calls: list[str] = []
+        bob.outbox.hold()
+        self.publish(b"a")
+        bob.room = 1
+        bob.outbox.when_drained(lambda: calls.append("drained"))
+        bob.outbox.release()
+        assert bob.writes == [b"a\n"]
+        assert calls == []
+        bob.drain()
+        bob.drain()
+        assert calls == ["drained"]
+
+
+class PauseTests(OutboxCase):
+    """The policy ``pause``: publishers wait"""
+
+    policy = SlowPolicy(PAUSE, 4 * KIB, 30)
+
+    def test_over_a_quarter_of_the_limit_the_topic_is_blocked(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * (KIB - 1))
+        assert not self.topic.blockers
+        self.publish(b"y")
+        assert self.topic.blockers == {bob.outbox}
+        assert self.bench.closed == []
+
+    def test_publishers_go_on_when_all_has_left(self) -> None:
+        bob, publisher = self.subscriber(self.policy), Held()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * (KIB + 1))
+        self.topic.wait(publisher)
+        bob.drain(room=1)
+        assert publisher.reasons == {self.topic}
+        bob.drain()
+        assert publisher.reasons == set()
+        assert publisher.releases == 1
+        assert not self.topic.blockers
+
+    def test_only_the_topics_that_make_it_fall_behind_are_blocked(self) -> None:
+        bob, other = self.subscriber(self.policy), Topic("other")
+        assert bob.outbox is not None
+        self.bench.router.subscribe(bob.outbox, other, Lines())
+        bob.outbox.pause()
+        self.publish(b"x" * (2 * KIB))
+        assert self.topic.blockers
+        assert not other.blockers
+        self.publish(b"x", topic=other)
+        assert other.blockers == {bob.outbox}
+
+    def test_over_the_limit_it_is_disconnected_and_the_rest_counted(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * (2 * KIB))
+        self.publish(b"x" * (2 * KIB - 2))
+        assert self.bench.closed == []
+        self.publish(b"y", b"z")
+        assert self.bench.closed == ["slow consumer: over 4096 bytes behind"]
+        assert self.drops() == {("bob", "t", "slow-consumer"): 2, ("bob", "t", "disconnected"): 2}
+        assert self.bench.counters.delivered == 0
+        assert not self.topic.blockers
+        assert not self.topic.groups
+
+    def test_what_the_transport_still_holds_counts(self) -> None:
+        bob = self.subscriber(self.policy)
+        bob.room = 1
+        self.publish(b"x" * (3 * KIB))
+        assert bob.outbox is not None
+        assert bob.outbox.queued == 0
+        self.publish(b"y" * KIB)
+        assert self.bench.closed == ["slow consumer: over 4096 bytes behind"]
+
+    def test_behind_for_too_long_it_is_disconnected(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.bench.clock.advance(30)
+        self.bench.router.sweep()
+        assert self.bench.closed == []
+        bob.outbox.pause()
+        self.bench.clock.advance(0.5)
+        self.bench.router.sweep()
+        assert self.bench.closed == ["slow consumer: behind for 30 s"]
+        assert not self.bench.router.slow
+
+    def test_who_has_caught_up_in_between_starts_anew(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.bench.clock.advance(20)
+        bob.outbox.resume()
+        bob.outbox.pause()
+        self.bench.clock.advance(20)
+        self.bench.router.sweep()
+        assert self.bench.closed == []
+
+    def test_who_reads_and_is_hardly_behind_is_not_slow(self) -> None:
+        bob = self.subscriber(self.policy)
+        bob.room = 1
+        for _ in range(100):
+            self.publish(b"x" * 100)
+            self.bench.clock.advance(10)
+            self.bench.router.sweep()
+            self.publish(b"x" * 100)
+            bob.drain(room=1)
+        assert self.bench.closed == []
+        assert len(bob.data) >= 100 * 2 * 101 - 2 * KIB
+
+    def test_the_largest_mark_is_a_mebibyte(self) -> None:
+        assert SlowPolicy(PAUSE, 64 * KIB * KIB).mark == KIB * KIB
+        assert SlowPolicy(PAUSE, 2 * KIB).mark == 512
+
+
+class DropTests(OutboxCase):
+    """The policy ``drop``"""
+
+    policy = SlowPolicy(DROP, KIB, 30)
+
+    def test_what_goes_over_the_limit_is_dropped_and_counted(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * (KIB - 3))
+        self.publish(b"lost", b"too")
+        self.publish(b"y")
+        self.publish(b"z")
+        bob.outbox.resume()
+        assert bob.data == b"x" * (KIB - 3) + b"\ny\n"
+        assert self.drops() == {("bob", "t", "slow-consumer"): 3}
+        assert self.bench.counters.delivered == 2
+        assert self.bench.closed == []
+
+    def test_it_neither_blocks_nor_is_disconnected(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        for _ in range(50):
+            self.publish(b"x" * 100)
+        self.bench.clock.advance(10_000)
+        self.bench.router.sweep()
+        assert not self.topic.blockers
+        assert self.bench.closed == []
+
+    def test_drops_are_counted_by_client_and_topic(self) -> None:
+        bob, eve = self.subscriber(self.policy), self.subscriber(self.policy, "eve")
+        other = Topic("other")
+        assert bob.outbox is not None
+        assert eve.outbox is not None
+        self.bench.router.subscribe(eve.outbox, other, Lines())
+        bob.outbox.pause()
+        eve.outbox.pause()
+        self.publish(b"x" * 2 * KIB)
+        self.publish(b"x" * 2 * KIB, b"y", topic=other)
+        assert self.drops() == {
+            ("bob", "t", "slow-consumer"): 1,
+            ("eve", "t", "slow-consumer"): 1,
+            ("eve", "other", "slow-consumer"): 2,
+        }
+
+
+class DisconnectTests(OutboxCase):
+    """The policy ``disconnect``"""
+
+    policy = SlowPolicy(DISCONNECT, KIB, 5)
+
+    def test_nobody_waits(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * (KIB - 1))
+        assert not self.topic.blockers
+        assert self.bench.closed == []
+
+    def test_over_the_limit_it_is_disconnected_and_others_are_not(self) -> None:
+        bob, eve = self.subscriber(self.policy), self.subscriber(self.policy, "eve")
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * KIB)
+        assert self.bench.closed == ["slow consumer: over 1024 bytes behind"]
+        assert eve.data == b"x" * KIB + b"\n"
+        assert self.bench.counters.delivered == 1
+
+    def test_behind_for_too_long_it_is_disconnected(self) -> None:
+        bob = self.subscriber(self.policy)
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.bench.clock.advance(5.5)
+        self.bench.router.sweep()
+        assert self.bench.closed == ["slow consumer: behind for 5 s"]
+
+    def test_one_turn_over_the_limit_on_two_topics_gives_it_up_once(self) -> None:
+        bob, other = self.subscriber(self.policy), Topic("other")
+        assert bob.outbox is not None
+        self.bench.router.subscribe(bob.outbox, other, Lines())
+        bob.outbox.pause()
+        for topic in (self.topic, other):
+            self.bench.router.route(topic, batch_of([b"x" * KIB], topic.name, offset=self.offset))
+        self.bench.turn()
+        assert self.bench.closed == ["slow consumer: over 1024 bytes behind"]
+        assert self.bench.counters.dropped == 2
+        assert self.bench.counters.delivered == 0
+
+
+class ShutTests(OutboxCase):
+    """shut: what it counts, returns and lets go of"""
+
+    def test_with_nothing_queued_there_is_no_first_offset(self) -> None:
+        bob = self.subscriber()
+        self.publish(b"a")
+        assert bob.outbox is not None
+        assert bob.outbox.shut("disconnected") is None
+        assert self.drops() == {}
+        assert self.bench.counters.delivered == 1
+
+    def test_it_counts_what_is_queued_and_returns_where_that_begins(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        self.publish(b"a", b"b")
+        bob.outbox.pause()
+        self.publish(b"c", b"d", b"e")
+        self.publish(b"f")
+        assert bob.outbox.shut("disconnected") == 2
+        assert self.drops() == {("bob", "t", "disconnected"): 4}
+        assert self.bench.counters.delivered == 2
+
+    def test_without_a_reason_nothing_is_counted_as_dropped(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"a")
+        assert bob.outbox.shut(None) == 0
+        assert self.drops() == {}
+
+    def test_what_this_turn_gathered_is_seen_too(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        self.bench.router.route(self.topic, batch_of([b"a"], offset=7))
+        assert bob.outbox.shut("disconnected") == 7
+        self.bench.turn()
+        assert bob.writes == []
+        assert self.drops() == {("bob", "t", "disconnected"): 1}
+        assert self.bench.counters.delivered == 0
+
+    def test_the_first_offset_is_the_smallest_whatever_came_first(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        # A replay queues what is older than what came live while it ran.
+        bob.outbox.deliver(b"live", 1, self.topic, 100)
+        bob.outbox.deliver(b"replayed", 1, self.topic, 3)
+        assert bob.outbox.shut(None) == 3
+
+    def test_it_lets_go_of_publishers_and_subscriptions(self) -> None:
+        bob, publisher = self.subscriber(SlowPolicy(PAUSE, KIB, 30)), Held()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * 512)
+        self.topic.wait(publisher)
+        bob.outbox.shut("disconnected")
+        assert publisher.reasons == set()
+        assert not self.topic.groups
+        assert not bob.outbox.subscriptions
+        assert not self.bench.router.slow
+
+    def test_a_closed_outbox_takes_nothing_even_if_its_transport_drains(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        bob.outbox.shut("disconnected")
+        bob.outbox.resume()
+        bob.outbox.deliver(b"late", 1, self.topic, 9)
+        self.bench.router.flush()
+        assert bob.writes == []
+        assert bob.outbox.queued == 0
+
+    def test_a_closed_outbox_does_not_become_slow(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.shut("disconnected")
+        bob.outbox.pause()
+        assert not self.bench.router.slow
+
+
+class MemoryTests(OutboxCase):
+    """What is charged to the process's memory"""
+
+    def test_a_ready_outbox_costs_nothing(self) -> None:
+        self.subscriber()
+        self.publish(b"x" * 100 * KIB)
+        assert self.bench.memory.used == 0
+
+    def test_what_is_queued_or_in_the_transport_is_charged_until_it_is_sent(self) -> None:
+        bob = self.subscriber()
+        bob.room = 1
+        self.publish(b"x" * 99)
+        self.publish(b"y" * 49)
+        assert self.bench.memory.used == 150
+        bob.drain(room=1)
+        assert self.bench.memory.used == 50
+        bob.drain()
+        assert self.bench.memory.used == 0
+
+    def test_a_large_backlog_makes_a_holder_that_can_be_evicted(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.pause()
+        self.publish(b"x" * 60 * KIB)
+        assert not self.bench.memory.holders
+        self.publish(b"x" * 10 * KIB)
+        assert self.bench.memory.largest() is bob.outbox
+        assert bob.outbox.held == 70 * KIB + 2
+        bob.outbox.evict("memory bound")
+        assert self.bench.closed == ["memory bound"]
+        assert self.bench.memory.used == 0
+        assert not self.bench.memory.holders
+
+    @given(
+        st.sampled_from([PAUSE, DROP, DISCONNECT]),
+        st.lists(
+            st.one_of(
+                st.tuples(st.just("publish"), st.integers(0, 300)),
+                st.tuples(st.just("drain"), st.integers(0, 3)),
+                st.tuples(st.sampled_from(["pause", "hold", "release", "turn"]), st.just(0)),
+            ),
+            max_size=40,
+        ),
+    )
+    def test_whatever_happens_every_message_is_sent_in_order_or_counted(
+        self, action: str, steps: list[tuple[str, int]]
+    ) -> None:
+        self.setUp()
+        bob = self.subscriber(SlowPolicy(action, KIB, 30))
+        box = bob.outbox
+        assert box is not None
+        published = 0
+        for step, amount in steps:
+            if step == "publish":
+                payload = b"%d:" % published + b"." * amount
+                batch = batch_of([payload], offset=published)
+                self.bench.router.route(self.topic, batch)
+                published += bool(self.topic.groups)
+            elif step == "drain":
+                bob.drain(room=amount or None)
+            elif step == "turn":
+                self.bench.turn()
+            else:
+                {"pause": box.pause, "hold": box.hold, "release": box.release}[step]()
+        self.bench.turn()
+        first = box.shut("disconnected")
+        written = [int(line.partition(b":")[0]) for line in bob.data.splitlines()]
+        assert written == sorted(set(written))
+        assert len(written) == self.bench.counters.delivered
+        assert len(written) + self.bench.counters.dropped == published
+        assert first is None or all(number < first for number in written)
+        assert self.bench.memory.used == 0
+        assert not self.bench.memory.holders
+        assert not self.bench.router.slow
+        assert not self.topic.blockers

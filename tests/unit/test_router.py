@@ -1,0 +1,254 @@
+"""Router: one encoding a group, one write a turn, changes in the middle of a turn."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.topics import Topic
+from tests.unit.fakes import Bench, Lines, Transport, batch_of
+
+
+class RouterCase(SynchronousTestCase):
+    """A router and two topics."""
+
+    def setUp(self) -> None:
+        self.bench = Bench()
+        self.router = self.bench.router
+        self.news, self.sport = Topic("news"), Topic("sport")
+        self.offset = 0
+
+    def subscriber(self, *topics: Topic, encoding: Lines | None = None) -> Transport:
+        transport = self.bench.outbox()
+        for topic in topics:
+            self.router.subscribe(self.box(transport), topic, encoding or Lines())
+        return transport
+
+    def box(self, transport: Transport) -> Outbox:
+        assert transport.outbox is not None
+        return transport.outbox
+
+    def route(self, topic: Topic, *payloads: bytes) -> None:
+        self.router.route(topic, batch_of(payloads, topic.name, offset=self.offset))
+        self.offset += len(payloads)
+
+
+class TurnTests(RouterCase):
+    """What leaves when"""
+
+    def test_nothing_leaves_before_the_turn_ends(self) -> None:
+        bob = self.subscriber(self.news)
+        self.route(self.news, b"a")
+        assert bob.writes == []
+        self.bench.turn()
+        assert bob.writes == [b"a\n"]
+
+    def test_a_turn_is_one_write_in_publish_order(self) -> None:
+        bob = self.subscriber(self.news)
+        for payload in (b"a", b"b", b"c"):
+            self.route(self.news, payload)
+        self.bench.turn()
+        assert bob.writes == [b"a\nb\nc\n"]
+
+    def test_a_turn_of_several_topics_is_one_write_too(self) -> None:
+        bob = self.subscriber(self.news, self.sport)
+        self.route(self.news, b"n1")
+        self.route(self.sport, b"s1")
+        self.route(self.news, b"n2")
+        self.bench.turn()
+        assert len(bob.writes) == 1
+        lines = bob.data.splitlines()
+        assert sorted(lines) == [b"n1", b"n2", b"s1"]
+        assert lines.index(b"n1") < lines.index(b"n2")
+
+    def test_the_end_of_the_turn_is_asked_for_once_a_turn(self) -> None:
+        self.subscriber(self.news, self.sport)
+        for turn in (1, 2):
+            for _ in range(3):
+                self.route(self.news, b"a")
+                self.route(self.sport, b"b")
+            assert self.bench.turns == turn
+            self.bench.turn()
+
+    def test_without_subscribers_no_turn_end_is_asked_for(self) -> None:
+        self.route(self.news, b"a")
+        assert self.bench.turns == 0
+
+    def test_flushing_early_leaves_nothing_for_the_turn_end(self) -> None:
+        bob = self.subscriber(self.news)
+        self.route(self.news, b"a")
+        self.router.flush()
+        assert bob.writes == [b"a\n"]
+        self.bench.turn()
+        assert bob.writes == [b"a\n"]
+
+    def test_deliveries_are_counted_a_subscriber(self) -> None:
+        for _ in range(3):
+            self.subscriber(self.news)
+        self.subscriber(self.sport)
+        self.route(self.news, b"a", b"b")
+        self.bench.turn()
+        assert self.bench.counters.delivered == 6
+
+
+class GroupTests(RouterCase):
+    """Grouping by encoding"""
+
+    def test_a_batch_is_encoded_once_a_group(self) -> None:
+        encoding = Lines()
+        subscribers = [self.subscriber(self.news, encoding=encoding) for _ in range(10)]
+        self.route(self.news, b"a", b"b")
+        self.bench.turn()
+        assert len(encoding.batches) == 1
+        assert {bob.data for bob in subscribers} == {b"a\nb\n"}
+
+    def test_equal_encodings_share_a_group_and_its_bytes(self) -> None:
+        first, second = Lines(b">"), Lines(b">")
+        bob = self.subscriber(self.news, encoding=first)
+        eve = self.subscriber(self.news, encoding=second)
+        self.route(self.news, b"a")
+        self.bench.turn()
+        assert len(self.news.groups) == 1
+        assert len(first.batches) + len(second.batches) == 1
+        assert bob.writes[0] is eve.writes[0]
+
+    def test_different_encodings_have_groups_of_their_own(self) -> None:
+        bob = self.subscriber(self.news, encoding=Lines(b"1 "))
+        eve = self.subscriber(self.news, encoding=Lines(b"2 "))
+        self.route(self.news, b"a")
+        self.bench.turn()
+        assert bob.data == b"1 a\n"
+        assert eve.data == b"2 a\n"
+
+    def test_a_group_goes_with_its_last_subscriber(self) -> None:
+        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
+        self.router.unsubscribe(self.box(bob), self.news)
+        assert len(self.news.groups) == 1
+        self.router.unsubscribe(self.box(eve), self.news)
+        assert not self.news.groups
+
+    def test_what_an_encoding_cannot_carry_is_dropped_for_it_alone(self) -> None:
+        small, large = Lines(b"s", limit=3), Lines(b"l", limit=100)
+        bob = self.subscriber(self.news, encoding=small)
+        eve = self.subscriber(self.news, encoding=large)
+        self.route(self.news, b"1", b"22222", b"333", b"4444")
+        self.bench.turn()
+        assert bob.data == b"s1\ns333\n"
+        assert eve.data == b"l1\nl22222\nl333\nl4444\n"
+        assert self.bench.counters.drops == {("bob", "news", "too-large"): 2}
+        assert self.bench.counters.delivered == 2 + 4
+
+    def test_a_batch_that_fits_is_passed_on_whole(self) -> None:
+        bob = self.subscriber(self.news, encoding=Lines(limit=3))
+        self.route(self.news, b"123", b"456", b"789")
+        self.bench.turn()
+        assert bob.data == b"123\n456\n789\n"
+        assert self.bench.counters.dropped == 0
+
+    def test_a_batch_of_which_nothing_fits_is_counted_for_every_subscriber(self) -> None:
+        bobs = [self.subscriber(self.news, encoding=Lines(limit=3)) for _ in range(2)]
+        self.route(self.news, b"4444", b"55555")
+        self.bench.turn()
+        assert [bob.writes for bob in bobs] == [[], []]
+        assert self.bench.counters.dropped == 4
+        assert self.bench.counters.delivered == 0
+
+
+class SubscriptionTests(RouterCase):
+    """subscribe, unsubscribe, forget"""
+
+    def test_subscribing_twice_is_one_subscription(self) -> None:
+        bob = self.subscriber(self.news)
+        assert not self.router.subscribe(self.box(bob), self.news, Lines())
+        assert not self.router.subscribe(self.box(bob), self.news, Lines(b"other"))
+        self.route(self.news, b"a")
+        self.bench.turn()
+        assert bob.data == b"a\n"
+
+    def test_unsubscribing_what_is_not_there_does_nothing(self) -> None:
+        bob = self.subscriber(self.news)
+        assert not self.router.unsubscribe(self.box(bob), self.sport)
+        assert self.router.unsubscribe(self.box(bob), self.news)
+        assert not self.router.unsubscribe(self.box(bob), self.news)
+
+    def test_a_subscription_starts_with_the_next_message_of_the_turn(self) -> None:
+        bob = self.subscriber(self.news)
+        self.route(self.news, b"before")
+        eve = self.subscriber(self.news)
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"before\nafter\n"
+        assert len(bob.writes) == 1
+        assert eve.data == b"after\n"
+
+    def test_a_subscription_ends_with_the_last_message_before_it(self) -> None:
+        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
+        self.route(self.news, b"before")
+        self.router.unsubscribe(self.box(bob), self.news)
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"before\n"
+        assert eve.data == b"before\nafter\n"
+
+    def test_the_last_subscriber_leaves_with_what_was_published_before(self) -> None:
+        bob = self.subscriber(self.news)
+        self.route(self.news, b"before")
+        self.router.unsubscribe(self.box(bob), self.news)
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"before\n"
+        assert self.bench.counters.delivered == 1
+
+    def test_forget_ends_every_subscription(self) -> None:
+        bob = self.subscriber(self.news, self.sport)
+        self.router.forget(self.box(bob))
+        self.route(self.news, b"a")
+        self.route(self.sport, b"b")
+        self.bench.turn()
+        assert bob.writes == []
+        assert not self.news.groups
+        assert not self.sport.groups
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["publish", "subscribe", "unsubscribe", "turn"]),
+                st.integers(0, 3),
+                st.booleans(),
+            ),
+            max_size=50,
+        )
+    )
+    def test_each_subscriber_gets_what_was_published_while_it_was_subscribed(
+        self, steps: list[tuple[str, int, bool]]
+    ) -> None:
+        self.setUp()
+        encodings = [Lines(), Lines(), Lines(b">"), Lines(limit=2)]
+        transports = [self.subscriber() for _ in encodings]
+        expected: list[list[tuple[Topic, bytes]]] = [[] for _ in encodings]
+        for number, (step, who, first) in enumerate(steps):
+            topic = self.news if first else self.sport
+            box = self.box(transports[who])
+            if step == "subscribe":
+                self.router.subscribe(box, topic, encodings[who])
+            elif step == "unsubscribe":
+                self.router.unsubscribe(box, topic)
+            elif step == "turn":
+                self.bench.turn()
+            else:
+                payload = b"%s%d" % (topic.name[:1].encode(), number)
+                for index, transport in enumerate(transports):
+                    subscribed = topic in self.box(transport).subscriptions
+                    if subscribed and len(payload) <= encodings[index].limit:
+                        expected[index].append((topic, encodings[index].tag + payload))
+                self.route(topic, payload)
+        self.bench.turn()
+        for transport, due in zip(transports, expected, strict=True):
+            lines = transport.data.splitlines()
+            assert len(lines) == len(due)
+            for topic in (self.news, self.sport):
+                wanted = [line for where, line in due if where is topic]
+                assert [line for line in lines if line in wanted] == wanted
+        assert self.bench.counters.delivered == sum(map(len, expected))
