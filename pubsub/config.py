@@ -25,14 +25,26 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 from twisted.internet.endpoints import quoteStringArgument
 
+from pubsub.broker.keys import HMACS, Secret, parse_end, read_public_key, read_secret
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.interfaces import IWireProtocol
-from pubsub.settings import COUNT, SECONDS, SIZE, TEXT, Kind, Setting, parse_size, read_all
+from pubsub.settings import (
+    BOOLEAN,
+    COUNT,
+    SECONDS,
+    SIZE,
+    TEXT,
+    Kind,
+    Setting,
+    parse_size,
+    read_all,
+)
 
 
 def _history(value: object) -> tuple[int, int]:
@@ -46,6 +58,8 @@ def _history(value: object) -> tuple[int, int]:
 
 
 _HISTORY_BYTES = 256 * 1024**2
+# No key of a file: marks the listeners that are there because none was asked for.
+_IMPLIED = ""
 
 BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("interface", TEXT, "127.0.0.1", "address of the listeners given as a port number"),
@@ -62,6 +76,10 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         30,
         "how long publishers wait at that bound before the largest holder is disconnected",
     ),
+    Setting("secret-file", TEXT, "", "a file that holds the master secret of tokens"),
+    Setting("allow-weak-secret", BOOLEAN, False, "take secrets of fewer than 32 bytes"),
+    Setting("audit-log", TEXT, "", "a file for the audit log; else it goes to the log"),
+    Setting("audit-size", SIZE, "16M", "bytes after which a new audit log is begun"),
     Setting("max-topics", COUNT, 100_000, "topics there may be"),
     Setting("max-sessions", COUNT, 100_000, "sessions there may be, live and resumable"),
     Setting("resume-window", SECONDS, 60, "seconds a broken session can be resumed for; 0: none"),
@@ -72,11 +90,15 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One listener: what it speaks, the endpoint string it listens on, all its settings."""
+    """One listener: what it speaks, the endpoint string it listens on, all its settings.
+
+    ``implied`` if nobody asked for it by name: one that cannot be served is then left out.
+    """
 
     protocol: IWireProtocol
     endpoint: str
     settings: Mapping[str, Any]
+    implied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +107,7 @@ class Config:
 
     broker: Mapping[str, Any]
     listeners: Sequence[ListenerConfig]
+    secrets: Sequence[Secret] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +144,14 @@ def merge(
     _check_keys(protocols, document)
     try:
         broker = read_all(BROKER_SETTINGS, ChainMap(dict(line.settings), dict(document)))
+        secrets = read_secrets(broker, document.get("keys", {}))
         listeners = [
             _listener(protocols, line, document, entry, broker["interface"])
             for entry in _entries(protocols, line, document)
         ]
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return Config(broker, listeners)
+    return Config(broker, listeners, secrets)
 
 
 def _entries(
@@ -140,7 +164,7 @@ def _entries(
             for name, where in line.listeners
         ]
     listed: list[Mapping[str, Any]] = document.get("listen", [])
-    return listed or [{"protocol": name} for name in protocols]
+    return listed or [{"protocol": name, _IMPLIED: True} for name in protocols]
 
 
 def _listener(
@@ -161,7 +185,44 @@ def _listener(
     if "port" in entry and "endpoint" in entry:
         raise ConfigurationError(f"listen {protocol.name}: give port or endpoint, not both")
     where = entry.get("endpoint", entry.get("port", protocol.port))
-    return ListenerConfig(protocol, endpoint_string(where, interface), values)
+    return ListenerConfig(
+        protocol, endpoint_string(where, interface), values, entry.get(_IMPLIED, False)
+    )
+
+
+def read_secrets(broker: Mapping[str, Any], table: object) -> list[Secret]:
+    """The secrets of the ``[keys]`` table and of ``secret-file``; raises ConfigurationError.
+
+    Each ``[keys.<id>]`` has ``secret-file`` and perhaps ``algorithm`` (HS256), or
+    ``public-key-file`` for EdDSA; and perhaps ``ends``, a date and time.
+    """
+    if not isinstance(table, dict) or not all(isinstance(t, dict) for t in table.values()):
+        raise ConfigurationError("keys: expected tables, [keys.ID]")
+    weak = broker["allow-weak-secret"]
+    secrets = [_secret(id, entry, weak) for id, entry in table.items()]
+    if broker["secret-file"]:
+        secrets.append(read_secret("secret-file", broker["secret-file"], "HS256", inf, weak))
+    return secrets
+
+
+def _secret(id: str, entry: Mapping[str, Any], allow_weak: bool) -> Secret:
+    where = f"[keys.{id}] "
+    if "secret" in entry:
+        raise ConfigurationError(f"{where}secret: put it into a file and name it: secret-file")
+    _check_table(where, entry, ("algorithm", "secret-file", "public-key-file", "ends"))
+    try:
+        ends = parse_end(entry["ends"]) if "ends" in entry else inf
+    except ValueError as error:
+        raise ConfigurationError(f"{where}ends: {error}") from None
+    algorithm = entry.get("algorithm", "EdDSA" if "public-key-file" in entry else "HS256")
+    if algorithm == "EdDSA" and isinstance(entry.get("public-key-file"), str):
+        return read_public_key(id, entry["public-key-file"], ends)
+    if algorithm in HMACS and isinstance(entry.get("secret-file"), str):
+        return read_secret(id, entry["secret-file"], algorithm, ends, allow_weak)
+    raise ConfigurationError(
+        f"{where}expected secret-file with an algorithm of {', '.join(HMACS)}, "
+        "or public-key-file with EdDSA"
+    )
 
 
 def _protocol(protocols: Mapping[str, IWireProtocol], name: object) -> IWireProtocol:
@@ -188,7 +249,7 @@ def endpoint_string(where: object, interface: str) -> str:
 def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, Any]) -> None:
     """Every key of the file is a setting in the right place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
-    top = common | {s.name for s in BROKER_SETTINGS} | {"listen"} | protocols.keys()
+    top = common | {s.name for s in BROKER_SETTINGS} | {"listen", "keys"} | protocols.keys()
     _check_table("", document, top)
     own = {name: {s.name for s in p.settings} for name, p in protocols.items()}
     for name in protocols:

@@ -19,6 +19,10 @@ class ConfigurationError(PubSubError):
     reason = "configuration"
 
 
+class NotConfigured(ConfigurationError):
+    """A listener lacks what it cannot do without; the message says how to get it."""
+
+
 class StartError(PubSubError):
     """The broker cannot start, for example because a port is taken; the message is one line."""
 
@@ -41,6 +45,12 @@ class TopicNotFound(Refused):
     """No topic has this name or id, and the request does not create one."""
 
     reason = "topic-not-found"
+
+
+class TopicUnreachable(Refused):
+    """The topic is hosted by another broker, and that cannot be reached."""
+
+    reason = "topic-unreachable"
 
 
 class NotAuthorized(Refused):
@@ -77,3 +87,33 @@ class SessionUnknown(Refused):
     """No session with this id can be resumed by this client."""
 
     reason = "session-unknown"
+
+
+class BadToken(Refused):
+    """A token that is forged, malformed, expired or not yet valid."""
+
+    reason = "bad-token"
+
+
+class WrongKey(Refused):
+    """A token that does not hold the topic's queue key."""
+
+    reason = "wrong-queue-key"
+
+
+class MissingPermission(Refused):
+    """A token that does not grant what the request needs."""
+
+    reason = "missing-permission"
+
+
+class TopicExists(Refused):
+    """The topic is there already and is not this client's to create."""
+
+    reason = "topic-exists"
+
+
+class IdCollision(Refused):
+    """Another topic's name has the same u32 id."""
+
+    reason = "id-collision"

@@ -16,6 +16,7 @@ from zope.interface import Attribute, Interface
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
 
 
@@ -80,6 +81,19 @@ class Encoding(Protocol):
 
     def encode(self, batch: Batch) -> bytes:
         """The batch as whole frames, in order. Every payload is within ``limit``."""
+
+
+class Upstream(Protocol):
+    """The broker that hosts a topic which is not hosted here (see ``Topic.upstream``)."""
+
+    def publish(self, topic: Topic, batch: Batch) -> None:
+        """Send what was published here there; raises TopicUnreachable."""
+
+    def want(self, topic: Topic) -> None:
+        """Somebody here reads ``topic``; called for each reader."""
+
+    def unwant(self, topic: Topic) -> None:
+        """The last reader of ``topic`` here has gone."""
 
 
 class Consumer(Protocol):

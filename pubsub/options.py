@@ -51,6 +51,13 @@ class Options(usage.Options):
         """A TOML file with any of these settings; the command line wins over it."""
         self._file = path
 
+    def opt_secret(self, secret: str) -> None:
+        """Not taken: other users of the machine could read it. See --secret-file."""
+        raise usage.UsageError(
+            "--secret: a secret on the command line can be read by others; "
+            "make a file with `pubsub secret FILE` and name it with --secret-file"
+        )
+
     def opt_version(self) -> None:
         """Print the version and exit."""
         print(f"pubsub {version('pubsub-broker')} (Twisted {version('Twisted')})")
@@ -77,10 +84,14 @@ class Options(usage.Options):
             )
         ports: Sequence[str | None] = self._ports or [None] * len(self._names)
         pairs = list(zip(self._names, ports, strict=True))
-        document = read_file(self._file) if self._file else {}
         given = {name: value for name, value in self.items() if value}
-        line = CommandLine(given, pairs + self._listen)
-        self.config = merge(self._protocols, line, document)
+        self._line = CommandLine(given, pairs + self._listen)
+        self.config = self.read()
+
+    def read(self) -> Config:
+        """The configuration as the file stands now; raises ConfigurationError."""
+        document = read_file(self._file) if self._file else {}
+        return merge(self._protocols, self._line, document)
 
     def getUsage(self, width: int | None = None) -> str:
         """The usual help, and the protocols."""

@@ -7,16 +7,21 @@ from types import TracebackType
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
+from pubsub.broker.audit import AuditLog
+from pubsub.broker.keys import SecretRing
 from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
-from pubsub.errors import PubSubError, StartError
+from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
 from pubsub.options import Options as ParsedOptions
 from pubsub.options import make_options
+from pubsub.reload import Reloader
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.listening import ListenerService
 
+log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
 Options = make_options
 
@@ -27,9 +32,12 @@ def makeService(options: ParsedOptions) -> IService:
 
     sys.excepthook = _one_line
     try:
-        return make_broker(options.config, reactor)
+        broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
+    reloader = Reloader(broker, options.read, reactor)
+    reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    return broker
 
 
 def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
@@ -40,15 +48,14 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     settings = config.broker
     messages, nbytes = settings["history"]
     max_memory = settings["max-memory"]
-    store = MemoryStore(messages, nbytes)
     if max_memory:
         # The history's part is set aside, so that clients cannot be starved by it or the reverse.
         max_memory -= nbytes if messages else 0
         if max_memory <= 0:
-            raise StartError("max-memory: the history alone takes all of it")
+            raise ConfigurationError("max-memory: the history alone takes all of it")
     broker = BrokerService(
         reactor,
-        store,
+        MemoryStore(messages, nbytes),
         BrokerLimits(
             max_memory=max_memory,
             memory_seconds=settings["memory-seconds"],
@@ -57,6 +64,8 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
             resume_window=settings["resume-window"],
             stop_seconds=settings["stop-timeout"],
         ),
+        ring=SecretRing(config.secrets),
+        audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)
@@ -64,8 +73,15 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:
-    listener = Listener(broker, config.protocol.name, config.settings)
-    factory = config.protocol.make_factory(listener)
+    listener = Listener(broker, config.protocol.name, config.settings, config.endpoint)
+    try:
+        factory = config.protocol.make_factory(listener)
+    except NotConfigured as error:
+        if not config.implied:
+            raise
+        log.warn("{protocol} is not served: {reason}", protocol=config.protocol.name, reason=error)
+        return
+    broker.listeners.append(listener)
     service = ListenerService(config.protocol.name, config.endpoint, factory, reactor)
     service.setServiceParent(broker)  # type: ignore[no-untyped-call]
 
@@ -79,6 +95,6 @@ def _one_line(
     that is not ours is a defect and keeps its traceback.
     """
     if isinstance(error, StartError):
-        print(f"pubsub: {error}", file=sys.stderr)
+        print(f"pubsub: {error}", file=sys.__stderr__)
     else:
         sys.__excepthook__(kind, error, traceback)

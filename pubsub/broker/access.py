@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
@@ -31,24 +31,39 @@ class Rule:
 
 
 class AccessRules:
-    """The ``allow-publish`` and ``allow-subscribe`` patterns of one listener."""
+    """The ``allow-publish``, ``allow-subscribe`` and ``grant`` patterns of one listener.
 
-    __slots__ = ("_publish", "_subscribe")
+    ``closed`` holds the names of the topics that have a queue key; of these only what ``grant``
+    names is open here.
+    """
 
-    def __init__(self, publish: Sequence[str], subscribe: Sequence[str]) -> None:
+    __slots__ = ("_closed", "_grant", "_publish", "_subscribe")
+
+    def __init__(
+        self,
+        publish: Sequence[str],
+        subscribe: Sequence[str],
+        grant: Sequence[str] = (),
+        closed: Container[str] = (),
+    ) -> None:
         self._publish = Rule(publish)
         self._subscribe = Rule(subscribe)
+        self._grant = Rule(grant)
+        self._closed = closed
 
     def check_publish(self, name: str) -> None:
         """Raises NotAuthorized unless clients may publish to the topic ``name``."""
-        if not self._publish.allows(name):
+        if not self._publish.allows(name) or self._locked(name):
             raise NotAuthorized(name)
 
     def may_subscribe(self, name: str) -> bool:
         """May clients read the topic ``name``?"""
-        return self._subscribe.allows(name)
+        return self._subscribe.allows(name) and not self._locked(name)
 
     def check_subscribe(self, name: str) -> None:
         """Raises NotAuthorized unless clients may read the topic ``name``."""
-        if not self._subscribe.allows(name):
+        if not self.may_subscribe(name):
             raise NotAuthorized(name)
+
+    def _locked(self, name: str) -> bool:
+        return name in self._closed and not self._grant.allows(name)

@@ -21,9 +21,9 @@ class Counters:
     """Totals since the start of the broker.
 
     ``published`` and ``published_bytes`` count accepted messages, ``delivered`` messages handed
-    to a subscriber's outbox and not dropped from it since. ``drops`` counts by client, topic
-    and reason, ``refusals`` by listener and reason: requests answered with an error, and
-    connections turned away.
+    to the outbox of a subscriber, or of the broker that hosts their topic, and not dropped from
+    it since. ``drops`` counts by client, topic and reason, ``refusals`` by listener and reason:
+    requests answered with an error, and connections turned away.
     """
 
     log: ClassVar[Logger] = Logger()

@@ -12,12 +12,15 @@ from pubsub.broker.publisher import Publisher
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.service import BrokerService
+    from pubsub.broker.topics import Topic
     from pubsub.interfaces import Consumer, Publishing
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
     Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
+    Setting("grant", PATTERNS, "", "topics with a queue key that are open here all the same"),
     Setting("max-connections", COUNT, 0, "connections of a listener; 0 is no limit"),
     Setting("max-connections-per-address", COUNT, 0, "the same from one address"),
     Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0 is no limit"),
@@ -41,14 +44,23 @@ SETTINGS: tuple[Setting, ...] = (
 class Listener:
     """One listener: what its connections may do, and what they have in common.
 
-    ``settings`` holds the values of SETTINGS and of the protocol's own settings by name.
+    ``settings`` holds the values of SETTINGS and of the protocol's own settings by name;
+    ``endpoint`` tells the listeners of one protocol apart.
     """
 
-    def __init__(self, broker: BrokerService, protocol: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        broker: BrokerService,
+        protocol: str,
+        settings: Mapping[str, Any],
+        endpoint: str = "",
+    ) -> None:
         self.broker = broker
         self.protocol = protocol
+        self.endpoint = endpoint
         self.settings = settings
-        self.access = AccessRules(settings["allow-publish"], settings["allow-subscribe"])
+        self._checks_keys = False
+        self.access = self._access()
         self.quota = ConnectionQuota(
             settings["max-connections"], settings["max-connections-per-address"]
         )
@@ -60,6 +72,25 @@ class Listener:
             settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
         )
         self.idle_timeout: float = settings["idle-timeout"]
+
+    def check_keys_itself(self) -> None:
+        """The protocol asks its clients for queue keys: its rules need not close their topics."""
+        self._checks_keys = True
+        self.access = self._access()
+
+    def reconfigure(self, settings: Mapping[str, Any]) -> None:
+        """New rules and rates: access counts at once, rates for connections to come."""
+        self.settings = settings
+        self.access = self._access()
+        self.rate = Rate(settings["rate-messages"], settings["rate-bytes"])
+
+    def _access(self) -> AccessRules:
+        return AccessRules(
+            self.settings["allow-publish"],
+            self.settings["allow-subscribe"],
+            ("*",) if self._checks_keys else self.settings["grant"],
+            self.broker.queue_keys.names,
+        )
 
     def admit(self, address: str) -> None:
         """Count a new connection in; raises LimitReached or MemoryExhausted."""
@@ -81,9 +112,23 @@ class Listener:
         """The publishing side of a connection; None where its reading cannot be held."""
         return Publisher(self, connection, sender)
 
-    def outbox(self, consumer: Consumer, close: Callable[[str], None], label: str) -> Outbox:
-        """The receiving side of a connection."""
-        return Outbox(self.broker.router, consumer, self.slow, close, label)
+    def outbox(
+        self,
+        consumer: Consumer,
+        close: Callable[[str], None],
+        label: str,
+        revoked: Callable[[Topic], None] = lambda topic: None,
+    ) -> Outbox:
+        """The receiving side of a connection; ``revoked`` tells it that a subscription ends."""
+
+        def recheck(topic: Topic, change: KeyChange | None) -> bool:
+            if self.access.may_subscribe(topic.name):
+                return True
+            self.refuse("revoked", label)
+            revoked(topic)
+            return False
+
+        return Outbox(self.broker.router, consumer, self.slow, close, label, recheck)
 
     def refuse(self, reason: str, client: str, count: int = 1) -> None:
         """Count requests of ``client`` that were answered with an error."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pubsub.broker.queue_keys import Recheck
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Consumer, Encoding
@@ -50,7 +51,8 @@ class Outbox:
     """Deliveries on their way to one subscriber.
 
     ``close`` is called with a reason when the policy gives the subscriber up; it has to end the
-    connection. ``label`` names the client in counters and logs.
+    connection. ``label`` names the client in counters and logs. ``recheck`` says whether a
+    subscription may go on.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Outbox:
         "label",
         "policy",
         "queued",
+        "recheck",
         "slow_since",
         "subscriptions",
     )
@@ -79,7 +82,9 @@ class Outbox:
         policy: SlowPolicy,
         close: Callable[[str], None],
         label: str,
+        recheck: Recheck = lambda topic, change: True,
     ) -> None:
+        self.recheck = recheck
         self._router = router
         self._consumer = consumer
         self._close = close

@@ -80,12 +80,17 @@ class Replay:
         for topic, encoding in self._subscriptions.items():
             self._broker.router.subscribe(self._outbox, topic, encoding)
         self._subscriptions.clear()
+        # Nothing else would send the last page before the next message is published.
+        self._outbox.flush()
 
     def _deliver(self, batch: Batch) -> None:
         topic = self._broker.topics.named(batch.topic)
         encoding = self._subscriptions.get(topic)
         fitting = batch if encoding is None else batch.within(encoding.limit)
         if encoding is None or fitting is None or self._outbox.closed:
+            return
+        if not self._outbox.recheck(topic, None):
+            self.discard(topic)
             return
         count = len(fitting.payloads)
         self._outbox.deliver(encoding.encode(fitting), count, topic, fitting.offset)

@@ -17,6 +17,7 @@ from pubsub.broker.topics import Topic
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.interfaces import Encoding
 
 
@@ -101,7 +102,12 @@ class Router:
                 self._groups.append(group)
             group.parts.append(encoding.encode(fitting))
             group.count += len(fitting.payloads)
-        if self._groups and not self._scheduled:
+        if self._groups:
+            self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Send what is gathered when the reactor's turn ends."""
+        if not self._scheduled:
             self._scheduled = True
             self._at_turn_end(self.flush)
 
@@ -126,6 +132,8 @@ class Router:
         self.counters.delivered += group.flush()
         group.add(outbox)
         outbox.subscriptions[topic] = encoding
+        if topic.upstream is not None:
+            topic.upstream.want(topic)
         return True
 
     def unsubscribe(self, outbox: Outbox, topic: Topic) -> bool:
@@ -138,12 +146,51 @@ class Router:
         group.discard(outbox)
         if not group:
             del topic.groups[encoding]
+            self._left(topic)
         return True
+
+    def read_history(self, topic: Topic) -> None:
+        """Somebody without an outbox reads ``topic`` from the history from now on."""
+        topic.standing += 1
+        if topic.upstream is not None:
+            topic.upstream.want(topic)
+
+    def leave_history(self, topic: Topic) -> None:
+        """End one ``read_history``."""
+        topic.standing = max(topic.standing - 1, 0)
+        self._left(topic)
+
+    def _left(self, topic: Topic) -> None:
+        if topic.upstream is not None and not topic.wanted:
+            topic.upstream.unwant(topic)
 
     def forget(self, outbox: Outbox) -> None:
         """End every subscription of ``outbox``."""
         for topic in tuple(outbox.subscriptions):
             self.unsubscribe(outbox, topic)
+
+    def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
+        """Ask every subscriber of ``topic`` whether it may stay; returns kept and removed."""
+        kept = removed = 0
+        # What was published before the change went to those who were allowed then.
+        self.flush()
+        for group in tuple(topic.groups.values()):
+            for outbox in tuple(group):
+                if outbox.recheck(topic, change):
+                    kept += 1
+                else:
+                    removed += 1
+                    self.unsubscribe(outbox, topic)
+        return kept, removed
+
+    def end(self, topic: Topic) -> None:
+        """End every subscription to ``topic`` and let its publishers go."""
+        self.flush()
+        for group in tuple(topic.groups.values()):
+            for outbox in tuple(group):
+                self.unsubscribe(outbox, topic)
+        for blocker in tuple(topic.blockers):
+            topic.unblock(blocker)
 
     def dropped(self, label: str, topic: Topic, reason: str, count: int) -> None:
         """``count`` deliveries that had been counted do not happen."""

@@ -17,14 +17,19 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
+from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 
 if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
     from pubsub.interfaces import IStore
 
 log = Logger()
@@ -66,6 +71,8 @@ class BrokerService(MultiService):
         store: IStore,
         limits: BrokerLimits | None = None,
         draw: Callable[[int], int] = secrets.randbits,
+        ring: SecretRing | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -76,6 +83,9 @@ class BrokerService(MultiService):
         self.memory = MemoryBudget(self.limits.max_memory)
         self.topics = TopicRegistry(self.limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
+        self.audit = audit or AuditLog(clock.seconds)
+        self.tokens = TokenVerifier(ring or SecretRing())
+        self.queue_keys = QueueKeys(self.router, self.tokens, self.audit)
         self.sessions = SessionRegistry(
             lambda: draw(64),
             clock.seconds,
@@ -85,6 +95,7 @@ class BrokerService(MultiService):
         )
         self.run_id = draw(60)
         self.clients: set[Client] = set()
+        self.listeners: list[Listener] = []
         self._shared: dict[Hashable, Any] = {}
         self._sequence = 0
         self._timestamp = 0
@@ -121,9 +132,50 @@ class BrokerService(MultiService):
         protocol: str,
         headers: Sequence[Headers] | None = None,
     ) -> Batch:
-        """Store and route messages whose publisher has been checked (see ``Publisher``)."""
+        """Store and route messages whose publisher has been checked (see ``Publisher``).
+
+        Those of a topic with an ``upstream`` go there instead; raises TopicUnreachable.
+        """
+        batch = self._batch(topic, payloads, nbytes, size, sender, protocol, headers)
+        if topic.upstream is None:
+            topic.hosted = True
+            self._take(topic, batch)
+        else:
+            topic.upstream.publish(topic, batch)
         count = len(payloads)
-        batch = Batch(
+        self._sequence += count
+        self.counters.published += count
+        self.counters.published_bytes += nbytes
+        return batch
+
+    def relay(
+        self,
+        topic: Topic,
+        payloads: list[bytes],
+        nbytes: int,
+        size: int,
+        sender: bytes,
+        protocol: str,
+    ) -> None:
+        """Store and route here what the broker that hosts ``topic`` has sent.
+
+        It was published there, so it is not counted, and it is never sent on.
+        """
+        batch = self._batch(topic, payloads, nbytes, size, sender, protocol, None)
+        self._sequence += len(payloads)
+        self._take(topic, batch)
+
+    def _batch(
+        self,
+        topic: Topic,
+        payloads: list[bytes],
+        nbytes: int,
+        size: int,
+        sender: bytes,
+        protocol: str,
+        headers: Sequence[Headers] | None,
+    ) -> Batch:
+        return Batch(
             topic.name,
             payloads,
             nbytes,
@@ -134,13 +186,25 @@ class BrokerService(MultiService):
             protocol,
             headers,
         )
-        self._sequence += count
+
+    def _take(self, topic: Topic, batch: Batch) -> None:
         self.store.append(batch)
         if topic.groups:
             self.router.route(topic, batch)
-        self.counters.published += count
-        self.counters.published_bytes += nbytes
-        return batch
+
+    def end_topic(self, topic: Topic) -> None:
+        """``topic`` is no more: its subscriptions end, its name is free again."""
+        self.router.end(topic)
+        self.queue_keys.forget(topic)
+        self.topics.remove(topic)
+
+    def recheck(self) -> tuple[int, int]:
+        """What clients may do has changed: every live subscription is looked at again.
+
+        Returns how many stayed and how many ended.
+        """
+        results = [self.router.recheck(topic) for topic in tuple(self.topics) if topic.groups]
+        return sum(kept for kept, _ in results), sum(removed for _, removed in results)
 
     # Life
 
@@ -190,6 +254,7 @@ class BrokerService(MultiService):
 
     def _report(self, result: None) -> None:
         counters = self.counters
+        self.audit.close()
         log.info(
             "stopped: {published} published, {delivered} delivered, {dropped} dropped, "
             "{refused} refused",

@@ -6,7 +6,7 @@ protocol that addresses topics by number sees the same topic as one that uses th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
@@ -15,7 +15,7 @@ from pubsub.errors import InvalidTopicName, LimitReached, TopicNotFound
 if TYPE_CHECKING:
     from pubsub.broker.limits import MemoryBudget
     from pubsub.broker.router import Group
-    from pubsub.interfaces import Encoding, Publishing
+    from pubsub.interfaces import Encoding, Publishing, Upstream
 
 MAX_NAME = 255
 TOPIC_NAMESPACE = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
@@ -51,9 +51,23 @@ class Topic:
 
     ``blockers`` are subscribers too slow for it; while there is one, publishers that have just
     published wait in ``waiting`` and do not read on.
+
+    ``upstream`` is where the topic really is, if another broker hosts it: what is published here
+    goes there and no further, and what comes from there is delivered here. ``hosted`` says that
+    it is this broker's; a topic that a listener merely offers is nobody's until it is used.
+    ``standing`` counts the readers that have no outbox but read the history.
     """
 
-    __slots__ = ("blockers", "groups", "id", "name", "waiting")
+    __slots__ = (
+        "blockers",
+        "groups",
+        "hosted",
+        "id",
+        "name",
+        "standing",
+        "upstream",
+        "waiting",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,6 +75,14 @@ class Topic:
         self.groups: dict[Encoding, Group] = {}
         self.blockers: set[object] = set()
         self.waiting: set[Publishing] = set()
+        self.upstream: Upstream | None = None
+        self.hosted = False
+        self.standing = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Does anybody here read it?"""
+        return bool(self.groups) or self.standing > 0
 
     @property
     def uuid(self) -> UUID:
@@ -94,6 +116,11 @@ class TopicRegistry:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._by_uuid: dict[UUID, Topic] = {}
+        self._watchers: list[Callable[[Topic], None]] = []
+
+    def watch(self, watcher: Callable[[Topic], None]) -> None:
+        """Call ``watcher`` with every topic made from now on, before it is used."""
+        self._watchers.append(watcher)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -104,24 +131,38 @@ class TopicRegistry:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
-    def create(self, raw: bytes | str) -> Topic:
+    def create(self, raw: bytes | str, hosted: bool = True) -> Topic:
         """The topic of this name, made if it is not there yet.
 
         Raises InvalidTopicName, LimitReached or MemoryExhausted. Two names with the same u32
-        id are two topics; the id then stands for the first.
+        id are two topics; the id then stands for the first. ``hosted`` is False for a topic that
+        is offered or known without being used: it may turn out to be another broker's.
         """
         name = topic_name(raw)
         topic = self._by_name.get(name)
         if topic is not None:
+            topic.hosted = topic.hosted or (hosted and topic.upstream is None)
             return topic
         if len(self._by_name) >= self._limit:
             raise LimitReached("topics")
         self._memory.reserve(TOPIC_BYTES)
         topic = Topic(name)
+        topic.hosted = hosted
         self._by_name[name] = topic
         self._by_id.setdefault(topic.id, topic)
         self._by_uuid[topic.uuid] = topic
+        for watcher in self._watchers:
+            watcher(topic)
         return topic
+
+    def remove(self, topic: Topic) -> None:
+        """The topic has ended; its memory is free and its ids may be another's."""
+        if self._by_name.pop(topic.name, None) is None:
+            return
+        self._memory.free(TOPIC_BYTES)
+        del self._by_uuid[topic.uuid]
+        if self._by_id.get(topic.id) is topic:
+            del self._by_id[topic.id]
 
     def named(self, name: str) -> Topic:
         """The topic of this name; raises TopicNotFound."""

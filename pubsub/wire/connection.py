@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.topics import Topic
 
 # Seconds a closing connection goes on reading and discarding. Closed with unread input, the
 # kernel would send a reset that can overtake the error or goodbye just written.
@@ -104,6 +105,9 @@ class Connection(Protocol):
 
     def ended(self) -> None:
         """The connection is gone or given up: let go of the session and the like. Once."""
+
+    def revoked(self, topic: Topic) -> None:
+        """The subscription to ``topic`` ends, as the client may not read it any more."""
 
     @property
     def label(self) -> str:
@@ -242,7 +246,7 @@ class Connection(Protocol):
     def open_outbox(self) -> Outbox:
         """The connection's outbox, made when first asked for."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self.stream, self.abort, self.label)
+            self.outbox = self.listener.outbox(self.stream, self.abort, self.label, self.revoked)
             if self._output_full:
                 self.outbox.pause()
         return self.outbox

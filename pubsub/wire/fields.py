@@ -55,6 +55,28 @@ class Unsigned:
 
 
 @dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always ``size`` bytes."""
+
+    size: int
+
+    @property
+    def form(self) -> str:
+        return f"{self.size} bytes"
+
+    def encode(self, value: bytes) -> bytes:
+        if len(value) != self.size:
+            raise OverflowError(f"{len(value)} bytes for {self.size}")
+        return value
+
+    def decode(self, data: bytes, at: int) -> tuple[bytes, int]:
+        end = at + self.size
+        if end > len(data):
+            raise FieldError(f"{self.form} at byte {at} of {len(data)}")
+        return data[at:end], end
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """Bytes after their number; a list of u8 is the same thing."""
 
@@ -89,6 +111,8 @@ class Rest:
 
 
 U8 = Unsigned(1)
+U16 = Unsigned(2)
+U32 = Unsigned(4)
 U64 = Unsigned(8)
 
 
@@ -97,9 +121,19 @@ def u8() -> Any:
     return field(metadata={"wire": U8})
 
 
+def u32() -> Any:
+    """A dataclass field: four bytes, little-endian."""
+    return field(metadata={"wire": U32})
+
+
 def u64() -> Any:
     """A dataclass field: eight bytes, little-endian."""
     return field(metadata={"wire": U64})
+
+
+def fixed(size: int) -> Any:
+    """A dataclass field: always as many bytes."""
+    return field(metadata={"wire": Fixed(size)})
 
 
 def counted(count: Unsigned) -> Any:

@@ -53,7 +53,7 @@ class ListenerService(Service):
         try:
             endpoint: IStreamServerEndpoint = serverFromString(self._reactor, self._description)
             return endpoint
-        except (ValueError, TypeError, LookupError, OSError) as error:
+        except (ValueError, TypeError, LookupError, OSError, ImportError) as error:
             hint = ""
             if self._description.startswith("systemd:"):
                 hint = " (is the process started by a systemd socket unit?)"
@@ -65,7 +65,8 @@ class ListenerService(Service):
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
         failures: list[Failure] = []
-        self._endpoint.listen(self._factory).addCallbacks(self._listening, failures.append)
+        listening = self._endpoint.listen(self._factory)
+        listening.addCallback(self._listening).addErrback(failures.append)
         if failures:
             raise StartError(self._explain(failures[0]))
 
@@ -83,7 +84,7 @@ class ListenerService(Service):
 
     def _listening(self, port: IListeningPort) -> None:
         self._ports.append(port)
-        if isinstance(port, tcp.Port):
+        if type(port) is tcp.Port:
             port.transport = DirectServer
             port.socket.listen(BACKLOG)
             if port.addressFamily in (socket.AF_INET, socket.AF_INET6):

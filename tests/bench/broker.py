@@ -125,14 +125,20 @@ class Broker:
         except OSError as error:
             raise BenchError(f"the broker is gone: {error}") from error
 
+    def held_up_seconds(self) -> float:
+        """How long its main thread was ready to run but its core was taken."""
+        return int(self._proc("schedstat").split()[1]) / 1e9
+
     def resident_bytes(self) -> int:
         """Its resident memory (VmRSS)."""
+        match = re.search(r"^VmRSS:\s+(\d+) kB$", self._proc("status"), re.MULTILINE)
+        return int(match[1]) * 1024 if match else 0
+
+    def _proc(self, name: str) -> str:
         try:
-            status = Path(f"/proc/{self._process.pid}/status").read_text()
+            return Path(f"/proc/{self._process.pid}/{name}").read_text()
         except OSError as error:
             raise BenchError(f"the broker is gone: {error}") from error
-        match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        return int(match[1]) * 1024 if match else 0
 
     def python_version(self) -> str:
         """Of the interpreter it runs on, which need not be this one."""

@@ -67,12 +67,24 @@ class Usage:
 
     wall_seconds: float
     broker_cpu_seconds: float
+    broker_held_up_seconds: float
+    """Ready to run while something else ran on its core."""
     deliveries: int
 
     @property
     def broker_busy(self) -> float:
-        """Share of one core. Well below 1 the generator, or the machine, held the broker up."""
+        """Share of one core."""
         return self.broker_cpu_seconds / self.wall_seconds
+
+    @property
+    def broker_held_up(self) -> float:
+        """Share of the time. Much of it means that the machine was too busy to measure on."""
+        return self.broker_held_up_seconds / self.wall_seconds
+
+    @property
+    def broker_idle(self) -> float:
+        """Share of the time. Much of it means that the generator was the bottleneck."""
+        return max(0.0, 1 - self.broker_busy - self.broker_held_up)
 
     @property
     def per_cpu_second(self) -> float:
@@ -89,14 +101,24 @@ class Meter:
         load.samples[:] = array("q")
         self._start = self._now()
 
-    def _now(self) -> tuple[float, float, int]:
-        return time.perf_counter(), self._broker.cpu_seconds(), self._load.delivered
+    def _now(self) -> Usage:
+        broker = self._broker
+        return Usage(
+            wall_seconds=time.perf_counter(),
+            broker_cpu_seconds=broker.cpu_seconds(),
+            broker_held_up_seconds=broker.held_up_seconds(),
+            deliveries=self._load.delivered,
+        )
 
     def stop(self) -> Usage:
         """What was used since the meter was made."""
-        wall, cpu, delivered = self._start
-        end_wall, end_cpu, end_delivered = self._now()
-        return Usage(end_wall - wall, end_cpu - cpu, end_delivered - delivered)
+        start, end = self._start, self._now()
+        return Usage(
+            wall_seconds=end.wall_seconds - start.wall_seconds,
+            broker_cpu_seconds=end.broker_cpu_seconds - start.broker_cpu_seconds,
+            broker_held_up_seconds=end.broker_held_up_seconds - start.broker_held_up_seconds,
+            deliveries=end.deliveries - start.deliveries,
+        )
 
 
 @contextmanager

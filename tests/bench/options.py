@@ -107,7 +107,7 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=_size, default=BATCH_BYTES, metavar="SIZE",
         help="of one send, but at least one message (default: 64KiB)")  # fmt: skip
     add("--window", type=_size, metavar="SIZE",
-        help="what each publisher may have under way, but at least one batch (default: 1MiB, "
+        help="what each publisher may have under way, but at least one batch (default: 256KiB, "
         "less with many publishers or subscribers)")  # fmt: skip
     add("--rate", type=_positive, default=5000.0,
         help="steady: messages a second, all publishers together (default: 5000)")  # fmt: skip

@@ -13,13 +13,13 @@ MIB = 1 << 20
 
 # The broker reads about this much at a time, so larger batches would gain nothing.
 BATCH_BYTES = 64 * KIB
-# Keeps a publisher's socket filled while the broker works on what it has read.
-WINDOW_BYTES = 1 * MIB
-# Shared by all publishers and counted once per subscriber: much more only moves the queue from
-# the publishers into kernel buffers and out of the processor's cache.
-TOTAL_WINDOW_BYTES = 4 * MIB
-# With fewer the broker runs dry while the slowest subscriber is still being read.
-MIN_WINDOW_BATCHES = 4
+WINDOW_BYTES = 256 * KIB
+# Of all publishers together, and for each subscriber again: more would only make the queues in
+# the kernel longer than the processor's cache, which costs any broker a third of its speed.
+TOTAL_WINDOW_BYTES = 2 * MIB
+# Of all publishers together. With fewer the broker runs dry while the generator is still reading
+# what it sent to the slowest subscriber.
+MIN_BATCHES_UNDER_WAY = 4
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def make_plan(
     batch = per_batch * message
     if window_bytes is None:
         share = TOTAL_WINDOW_BYTES // max(topology.publishers, topology.subscribers)
-        window = max(MIN_WINDOW_BATCHES, min(WINDOW_BYTES, share) // batch)
+        least = -(-MIN_BATCHES_UNDER_WAY // topology.publishers)
+        window = max(least, min(WINDOW_BYTES, share) // batch)
     else:
         window = max(1, window_bytes // batch)
     return Plan(topology, payload, per_batch, window)

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from pubsub.broker.batch import MIXED, Batch, Headers
@@ -170,6 +173,13 @@ def batch_of(
         headers=headers,
         offset=offset,
     )
+
+
+def scratch(case: SynchronousTestCase) -> Path:
+    """An empty directory that is gone after the test."""
+    directory = TemporaryDirectory()
+    case.addCleanup(directory.cleanup)
+    return Path(directory.name)
 
 
 class Bench:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -50,6 +51,22 @@ class RuleTests(SynchronousTestCase):
             for _ in range(2):
                 permitted = [n for n in range(100) if rule.allows(str(n))]
                 assert permitted == list(range(7, 100, 10))
+
+    def test_answers_are_remembered_up_to_a_bound(self) -> None:
+        asked: list[str] = []
+
+        def recording(patterns: Sequence[str]) -> Callable[[str], bool]:
+            def allows(name: str) -> bool:
+                asked.append(name)
+                return True
+
+            return allows
+
+        with patch.object(access, "_CACHED", 3), patch.object(access, "matcher", recording):
+            rule = Rule(["*"])
+            for name in "abcabcdab":
+                rule.allows(name)
+        assert "".join(asked) == "abcdab"
 
 
 class AccessRulesTests(SynchronousTestCase):

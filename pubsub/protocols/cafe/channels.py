@@ -36,7 +36,9 @@ class Channels:
     def __init__(
         self, names: Mapping[int, str], topics: TopicRegistry, limit: int = MAX_MESSAGE
     ) -> None:
-        self._topics = {channel: topics.create(name) for channel, name in names.items()}
+        self._topics = {
+            channel: topics.create(name, hosted=False) for channel, name in names.items()
+        }
         self._encodings = {
             topic: MessageEncoding(channel, limit) for channel, topic in self._topics.items()
         }

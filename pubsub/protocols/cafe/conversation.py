@@ -30,6 +30,7 @@ from pubsub.errors import (
     Refused,
     SessionUnknown,
     TopicNotFound,
+    TopicUnreachable,
 )
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
@@ -71,6 +72,7 @@ ACK_GAP = 0.02
 CODES: dict[type[Refused], ErrorCode] = {
     SessionUnknown: ErrorCode.INVALID_HANDSHAKE,
     TopicNotFound: ErrorCode.CHANNEL_NOT_FOUND,
+    TopicUnreachable: ErrorCode.CHANNEL_NOT_FOUND,
     MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     RateLimited: ErrorCode.RATE_LIMIT_EXCEEDED,
     LimitReached: ErrorCode.RATE_LIMIT_EXCEEDED,
@@ -276,7 +278,13 @@ class Conversation:
         outbox.hold()
         broker.clock.callLater(ACK_GAP, outbox.release)
         # Encoded anew: the session may come from UDP to TCP, where more fits a frame.
-        restored = {topic: self._channels.encoding(topic) for topic in session.subscriptions}
+        # What has been closed to it meanwhile is left out.
+        may_read = self._link.listener.access.may_subscribe
+        restored = {
+            topic: self._channels.encoding(topic)
+            for topic in session.subscriptions
+            if may_read(topic.name)
+        }
         session.subscriptions = {}
         for topic, encoding in wanted.items():
             if topic not in restored:

@@ -90,7 +90,12 @@ class CafePeer:
     def open_outbox(self) -> Outbox:
         """See ``Link``."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self, self.abort, self.conversation.label)
+            self.outbox = self.listener.outbox(
+                self,
+                self.abort,
+                self.conversation.label,
+                lambda topic: self.reply(error(ErrorCode.UNAUTHORIZED)),
+            )
         return self.outbox
 
 

@@ -10,6 +10,7 @@ from zope.interface import implementer
 from pubsub.errors import Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
+from pubsub.protocols.cafe.codec import ErrorCode
 from pubsub.protocols.cafe.conversation import GOODBYE, Conversation, code_of, error
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.settings import BOOLEAN, Setting
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
     from pubsub.interfaces import Publishing
 
 SETTINGS: tuple[Setting, ...] = (
@@ -57,6 +59,10 @@ class CafeConnection(Connection):
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
         return error(code_of(refused))
+
+    def revoked(self, topic: Topic) -> None:
+        """See ``Connection`` (cafe §5.4)."""
+        self.reply(error(ErrorCode.UNAUTHORIZED))
 
     def goodbye(self) -> bytes:
         """See ``Connection``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached
@@ -56,28 +57,36 @@ class Identities:
             identity.opened = True
             self._save(identity)
 
-    def subscribe(self, name: str, channel: str, limit: int, subscriptions: int) -> None:
-        """Subscribe; raises LimitReached or MemoryExhausted.
+    def subscriptions(self) -> Iterator[str]:
+        """Every channel somebody is subscribed to, once for each that is."""
+        for identity in self._known.values():
+            yield from identity.channels
+
+    def subscribe(self, name: str, channel: str, limit: int, subscriptions: int) -> bool:
+        """Subscribe; False if it was so already. Raises LimitReached or MemoryExhausted.
 
         ``limit`` bounds the identities, ``subscriptions`` what one of them may have.
         """
         known = self._known.get(name)
         if known is not None and channel in known.channels:
-            return
+            return False
         if known is not None and len(known.channels) >= subscriptions:
             raise LimitReached("subscriptions")
         identity = self._make(name, limit)
         self._memory.reserve(SUBSCRIPTION_BYTES)
         identity.channels.add(channel)
         self._save(identity)
+        return True
 
-    def unsubscribe(self, name: str, channel: str) -> None:
-        """Unsubscribe, if subscribed."""
+    def unsubscribe(self, name: str, channel: str) -> bool:
+        """Unsubscribe; False if it was not subscribed."""
         identity = self._known.get(name)
-        if identity is not None and channel in identity.channels:
-            identity.channels.discard(channel)
-            self._memory.free(SUBSCRIPTION_BYTES)
-            self._save(identity)
+        if identity is None or channel not in identity.channels:
+            return False
+        identity.channels.discard(channel)
+        self._memory.free(SUBSCRIPTION_BYTES)
+        self._save(identity)
+        return True
 
     def _make(self, name: str, limit: int) -> Identity:
         identity = self._known.get(name)

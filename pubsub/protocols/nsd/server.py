@@ -16,6 +16,7 @@ from pubsub.errors import (
     RateLimited,
     Refused,
     TopicNotFound,
+    TopicUnreachable,
 )
 from pubsub.protocols.nsd.codec import (
     LIST_END,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.service import BrokerService
 
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
@@ -59,6 +61,7 @@ _PAGE_BYTES = 256 * 1024
 
 TEXTS: dict[type[Refused], str] = {
     TopicNotFound: "NO SUCH CHANNEL: {0}",
+    TopicUnreachable: "NO SUCH CHANNEL: {0}",
     NotAuthorized: "NOT AUTHORIZED: {0}",
     MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
     LimitReached: "LIMIT REACHED: {0}",
@@ -139,7 +142,7 @@ class NsdConnection(Connection):
                 self._subscribe(request.identity, request.channel)
             case Unsubscribe():
                 self._channel(request.channel)
-                self._identities.unsubscribe(request.identity, request.channel)
+                self._unsubscribe(request.identity, request.channel)
 
     def _open(self, name: str) -> None:
         access = self.listener.access
@@ -172,9 +175,16 @@ class NsdConnection(Connection):
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings
-        self._identities.subscribe(
+        if self._identities.subscribe(
             name, channel, settings["max-identities"], settings["max-subscriptions"]
-        )
+        ):
+            broker = self.listener.broker
+            broker.router.read_history(broker.topics.named(channel))
+
+    def _unsubscribe(self, name: str, channel: str) -> None:
+        if self._identities.unsubscribe(name, channel):
+            broker = self.listener.broker
+            broker.router.leave_history(broker.topics.named(channel))
 
     def _channel(self, name: str) -> None:
         if name not in self.listener.broker.topics:
@@ -269,13 +279,19 @@ class NsdFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         broker = listener.broker
-        self._identities = broker.shared(
-            "nsd-identities", lambda: Identities(broker.store, broker.memory)
-        )
+        self._identities = broker.shared("nsd-identities", lambda: _identities(broker))
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
         return NsdConnection(self.listener, self._identities)
+
+
+def _identities(broker: BrokerService) -> Identities:
+    """Those of ``broker``; what they are subscribed to may be another broker's to host."""
+    identities = Identities(broker.store, broker.memory)
+    for channel in identities.subscriptions():
+        broker.router.read_history(broker.topics.create(channel, hosted=False))
+    return identities
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:

@@ -1,0 +1,1 @@
+"""The protocol rheos, specified in ``seeds/rheos.md``."""

@@ -1,0 +1,228 @@
+"""rheos's client ids: what each is subscribed to, and the one connection its deliveries go to.
+
+A subscription belongs to a client id, not to a connection (rheos §4). Of the open connections on
+which an id was heard the one opened last is its place: there its messages go. When a later one
+comes, or that one goes, its subscriptions move. Without any it is kept for the resume window.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from pubsub.errors import LimitReached
+from pubsub.protocols.rheos.delivery import sender_name
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import Encoding
+    from pubsub.protocols.rheos.scan import Run
+
+# What a client id and one of its subscriptions cost, estimates for the memory budget.
+CLIENT_BYTES = 768
+SUBSCRIPTION_BYTES = 256
+_by_order = attrgetter("order")
+
+
+class Client:
+    """A client id that was heard. ``places`` has its connections, the one opened last at the end;
+    ``name`` is the id as other protocols show it."""
+
+    __slots__ = ("expiry", "id", "name", "places", "topics")
+
+    def __init__(self, client_id: bytes) -> None:
+        self.id = client_id
+        self.name = sender_name(client_id)
+        self.topics: dict[Topic, None] = {}
+        self.places: list[Place] = []
+        self.expiry: IDelayedCall | None = None
+
+
+class Place:
+    """A connection as somewhere that messages go; ``order`` counts up as connections open.
+
+    Several ids may share it. A topic's messages come once however many of them read it.
+    """
+
+    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router", "order")
+
+    def __init__(
+        self,
+        order: int,
+        listener: Listener,
+        open_outbox: Callable[[], Outbox],
+        encoding: Callable[[Topic], Encoding],
+    ) -> None:
+        self.order = order
+        self._router = listener.broker.router
+        self._open_outbox = open_outbox
+        self._encoding = encoding
+        self._readers: dict[Topic, set[Client]] = {}
+
+    def add(self, client: Client, topic: Topic) -> None:
+        """Messages of ``topic`` come here for ``client``."""
+        self._readers.setdefault(topic, set()).add(client)
+        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic))
+
+    def discard(self, client: Client, topic: Topic) -> None:
+        """They do not any more."""
+        readers = self._readers.get(topic, set())
+        readers.discard(client)
+        if not readers:
+            self._readers.pop(topic, None)
+            self._router.unsubscribe(self._open_outbox(), topic)
+
+    def clear(self, topic: Topic) -> set[Client]:
+        """Nobody here reads ``topic`` any more; returns who did."""
+        return self._readers.pop(topic, set())
+
+    @contextmanager
+    def hushed(self, client: Client, topic: Topic) -> Iterator[None]:
+        """What is published meanwhile is not for ``client``.
+
+        Taken out of the topic's subscribers for that time, it costs the others nothing: they go
+        on sharing one encoding. Where another id reads the topic here the message comes all the
+        same, and from another broker there is no telling whose it was.
+        """
+        outbox = self._open_outbox()
+        encoding = outbox.subscriptions.get(topic)
+        alone = self._readers.get(topic) == {client}
+        if encoding is None or not alone or topic.upstream is not None:
+            yield
+            return
+        self._router.unsubscribe(outbox, topic)
+        try:
+            yield
+        finally:
+            # Messages handed on early may have been too many for a slow reader.
+            if not outbox.closed:
+                self._router.subscribe(outbox, topic, encoding)
+
+
+class Clients:
+    """Every client id of one listener that is in use or kept.
+
+    An id means nothing on another listener, whose rules may be stricter.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._broker = listener.broker
+        self._clients: dict[bytes, Client] = {}
+        # Those without a connection. Insertion order is expiry order: the window is one for all.
+        self._kept: dict[bytes, Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    # Connections
+
+    def hear(self, client_id: bytes, place: Place) -> Client:
+        """``client_id`` was first heard at ``place``; raises LimitReached or MemoryExhausted."""
+        client = self._clients.get(client_id) or self._make(client_id)
+        if client.expiry is not None:
+            client.expiry.cancel()
+            client.expiry = None
+            del self._kept[client_id]
+        insort(client.places, place, key=_by_order)
+        if client.places[-1] is place:
+            self._move(client, client.places[-2] if len(client.places) > 1 else None, place)
+        return client
+
+    def leave(self, client: Client, place: Place) -> None:
+        """The connection at ``place`` ends: deliveries go to the one opened before it, if any."""
+        latest = client.places[-1] is place
+        client.places.remove(place)
+        if latest:
+            self._move(client, place, client.places[-1] if client.places else None)
+        if client.places:
+            return
+        window = self._broker.limits.resume_window
+        if client.topics and window:
+            self._kept[client.id] = client
+            client.expiry = self._broker.clock.callLater(window, self._expired, client)
+        else:
+            self._drop(client)
+
+    def _make(self, client_id: bytes) -> Client:
+        if len(self._clients) >= self._broker.limits.max_sessions:
+            oldest = next(iter(self._kept.values()), None)
+            if oldest is None or oldest.expiry is None:
+                raise LimitReached("client ids")
+            oldest.expiry.cancel()
+            self._expired(oldest)
+        self._broker.memory.reserve(CLIENT_BYTES)
+        client = self._clients[client_id] = Client(client_id)
+        return client
+
+    def _expired(self, client: Client) -> None:
+        del self._kept[client.id]
+        self._drop(client)
+
+    def _drop(self, client: Client) -> None:
+        del self._clients[client.id]
+        self._broker.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
+
+    def _move(self, client: Client, old: Place | None, new: Place | None) -> None:
+        """Deliveries go to ``new`` instead of ``old``, and so does what may still be read."""
+        for topic in tuple(client.topics):
+            if old is not None:
+                old.discard(client, topic)
+            if not self._readable(topic):
+                self._forget(client, topic)
+            elif new is not None:
+                new.add(client, topic)
+
+    # Subscriptions
+
+    def subscribe(self, client: Client, topic: Topic) -> None:
+        """Subscribe; raises NotAuthorized, LimitReached or MemoryExhausted."""
+        self._listener.access.check_subscribe(topic.name)
+        if topic not in client.topics:
+            self._make_room(client)
+            self._broker.memory.reserve(SUBSCRIPTION_BYTES)
+            client.topics[topic] = None
+        client.places[-1].add(client, topic)
+
+    def revoked(self, place: Place, topic: Topic) -> None:
+        """Whoever reads ``topic`` at ``place`` may not any more."""
+        for client in place.clear(topic):
+            self._forget(client, topic)
+
+    def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
+        """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
+        if topic not in client.topics:
+            return publisher.publish(topic, run.payloads, run.nbytes, run.size, sender=client.name)
+        with client.places[-1].hushed(client, topic):
+            return publisher.publish(topic, run.payloads, run.nbytes, run.size, sender=client.name)
+
+    def _make_room(self, client: Client) -> None:
+        """Forget topics that are no more, if it takes that to subscribe to another."""
+        limit: int = self._listener.settings["max-subscriptions"]
+        if len(client.topics) < limit:
+            return
+        for topic in [topic for topic in client.topics if not self._exists(topic)]:
+            client.places[-1].discard(client, topic)
+            self._forget(client, topic)
+        if len(client.topics) >= limit:
+            raise LimitReached("subscriptions")
+
+    def _forget(self, client: Client, topic: Topic) -> None:
+        del client.topics[topic]
+        self._broker.memory.free(SUBSCRIPTION_BYTES)
+
+    def _exists(self, topic: Topic) -> bool:
+        topics = self._broker.topics
+        return topic.name in topics and topics.named(topic.name) is topic
+
+    def _readable(self, topic: Topic) -> bool:
+        return self._exists(topic) and self._listener.access.may_subscribe(topic.name)

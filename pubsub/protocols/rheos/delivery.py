@@ -1,0 +1,66 @@
+"""rheos: how messages reach clients, and as whose (rheos §5.3, §5.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from hashlib import sha1
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, response_head
+from pubsub.wire.runs import join_run
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.topics import Topic
+
+PROTOCOL = "rheos"
+SENDER_NAMESPACE = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")
+"""Of the ids that stand for senders of other protocols."""
+
+
+def sender_name(client_id: bytes) -> bytes:
+    """A client id as other protocols show it."""
+    return str(UUID(bytes=client_id)).encode()
+
+
+@lru_cache(maxsize=4096)
+def sender_id(protocol: str, sender: bytes) -> bytes:
+    """Whose message it is: a client id, or for other protocols the UUIDv5 of the sender's name."""
+    if protocol == PROTOCOL:
+        return UUID(sender.decode()).bytes
+    # As uuid.uuid5, which does not take names that are not text.
+    return UUID(bytes=sha1(SENDER_NAMESPACE.bytes + sender).digest()[:16], version=5).bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEncoding:
+    """A batch as responses. In an envelope ``before`` and a length of ``data_length`` bytes stand
+    before the data; ``limit`` is the longest message that then fits."""
+
+    before: bytes = b""
+    data_length: int = 0
+    limit: int = MAX_PAYLOAD
+
+    def encode(self, batch: Batch) -> bytes:
+        """See ``Encoding``."""
+        sender = sender_id(batch.protocol, batch.sender)
+        return join_run(partial(self._head, sender), batch.payloads, batch.size)
+
+    def _head(self, sender: bytes, length: int) -> bytes:
+        envelope = self.before + length.to_bytes(self.data_length, "little")
+        return response_head(sender, len(envelope) + length) + envelope
+
+
+_BARE = ResponseEncoding()
+
+
+def encoding_of(topic: Topic, codec: Codec, envelope: bool) -> ResponseEncoding:
+    """How the messages of ``topic`` look to clients that speak ``codec``."""
+    if not envelope:
+        return _BARE
+    size = codec.layout.data_length
+    before = codec.topic(topic.name.encode(), b"")[:-size]
+    limit = min(MAX_PAYLOAD - len(before) - size, 256**size - 1)
+    return ResponseEncoding(before, size, limit)

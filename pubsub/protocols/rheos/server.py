@@ -1,0 +1,229 @@
+"""rheos's server: many requests a connection, one acknowledgment each, in order."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from twisted.internet.interfaces import IProtocolFactory
+
+from pubsub.broker.batch import message_id
+from pubsub.broker.topics import topic_name
+from pubsub.errors import (
+    InvalidTopicName,
+    LimitReached,
+    RateLimited,
+    Refused,
+    TopicExists,
+)
+from pubsub.protocols.rheos.clients import Client, Clients, Place
+from pubsub.protocols.rheos.codec import (
+    HEADER_SIZE,
+    SUCCESS,
+    Ack,
+    Codec,
+    Fault,
+    Opcode,
+    Request,
+    RheosError,
+)
+from pubsub.protocols.rheos.delivery import ResponseEncoding, encoding_of
+from pubsub.protocols.rheos.scan import Run, Scanner, encode_acks
+from pubsub.settings import Setting, choice, integer
+from pubsub.wire.connection import Connection, ConnectionFactory
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.topics import Topic
+
+_BILLION = 10**9
+SETTINGS: tuple[Setting, ...] = (
+    Setting("layout", choice("spec", "original"), "spec", "byte positions of requests"),
+    Setting(
+        "checksum",
+        choice("off", "crc32"),
+        "off",
+        "what requests and acknowledgments end with",
+    ),
+    Setting(
+        "envelope",
+        choice("none", "topic"),
+        "none",
+        "whether messages are delivered bare or with their topic's name",
+    ),
+    Setting("max-ids", integer(1, _BILLION), 1000, "client ids a connection may use"),
+    Setting(
+        "max-subscriptions", integer(0, _BILLION), 10_000, "topics a client id may subscribe to"
+    ),
+)
+
+PARENTS = "rheos-parents"
+"""The table of the store's metadata with the client id that created each topic."""
+
+REASONS: dict[type[Refused], str] = {
+    InvalidTopicName: Fault.CORRUPTED_TOPIC.value,
+    TopicExists: "duplicate-topic",
+}
+"""What is counted for the broker's refusals that the protocol has a name of its own for."""
+
+
+class RheosConnection(Connection):
+    """A client, or several that share a connection."""
+
+    _latest: Client | None = None
+    _publisher: Publisher | None = None
+
+    def __init__(self, listener: Listener, server: RheosFactory, order: int) -> None:
+        super().__init__(listener)
+        self._server = server
+        self._place = Place(order, listener, self.open_outbox, server.encoding)
+        self._heard: dict[bytes, Client] = {}
+
+    @property
+    def label(self) -> str:
+        """See ``Connection``."""
+        if self._latest is None:
+            return self.peer
+        return f"{self._latest.name.decode()}@{self.peer}"
+
+    # Input
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``. All the acknowledgments of a read are one write."""
+        codec, scanner = self._server.codec, self._server.scanner
+        answers: list[bytes] = []
+        at, need = 0, HEADER_SIZE
+        while not self.closing:
+            at, runs = scanner.scan(data, at)
+            for run in runs:
+                answers.append(self._publish(run))
+            try:
+                decoded = codec.decode(data, at)
+                if decoded is None:
+                    need = codec.needed(data, at)
+                    break
+                request, at = decoded
+                answers.append(self._carry_out(request))
+            except RheosError as problem:
+                answers.append(codec.failed)
+                if problem.end is None:
+                    self.fail(problem.fault.value, b"".join(answers))
+                    break
+                self.listener.refuse(problem.fault.value, self.label)
+                at = problem.end
+        if answers and not self.closing:
+            self.reply(b"".join(answers))
+        return at, need
+
+    def _client(self, client_id: bytes) -> Client:
+        """Who asks; raises LimitReached or MemoryExhausted."""
+        client = self._heard.get(client_id)
+        if client is None:
+            if len(self._heard) >= self.listener.settings["max-ids"]:
+                raise LimitReached("client ids of a connection")
+            client = self._server.clients.hear(client_id, self._place)
+            self._heard[client_id] = client
+        self._latest = client
+        return client
+
+    # Requests
+
+    def _carry_out(self, request: Request) -> bytes:
+        """CREATE or SUBSCRIBE, as the scanner takes every PUBLISH that is in order."""
+        try:
+            client = self._client(request.client_id)
+            name = topic_name(request.topic)
+            if request.opcode == Opcode.CREATE:
+                topic = self._create(client, name)
+            else:
+                topic = self.listener.broker.topics.named(name)
+                self._server.clients.subscribe(client, topic)
+        except Refused as refused:
+            return self._refused(refused)
+        return self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
+
+    def _create(self, client: Client, name: str) -> Topic:
+        access, broker = self.listener.access, self.listener.broker
+        if name in broker.topics:
+            raise TopicExists(name)
+        if not access.may_subscribe(name):
+            access.check_publish(name)
+        topic = broker.topics.create(name)
+        broker.store.put(PARENTS, name, client.id)
+        return topic
+
+    def _publish(self, run: Run) -> bytes:
+        """Publish a run; returns an acknowledgment for each message (rheos §5.1)."""
+        if self.closing:
+            return b""
+        if self._publisher is None:
+            self._publisher = self.listener.publisher(self, b"")
+        number = len(run.payloads)
+        try:
+            client = self._client(run.client_id)
+            topic = self.listener.broker.topics.named(topic_name(run.topic))
+            batch = self._server.clients.publish(client, self._publisher, topic, run)
+        except Refused as refused:
+            return self._refused(refused, number)
+        late = number - len(batch.payloads)
+        answer = self._accepted(batch)
+        return answer + self._refused(RateLimited(), late) if late else answer
+
+    def _accepted(self, batch: Batch) -> bytes:
+        """The acknowledgments of messages that the broker has taken."""
+        first = message_id(self.listener.broker.run_id, batch.sequence)
+        return encode_acks(first.bytes, len(batch.payloads), self._server.codec.checksum)
+
+    def _refused(self, refused: Refused, number: int = 1) -> bytes:
+        reason = REASONS.get(type(refused), refused.reason)
+        self.listener.refuse(reason, self.label, number)
+        return self._server.codec.failed * number
+
+    # The ends
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``."""
+        return self._server.codec.failed
+
+    def revoked(self, topic: Topic) -> None:
+        """See ``Connection``: the protocol has no words for it."""
+        self._server.clients.revoked(self._place, topic)
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        heard, self._heard = self._heard, {}
+        for client in heard.values():
+            self._server.clients.leave(client, self._place)
+        if self.outbox is not None:
+            self.outbox.shut("disconnected")
+
+
+class RheosFactory(ConnectionFactory):
+    """Builds the connections of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        settings = listener.settings
+        self.codec = Codec(settings["layout"], settings["checksum"] == "crc32")
+        self.scanner = Scanner(self.codec)
+        self.clients = Clients(listener)
+        self._envelope = settings["envelope"] == "topic"
+        self._orders = count()
+
+    def encoding(self, topic: Topic) -> ResponseEncoding:
+        """How messages of ``topic`` look on this listener."""
+        return encoding_of(topic, self.codec, self._envelope)
+
+    def buildProtocol(self, addr: IAddress | None) -> RheosConnection:
+        """See IProtocolFactory."""
+        return RheosConnection(self.listener, self, next(self._orders))
+
+
+def make_factory(listener: Listener) -> IProtocolFactory:
+    """See IWireProtocol."""
+    return RheosFactory(listener)

@@ -1,0 +1,94 @@
+"""spot: the commands between brokers, as frames of a message. Sans-IO; ``seeds/spot.md`` §3.
+
+A request may begin with an empty delimiter frame, and PUBLISH may carry who sent it before the
+topic; what we send always has the delimiter and never an origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pubsub.protocols.spot.scan import publish_stem
+from pubsub.protocols.spot.zmtp import encode_message, frame_head
+
+PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
+_COUNT_BYTES = 4
+
+
+class SpotError(Exception):
+    """A message that is no command: what the original calls EPROTO (spot §6.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Client to server: a message for ``topic``; server to client: one of a subscription."""
+
+    topic: bytes
+    data: bytes
+    origin: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Client to server: send what is published on this topic, or on all that match ``prefix*``."""
+
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Client to server: an end to that."""
+
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Client to server: which topics are hosted there?"""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResponse:
+    """Server to client: these."""
+
+    topics: Sequence[bytes]
+
+
+Request: TypeAlias = Publish | Subscribe | Unsubscribe | Query | QueryResponse
+
+
+def decode_request(frames: Sequence[bytes]) -> Request:
+    """The command in a message; raises SpotError."""
+    match list(frames[1:] if not frames[0] else frames):
+        case [b"\x01", topic, data]:
+            return Publish(topic, data)
+        case [b"\x01", origin, topic, data]:
+            return Publish(topic, data, origin)
+        case [b"\x02", topic]:
+            return Subscribe(topic)
+        case [b"\x03", topic]:
+            return Unsubscribe(topic)
+        case [b"\x04"]:
+            return Query()
+        case [b"\x05", count, *topics] if len(count) == _COUNT_BYTES:
+            if int.from_bytes(count, "little") == len(topics):
+                return QueryResponse(topics)
+    raise SpotError
+
+
+def encode_request(request: Request) -> bytes:
+    """The message, with a delimiter."""
+    match request:
+        case Publish(topic, data):
+            return publish_stem(topic) + frame_head(len(data)) + data
+        case Subscribe(topic):
+            return encode_message([b"", SUBSCRIBE, topic])
+        case Unsubscribe(topic):
+            return encode_message([b"", UNSUBSCRIBE, topic])
+        case Query():
+            return encode_message([b"", QUERY])
+        case QueryResponse(topics):
+            count = len(topics).to_bytes(_COUNT_BYTES, "little")
+            return encode_message([b"", QUERY_RESP, count, *topics])

@@ -1,0 +1,212 @@
+"""A connection that speaks ZMTP, whichever side opened it: handshake, heartbeat, messages.
+
+What the messages mean is its ``Role``'s to say, which is chosen when the handshake is done. Runs
+of publications are found here, as they are most of the traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.topics import topic_name
+from pubsub.errors import InvalidTopicName, Refused
+from pubsub.protocols.spot.codec import Publish, SpotError
+from pubsub.protocols.spot.scan import scan
+from pubsub.protocols.spot.zmtp import (
+    GREETING,
+    Command,
+    Handshake,
+    Limits,
+    Unit,
+    ZmtpError,
+    decode,
+    ping_seconds,
+    pong,
+)
+from pubsub.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
+    from pubsub.broker.listener import Listener
+
+NODE = b"X-Node"
+"""The property of READY by which brokers of this kind know each other (spot §2.4)."""
+MAX_EPROTO = 10
+"""Messages that are none of the protocol before the connection is closed (spot §6.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stem:
+    """How a publication begins on the wire, up to its data, and what that says."""
+
+    wire: bytes
+    topic: str
+    origin: bytes | None
+
+
+class Role(Protocol):
+    """What the two sides are to each other."""
+
+    def command(self, command: Command) -> None:
+        """Carry out a command other than PING and PONG; raises SpotError or Refused."""
+
+    def message(self, frames: list[bytes]) -> Publish | None:
+        """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
+
+    def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
+        """Publications that begin with ``stem``."""
+
+    def ended(self) -> None:
+        """The connection is gone."""
+
+
+class ZmtpConnection(Connection):
+    """The base of both sides. ``limits`` are those of what is received."""
+
+    _role: Role | None = None
+    _stem: Stem | None = None
+    _eproto = 0
+    _silent = 0
+    _ttl = 0.0
+    _deadline: IDelayedCall | None = None
+
+    def __init__(self, listener: Listener, limits: Limits) -> None:
+        super().__init__(listener)
+        self.limits = limits
+        self.handshake = Handshake()
+
+    # For subclasses
+
+    def greeted(self) -> None:
+        """The peer's greeting has come."""
+
+    def opened(self) -> Role:
+        """The peer's READY has come: answer it; raises ZmtpError."""
+        raise NotImplementedError
+
+    # Handshake
+
+    def start(self) -> None:
+        """Greet the peer, which has to be done with its own part in time."""
+        seconds: float = self.listener.settings["handshake-timeout"]
+        self._deadline = self.listener.broker.clock.callLater(
+            seconds, lambda: self.fail("handshake-timeout", b"")
+        )
+        self.reply(GREETING)
+
+    @property
+    def is_node(self) -> bool:
+        """Is the peer a broker like this one?"""
+        return NODE.lower() in self.handshake.metadata
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``."""
+        self._silent = 0
+        at = 0
+        try:
+            while self._role is None:
+                greeted = self.handshake.minor is not None
+                at, need = self.handshake.consume(data, at)
+                if not greeted and self.handshake.minor is not None:
+                    self.greeted()
+                if self.handshake.done:
+                    self._role = self.opened()
+                    self._stop_clock()
+                elif need > len(data) - at:
+                    return at, need
+            return self._traffic(self._role, data, at)
+        except ZmtpError as problem:
+            self.fail(problem.reason, problem.answer)
+            return at, 0
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.cancel()
+        self._deadline = None
+
+    # Traffic
+
+    def _traffic(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
+        limits = self.limits
+        while not self.closing:
+            stem = self._stem
+            if stem is not None:
+                run = scan(data, at, stem.wire, limits.frame)
+                if run.payloads:
+                    role.take(stem, run.payloads, run.nbytes, run.size)
+                    at = run.end
+                    continue
+            unit = decode(data, at, limits)
+            if isinstance(unit, int):
+                return at, unit
+            for command in unit.commands:
+                self._command(role, command)
+            if unit.frames:
+                self._message(role, unit, data[at : unit.last])
+            at = unit.end
+        return at, 0
+
+    def _message(self, role: Role, unit: Unit, before: bytes) -> None:
+        try:
+            publication = role.message(unit.frames)
+            if publication is None:
+                return
+            stem = Stem(before, topic_name(publication.topic), publication.origin)
+        except (SpotError, InvalidTopicName):
+            self._broken()
+        except Refused as refused:
+            self.listener.refuse(refused.reason, self.label)
+        else:
+            if not unit.commands:
+                self._stem = stem
+            size = len(publication.data)
+            role.take(stem, [publication.data], size, size)
+
+    def _command(self, role: Role, command: Command) -> None:
+        if command.name == b"PING":
+            self._ttl = ping_seconds(command)
+            self.reply(pong(command))
+            return
+        try:
+            role.command(command)
+        except SpotError:
+            self._broken()
+        except Refused as refused:
+            self.listener.refuse(refused.reason, self.label)
+
+    def _broken(self) -> None:
+        """A message that is none of the protocol: what the original calls EPROTO."""
+        self.listener.refuse("eproto", self.label)
+        self._eproto += 1
+        if self._eproto >= MAX_EPROTO:
+            self.close()
+
+    # Housekeeping
+
+    def sweep(self, now: float) -> None:
+        """See ``Client``; a peer that announced a time to live is held to it (RFC 37)."""
+        super().sweep(now)
+        self._silent += 1
+        if self._ttl and self._silent > self._ttl and not self._holds and not self.closing:
+            self.listener.refuse("heartbeat", self.label)
+            self.abort("silent for longer than it said it would be")
+
+    @property
+    def label(self) -> str:
+        """See ``Connection``: the peer's identity, if it has one, and its address."""
+        name = self.handshake.metadata.get(b"identity", b"").decode(errors="replace")
+        return f"{name}@{self.peer}" if name else self.peer
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``: closing says it, as an ERROR would keep the peer from coming back."""
+        return b""
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        self._stop_clock()
+        if self._role is not None:
+            self._role.ended()
+        if self.outbox is not None:
+            self.outbox.shut("disconnected")

@@ -1,0 +1,185 @@
+"""Another broker, as this one knows it: connected to again and again, and what it hosts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.errors import TopicUnreachable
+from pubsub.protocols.spot.link import Link
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+
+log = Logger()
+SHORTEST_DELAY, LONGEST_DELAY = 0.1, 5.0
+CONNECT_SECONDS = 5.0
+_PEER = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\[\]:/]+)):(?P<port>\d{1,5})")
+
+
+def parse_peer(text: str) -> tuple[str, int]:
+    """Host and port of ``tcp://host:port``; raises ValueError."""
+    match = _PEER.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise ValueError(f"expected tcp://HOST:PORT, not {text!r}")
+    return match["v6"] or match["host"], int(match["port"])
+
+
+class Topics(Protocol):
+    """Who decides whose a topic is."""
+
+    def listed(self, node: Node, names: list[bytes]) -> None: ...
+
+
+class LinkFactory(Factory):
+    """Builds the link of a node for every connection."""
+
+    noisy = False
+
+    def __init__(self, make: Callable[[], Link]) -> None:
+        self._make = make
+
+    def buildProtocol(self, addr: IAddress | None) -> Link:
+        """See IProtocolFactory."""
+        return self._make()
+
+
+class Node:
+    """A broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7)."""
+
+    def __init__(
+        self, endpoint: str, topics: Topics, listener: Listener, chance: Callable[[], float]
+    ) -> None:
+        self.endpoint = endpoint
+        self._topics = topics
+        self._listener = listener
+        self._chance = chance
+        self._clock = listener.broker.clock
+        self._address = parse_peer(endpoint)
+        self._hosts: frozenset[str] | None = None
+        self._mine: set[Topic] = set()
+        self._link: Link | None = None
+        self._failures = 0
+        self._stopped = False
+        self._retry: IDelayedCall | None = None
+        self._attempt: Deferred[object] | None = None
+
+    # Connecting
+
+    def connect(self) -> None:
+        """Connect, and connect again whenever that fails or ends, until ``stop``."""
+        self._retry = None
+        host, port = self._address
+        endpoint = HostnameEndpoint(self._clock, host, port, timeout=CONNECT_SECONDS)
+        factory = LinkFactory(lambda: Link(self._listener, self))
+        self._attempt = attempt = cast("Deferred[object]", endpoint.connect(factory))
+        attempt.addCallbacks(self._connected, self._failed)
+
+    def stop(self) -> None:
+        """Connect no more."""
+        self._stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._attempt is not None:
+            self._attempt.cancel()
+
+    def _connected(self, link: object) -> None:
+        self._attempt = None
+
+    def _failed(self, failure: Failure) -> None:
+        self._attempt = None
+        if not failure.check(CancelledError):
+            self._later(failure.getErrorMessage())
+
+    def _later(self, why: str) -> None:
+        if self._stopped:
+            return
+        delay = self._delay()
+        if not self._failures:
+            log.info("{node} is not connected: {why}", node=self.endpoint, why=why)
+        self._failures += 1
+        self._retry = self._clock.callLater(delay, self.connect)
+
+    def _delay(self) -> float:
+        """Twice as long each time, less up to half of it so that not all come at once."""
+        longest = min(SHORTEST_DELAY * 2.0 ** min(self._failures, 16), LONGEST_DELAY)
+        return max(longest * (1 - self._chance() / 2), SHORTEST_DELAY)
+
+    # Far
+
+    def opened(self, link: Link) -> None:
+        """See ``Far``: what is wanted here is asked for anew."""
+        self._link = link
+        self._failures = 0
+        self._hosts = None
+        log.info("{node} is connected", node=self.endpoint)
+        for topic in self._mine:
+            if topic.wanted:
+                link.subscribe(topic)
+
+    def lost(self, link: Link) -> None:
+        """See ``Far``: the topics it hosts cannot be reached for now."""
+        if self._link is link:
+            self._link = None
+            log.warn(
+                "{node} is gone, and with it {count} topics",
+                node=self.endpoint,
+                count=len(self._mine),
+            )
+        self._later("the connection ended")
+
+    def listed(self, names: list[bytes]) -> None:
+        """See ``Far``."""
+        self._hosts = frozenset(name.decode(errors="replace") for name in names)
+        self._topics.listed(self, names)
+
+    def itself(self) -> None:
+        """See ``Far``."""
+        log.warn("{node} is this broker itself; it is left alone", node=self.endpoint)
+        self.stop()
+
+    # Topics
+
+    def own(self, topic: Topic) -> None:
+        """``topic`` is hosted there."""
+        self._mine.add(topic)
+        if topic.wanted:
+            self.want(topic)
+
+    def disown(self, topic: Topic) -> None:
+        """It is not any more."""
+        self._mine.discard(topic)
+        self.unwant(topic)
+
+    def gave_up(self, topic: Topic) -> bool:
+        """Is the broker there, and does it say that it hosts ``topic`` no more?"""
+        return self._link is not None and self._hosts is not None and topic.name not in self._hosts
+
+    def publish(self, topic: Topic, batch: Batch) -> None:
+        """See ``Upstream``."""
+        if self._link is None:
+            raise TopicUnreachable(topic.name)
+        self._link.publish(topic, batch)
+
+    def want(self, topic: Topic) -> None:
+        """See ``Upstream``."""
+        if self._link is not None:
+            self._link.subscribe(topic)
+
+    def unwant(self, topic: Topic) -> None:
+        """See ``Upstream``."""
+        if self._link is not None:
+            self._link.unsubscribe(topic)

@@ -1,0 +1,108 @@
+"""spot's server: the connection of a client, the factory, the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.interfaces import IProtocolFactory
+
+from pubsub.protocols.spot.cluster import PEERS, Cluster
+from pubsub.protocols.spot.connection import NODE, Role, ZmtpConnection
+from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
+from pubsub.protocols.spot.subscriptions import Patterns
+from pubsub.protocols.spot.zmtp import (
+    SERVER_TYPES,
+    Command,
+    Limits,
+    ZmtpError,
+    encode_command,
+    encode_message,
+    error,
+    ping,
+    ready,
+)
+from pubsub.settings import SECONDS, SIZE, Setting, integer, number
+from pubsub.wire.connection import ConnectionFactory
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from pubsub.broker.listener import Listener
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
+    Setting("sync", SECONDS, 10, "seconds between two questions to it which topics it hosts"),
+    Setting("query-timeout", SECONDS, 2, "seconds it has to answer"),
+    Setting(
+        "heartbeat",
+        number(1, 3600),
+        2,
+        "seconds between two signs of life; a broker silent for three times that is gone",
+    ),
+    Setting("handshake-timeout", number(0.1, 3600), 10, "seconds a peer has for its handshake"),
+    Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
+    Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
+)
+
+
+class SpotConnection(ZmtpConnection):
+    """A socket that has connected to a listener."""
+
+    _beat = 0
+
+    def __init__(self, listener: Listener, limits: Limits, patterns: Patterns) -> None:
+        super().__init__(listener, limits)
+        self._patterns = patterns
+
+    def connectionMade(self) -> None:
+        """See ``Connection``."""
+        super().connectionMade()
+        if not self.closing:
+            self.start()
+
+    def opened(self) -> Role:
+        """See ``ZmtpConnection``: answered by what the peer is, which is why it comes first."""
+        ours = SERVER_TYPES.get(self.handshake.socket_type)
+        if ours is None:
+            raise ZmtpError("socket-type", error(b"Invalid socket type"))
+        self.reply(ready(ours, {NODE: b"%015x" % self.listener.broker.run_id}))
+        if ours == b"ROUTER":
+            return RouterSide(self, self._patterns)
+        if ours == b"XPUB":
+            return XPubSide(self, self._patterns)
+        if self.handshake.has_commands:
+            self.reply(encode_command(Command(b"SUBSCRIBE")))
+        else:
+            self.reply(encode_message([b"\x01"]))
+        return XSubSide(self)
+
+    def sweep(self, now: float) -> None:
+        """See ``Client``; a broker may be held from being read, and must not think us gone."""
+        super().sweep(now)
+        self._beat += 1
+        if self._beat < self.listener.settings["heartbeat"]:
+            return
+        self._beat = 0
+        if self.is_node and not self.closing and not self._output_full:
+            self.reply(ping(b""))
+
+
+class SpotFactory(ConnectionFactory):
+    """Builds the connections of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        broker = listener.broker
+        self._patterns = broker.shared("spot-patterns", lambda: Patterns(broker.topics))
+        self._limits = Limits(frame=listener.settings["max-message"])
+
+    def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
+        """See IProtocolFactory."""
+        return SpotConnection(self.listener, self._limits, self._patterns)
+
+
+def make_factory(listener: Listener) -> IProtocolFactory:
+    """See IWireProtocol; with peers it also joins their cluster."""
+    for peer in listener.settings["peers"]:
+        listener.broker.shared("spot-cluster", lambda: Cluster(listener)).join(peer)
+    return SpotFactory(listener)

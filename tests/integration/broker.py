@@ -1,0 +1,220 @@
+"""The broker under test: ``twistd pubsub`` in a process of its own, read line by line.
+
+Nothing here sleeps: a thread reads what the process writes, and waiting is waiting for a line,
+for the end of the process, or for a bound that only a hanging broker reaches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+HOST = "127.0.0.1"
+TWISTD = str(Path(sys.executable).with_name("twistd"))
+# Generous: only a broker that hangs takes so long.
+PATIENCE = 60.0
+DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
+STARTED = r"history: "
+_LISTENING = re.compile(r"\b([\w-]+) on (tcp|udp) 127\.0\.0\.1:(\d+)$")
+_STOPPED = re.compile(
+    r"stopped: (?P<published>\d+) published, (?P<delivered>\d+) delivered, "
+    r"(?P<dropped>\d+) dropped, (?P<refused>\d+) refused"
+)
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment without anything a service manager would have put there."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LISTEN_", "NOTIFY_"))}
+    return {**kept, "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+def listen(*protocols: str) -> list[str]:
+    """Options that serve these protocols on free ports of the loopback interface."""
+    return [f"--listen={name}=tcp:0:interface={HOST}" for name in protocols]
+
+
+def run(
+    options: Sequence[str],
+    cwd: Path,
+    before: Sequence[str] = ("-n", "--pidfile="),
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``twistd <before> pubsub <options>`` to its end."""
+    return subprocess.run(
+        [TWISTD, *before, "pubsub", *options],
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE / 2,
+        check=False,
+    )
+
+
+class Broker:
+    """One running broker; made by ``running`` or by the ``start`` fixture."""
+
+    def __init__(
+        self,
+        options: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._process = subprocess.Popen(
+            [*before, TWISTD, "-n", "--pidfile=", "pubsub", *options],
+            cwd=cwd,
+            env=environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=pass_fds,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """Everything it has written so far."""
+        with self._news:
+            return "".join(self._lines)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._add(line.decode(errors="replace"))
+        self._add(None)
+
+    def _add(self, line: str | None) -> None:
+        with self._news:
+            if line is None:
+                self._ended = True
+            else:
+                self._lines.append(line)
+            self._news.notify_all()
+
+    def wait_line(self, pattern: str, count: int = 1) -> re.Match[str]:
+        """The ``count``-th match of ``pattern`` in the output, waited for."""
+        expression = re.compile(pattern, re.MULTILINE)
+        deadline = time.monotonic() + PATIENCE
+        with self._news:
+            while True:
+                found = list(expression.finditer("".join(self._lines)))
+                if len(found) >= count:
+                    return found[count - 1]
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    raise AssertionError(f"no {pattern!r} in:\n{''.join(self._lines)}")
+                self._news.wait(left)
+
+    def ports(self, protocol: str, kind: str = "tcp") -> list[int]:
+        """The ports of this protocol's listeners, in the order in which they were opened."""
+        found = (_LISTENING.search(line.rstrip()) for line in self.output.splitlines())
+        return [int(m[3]) for m in found if m is not None and (m[1], m[2]) == (protocol, kind)]
+
+    def port(self, protocol: str, kind: str = "tcp") -> int:
+        """The port of this protocol's first listener."""
+        return self.ports(protocol, kind)[0]
+
+    def memory(self, field: str = "VmRSS") -> int:
+        """Bytes of resident memory: now (VmRSS) or at the most so far (VmHWM)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
+        assert match is not None
+        return int(match[1]) * 1024
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        """Send the process a signal."""
+        if self.alive:
+            self._process.send_signal(number)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Its exit code, and all of its output read; raises subprocess.TimeoutExpired."""
+        code = self._process.wait(seconds)
+        self._reader.join(PATIENCE)
+        return code
+
+    def stop(self) -> None:
+        """SIGTERM, then the end; it has to end by itself and in good order."""
+        self.signal()
+        try:
+            code = self.wait()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not stop:\n{self.output}") from None
+        # Having stopped in good order twistd ends by the signal, for whoever waits for it to see.
+        assert code in (0, -signal.SIGTERM, -signal.SIGINT), self.output
+
+    def totals(self) -> dict[str, int]:
+        """The numbers of the ``stopped:`` line."""
+        match = _STOPPED.search(self.output)
+        assert match is not None, self.output
+        return {name: int(value) for name, value in match.groupdict().items()}
+
+    def check(self) -> None:
+        """Nothing it wrote tells of a defect."""
+        assert not any(word in self.output for word in DEFECTS), self.output
+
+    def discard(self) -> None:
+        """End it whatever state it is in."""
+        if self.alive:
+            self._process.kill()
+        self.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+Start = Callable[..., Broker]
+
+
+@contextlib.contextmanager
+def brokers(cwd: Path) -> Iterator[Start]:
+    """A function that starts brokers: ``start(*options, env=None, before=(), pass_fds=())``.
+
+    When the context ends, each must stop by itself on SIGTERM and have written of no defect.
+    """
+    started: list[Broker] = []
+
+    def start(
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
+    ) -> Broker:
+        broker = Broker(options, cwd, env, before, pass_fds)
+        try:
+            broker.wait_line(STARTED)
+        except BaseException:
+            broker.discard()
+            raise
+        started.append(broker)
+        return broker
+
+    try:
+        yield start
+        for broker in started:
+            broker.stop()
+            broker.check()
+    finally:
+        for broker in started:
+            broker.discard()

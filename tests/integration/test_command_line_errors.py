@@ -1,0 +1,171 @@
+"""What cannot be started is told in one line; exit code 1, no traceback, nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker import DEFECTS, HOST, run
+
+LINE = re.compile(r"pubsub: [^\n]+\n")
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], about: str) -> None:
+    """Standard error holds one line that begins ``pubsub: `` and mentions ``about``."""
+    assert LINE.fullmatch(result.stderr), (result.stdout, result.stderr)
+    assert about in result.stderr
+    assert not any(word in result.stdout + result.stderr for word in DEFECTS)
+    assert result.returncode == 1
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server((HOST, 0)) as server:
+        yield server.getsockname()[1]
+
+
+LINES: list[tuple[list[str], str]] = [
+    (["--nonsense"], "nonsense"),
+    (["--nonsense=1"], "nonsense"),
+    (["surplus"], "surplus"),
+    (["--port"], "port"),
+    (["--udp=yes"], "udp"),
+    (["--proto=morse", "--port=0"], "morse"),
+    (["--listen=morse=tcp:0"], "morse"),
+    (["--listen=cafe"], "--listen"),
+    (["--listen=cafe="], "--listen"),
+    (["--proto=cafe", "--proto=nsd", "--port=0"], "2 --proto but 1 --port"),
+    (["--proto=cafe", "--port=0", "--port=0"], "1 --proto but 2 --port"),
+    (["--port=0"], "0 --proto but 1 --port"),
+    (["--proto=cafe", "--port=65536"], "65536"),
+    (["--proto=cafe", "--port=-1"], "-1"),
+    (["--proto=cafe", "--port=http"], "http"),
+    (["--listen=cafe=carrier-pigeon:0"], "carrier-pigeon"),
+    (["--listen=cafe=tcp:port=http"], "tcp:port=http"),
+    (["--listen=cafe=tcp:"], "tcp:"),
+    (["--listen=cafe=tcp:0:nonsense=1"], "nonsense"),
+    (["--listen=cafe=systemd:name=cafe.socket"], "systemd"),
+    (["--listen=cafe=systemd:domain=INET:name=cafe.socket"], "systemd"),
+    (["--listen=cafe=systemd:domain=INET:index=0"], "systemd"),
+    (["--listen=cafe=unix:/nonexistent/cafe.sock"], "/nonexistent"),
+    (["--listen=cafe=tcp:0:interface=192.0.2.1"], "192.0.2.1"),
+    (["--slow-bytes=lots"], "slow-bytes"),
+    (["--slow-consumer=shrug"], "slow-consumer"),
+    (["--slow-seconds=-1"], "slow-seconds"),
+    (["--slow-seconds=nan"], "slow-seconds"),
+    (["--max-connections=-1"], "max-connections"),
+    (["--max-connections=1.5"], "max-connections"),
+    (["--history=many"], "history"),
+    (["--history=1,2,3"], "history"),
+    (["--max-memory=1M", "--listen=cafe=tcp:0"], "max-memory"),
+    (["--cafe-channels=256"], "channels"),
+    (["--cafe-channels=1:x,2:x"], "same topic"),
+    (["--nsd-max-body=-1"], "max-body"),
+    (["--config=/nonexistent/pubsub.toml"], "No such file"),
+    (["--config=/"], "directory"),
+]
+
+
+@pytest.mark.parametrize(("options", "about"), LINES, ids=[" ".join(o) for o, _ in LINES])
+def test_the_command_line_cannot_be_used(
+    tmp_path: Path, options: list[str], about: str
+) -> None:
+    assert_one_line(run(options, tmp_path), about)
+    assert not list(tmp_path.iterdir())
+
+
+FILES: list[tuple[bytes, str]] = [
+    (b"this is no TOML", "pubsub.toml"),
+    (b"history = \xff", "pubsub.toml"),
+    (b"histroy = 5", "did you mean history?"),
+    (b"max-body = 5", "max-body"),
+    (b"[cafe]\nmax-body = 5", "max-body"),
+    (b"[nsd]\nresume-window = 5", "resume-window"),
+    (b"[morse]\nport = 5", "morse"),
+    (b"cafe = 7", "cafe"),
+    (b"listen = 7", "listen"),
+    (b"[listen]\nprotocol = 'cafe'", "listen"),
+    (b"[[listen]]\nport = 0", "protocol"),
+    (b"[[listen]]\nprotocol = 'morse'", "morse"),
+    (b"[[listen]]\nprotocol = 'cafe'\nprot = 0", "did you mean"),
+    (b"[[listen]]\nprotocol = 'cafe'\nport = 0\nendpoint = 'tcp:0'", "not both"),
+    (b"[[listen]]\nprotocol = 'cafe'\nport = 1.5", "1.5"),
+    (b"[[listen]]\nprotocol = 'cafe'\nport = true", "True"),
+    (b"[[listen]]\nprotocol = 'cafe'\nendpoint = ['tcp:0']", "tcp:0"),
+    (b"[[listen]]\nprotocol = ['cafe']", "cafe"),
+    (b"[[listen]]\nprotocol = 'cafe'\nport = 0\nudp = 'maybe'", "udp"),
+    (b"slow-consumer = 'shrug'", "slow-consumer"),
+    (b"interface = 5", "interface"),
+    (b"history = true", "history"),
+    (b"allow-publish = [1]", "allow-publish"),
+    (b"max-connections = true", "max-connections"),
+]
+
+
+@pytest.mark.parametrize(("content", "about"), FILES, ids=[str(c)[2:-1] for c, _ in FILES])
+def test_the_file_cannot_be_used(tmp_path: Path, content: bytes, about: str) -> None:
+    file = tmp_path / "pubsub.toml"
+    file.write_bytes(content)
+    assert_one_line(run([f"--config={file}"], tmp_path), about)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("pidfile", ["", "pubsub.pid"])
+def test_a_taken_port(tmp_path: Path, taken: int, pidfile: str) -> None:
+    result = run(
+        [f"--listen=cafe=tcp:{taken}:interface={HOST}"], tmp_path, ["-n", f"--pidfile={pidfile}"]
+    )
+    assert_one_line(result, f"cafe: cannot listen on tcp:{taken}:interface={HOST}: Address")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_given_twice(tmp_path: Path, taken: int) -> None:
+    """The first listener is open by then: it goes as well."""
+    result = run(
+        ["--proto=nsd", "--port=0", "--proto=cafe", f"--port={taken}"], tmp_path
+    )
+    assert_one_line(result, "cafe: cannot listen")
+    assert "nsd on tcp" in result.stdout
+
+
+def test_a_taken_udp_port(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind((HOST, 0))
+        port = udp.getsockname()[1]
+        result = run([f"--listen=cafe=tcp:{port}:interface={HOST}", "--udp"], tmp_path)
+    assert_one_line(result, "cafe: cannot listen")
+
+
+def test_udp_beside_a_unix_socket(tmp_path: Path) -> None:
+    result = run([f"--listen=cafe=unix:{tmp_path / 'sock'}", "--udp"], tmp_path)
+    assert_one_line(result, "UDP")
+
+
+def test_a_taken_port_as_a_daemon(tmp_path: Path, taken: int) -> None:
+    result = run(
+        [f"--listen=cafe=tcp:{taken}:interface={HOST}"],
+        tmp_path,
+        ["--pidfile=pubsub.pid", "--logfile=pubsub.log"],
+    )
+    log = (tmp_path / "pubsub.log").read_text()
+    assert result.returncode != 0
+    assert not any(word in result.stdout + result.stderr + log for word in DEFECTS)
+    assert "cannot listen" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["pubsub.log"]
+
+
+def test_a_wrong_option_as_a_daemon(tmp_path: Path) -> None:
+    assert_one_line(run(["--nonsense"], tmp_path, ["--pidfile=pubsub.pid"]), "nonsense")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_pid_file_that_is_in_use_is_left_alone(tmp_path: Path, taken: int) -> None:
+    (tmp_path / "other.pid").write_text("1")
+    run([f"--listen=cafe=tcp:{taken}:interface={HOST}"], tmp_path, ["-n", "--pidfile=new.pid"])
+    assert [path.name for path in tmp_path.iterdir()] == ["other.pid"]

@@ -1,0 +1,199 @@
+"""Subscribers that do not read: the policies pause, drop and disconnect, and bounded memory.
+
+Messages are numbered, so that what is lost, doubled or out of order shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.broker import Broker, Start, listen
+from tests.integration.clients import DISCONNECT, MESSAGE, Cafe, Frame, publish, text
+from tests.integration.threads import background
+
+SIZE = 32 * 1024
+MIB = 1024 * 1024
+# More than socket buffers and the broker's own together can take.
+FLOOD = 96 * MIB // SIZE
+
+
+def numbered(first: int, count: int) -> Iterator[bytes]:
+    """PUBLISH frames of SIZE bytes that begin with their number."""
+    for number in range(first, first + count):
+        yield publish(1, struct.pack("<Q", number) + bytes(SIZE - 8))
+
+
+def numbers(frames: list[Frame]) -> list[int]:
+    """The numbers in MESSAGE frames."""
+    return [struct.unpack_from("<Q", text(f))[0] for f in frames]
+
+
+def read_numbers(client: Cafe, count: int) -> list[int]:
+    """Read so many MESSAGE frames, keeping the numbers alone."""
+    return [numbers([client.receive()])[0] for _ in range(count)]
+
+
+def flood(client: Cafe, first: int = 0) -> None:
+    """Send everything from number ``first`` on and wait until it has been handled."""
+    for each in numbered(first, FLOOD - first):
+        client.send(each)
+    assert client.sync() == []
+
+
+def send_until_blocked(client: Cafe) -> tuple[int, bytes]:
+    """Send numbered messages until the broker takes no more for two seconds.
+
+    Returns the number that was under way then, and the rest of its frame.
+    """
+    client.sock.settimeout(2)
+    for number, each in enumerate(numbered(0, FLOOD)):
+        view = memoryview(each)
+        while view:
+            try:
+                view = view[client.sock.send(view) :]
+            except TimeoutError:
+                client.sock.settimeout(60)
+                return number, bytes(view)
+    raise AssertionError("it was never blocked")
+
+
+def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
+    """A subscriber of channel 1 with a small window, that does not read until told to."""
+    return Cafe.subscriber(broker, b"\x01", client, receive_buffer=16 * 1024)
+
+
+def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
+    broker = start(*listen("cafe"))
+    with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        with background(read_numbers, quick, FLOOD) as all_of_quick:
+            held_at, rest = send_until_blocked(source)
+            # Another topic is not held, and the held publisher's neighbours are not either.
+            with Cafe.subscriber(broker, b"\x02") as aside, Cafe.publisher(broker) as neighbour:
+                neighbour.send(publish(2, b"passes"))
+                assert aside.receive_texts(1) == [b"passes"]
+            with background(source.send, rest, *numbered(held_at + 1, FLOOD - held_at - 1)):
+                assert read_numbers(slow, FLOOD) == list(range(FLOOD))
+        assert all_of_quick.result() == list(range(FLOOD))
+        assert source.sync() == slow.sync() == quick.sync() == []
+    broker.stop()
+    totals = broker.totals()
+    assert totals["dropped"] == 0
+    assert totals["delivered"] == 2 * FLOOD + 1
+
+
+def test_pause_ends_with_disconnection_of_the_slow_one_alone(start: Start) -> None:
+    broker = start(*listen("cafe"), "--slow-seconds=1", "--resume-window=0")
+    with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        with background(read_numbers, quick, FLOOD) as all_of_quick, background(flood, source):
+            broker.wait_line(
+                r"cafe client 'stuck@[\d.:]+' disconnected: slow consumer: behind for 1 s"
+            )
+        assert all_of_quick.result() == list(range(FLOOD))
+        assert quick.sync() == []
+        assert "dropped:" in broker.output
+        with contextlib.suppress(ConnectionResetError):
+            frames = slow.receive_rest()
+            assert numbers(frames) == list(range(len(frames)))
+    assert broker.output.count(" disconnected: ") == 1
+
+
+def test_drop_counts_what_it_drops(start: Start) -> None:
+    broker = start(*listen("cafe"), "--slow-consumer=drop", "--slow-bytes=256K")
+    with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        # One by one with the quick reader, so that it is never behind itself.
+        got = []
+        for each in numbered(0, FLOOD):
+            source.send(each)
+            got += read_numbers(quick, 1)
+        assert got == list(range(FLOOD))
+        broker.wait_line(r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': slow-consumer")
+        broker.signal()
+        frames = slow.receive_rest()
+        assert frames.pop().opcode == DISCONNECT
+        received = numbers(frames)
+        # What comes is in order and no message twice; what does not come has been counted.
+        assert received == sorted(set(received))
+    broker.stop()
+    totals = broker.totals()
+    assert totals["published"] == FLOOD
+    assert totals["dropped"] == FLOOD - len(received) > 0
+    assert totals["delivered"] == FLOOD + len(received)
+
+
+def test_disconnect_waits_for_nobody(start: Start) -> None:
+    broker = start(
+        *listen("cafe"), "--slow-consumer=disconnect", "--slow-bytes=512K", "--resume-window=0"
+    )
+    with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        got = []
+        for each in numbered(0, FLOOD):
+            source.send(each)
+            got += read_numbers(quick, 1)
+        assert got == list(range(FLOOD))
+        broker.wait_line(r"'stuck@[\d.:]+' disconnected: slow consumer: over 524288 bytes behind")
+        with pytest.raises(ConnectionResetError):
+            slow.receive_rest()
+    broker.stop()
+    assert broker.totals()["dropped"] > 0
+
+
+def test_disconnect_also_after_a_time(start: Start) -> None:
+    broker = start(*listen("cafe"), "--slow-consumer=disconnect", "--slow-seconds=1")
+    with stuck(broker), Cafe.publisher(broker) as source:
+        # Enough to fill the sockets, far from the limit in bytes.
+        source.send(*numbered(0, 12 * MIB // SIZE))
+        broker.wait_line(r"'stuck@[\d.:]+' disconnected: slow consumer: behind for 1 s")
+        assert source.sync() == []
+
+
+def test_a_client_that_does_not_read_its_answers_is_not_read_from(start: Start) -> None:
+    """Errors are owed one by one; they must not gather without bound."""
+    broker = start(*listen("cafe"), "--allow-publish=other")
+    before = broker.memory()
+    with Cafe(broker.port("cafe"), receive_buffer=4096) as client:
+        client.shake(bytes.fromhex("feca02020000000000"))
+        client.sock.settimeout(2)
+        bad = publish(1, b"") * 100_000
+        with pytest.raises(TimeoutError):
+            for _ in range(100):
+                client.sock.sendall(bad)
+        assert broker.memory() - before < 48 * MIB
+        with Cafe.subscriber(broker) as other:
+            other.sync()
+
+
+def test_memory_is_bounded_and_its_largest_holder_goes(start: Start) -> None:
+    bound = 32 * MIB
+    broker = start(
+        *listen("cafe"), "--history=0", f"--max-memory={bound}", "--memory-seconds=1",
+        "--slow-consumer=drop", "--slow-bytes=10G", "--resume-window=0",
+    )  # fmt: skip
+    before = broker.memory()
+    with stuck(broker), Cafe.publisher(broker) as source, background(flood, source):
+        broker.wait_line("at the memory bound: ")
+        broker.wait_line(r"'stuck@[\d.:]+' disconnected: memory bound")
+    with Cafe.subscriber(broker) as after, Cafe.publisher(broker) as source:
+        source.send(publish(1, b"goes on"))
+        assert after.receive_texts(1) == [b"goes on"]
+    assert broker.memory("VmHWM") - before < bound + 64 * MIB
+
+
+def test_memory_is_bounded_under_pause_with_many_stuck_readers(start: Start) -> None:
+    broker = start(
+        *listen("cafe"), "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
+        "--slow-seconds=2", "--resume-window=0",
+    )  # fmt: skip
+    before = broker.memory()
+    readers = [stuck(broker, b"stuck%d" % n) for n in range(40)]
+    with Cafe.publisher(broker) as source:
+        flood(source)
+    assert broker.memory("VmHWM") - before < 40 * MIB + 64 * MIB
+    for reader in readers:
+        reader.reset()
+    with Cafe.subscriber(broker) as after, Cafe.publisher(broker) as source:
+        source.send(publish(1, b"goes on"))
+        assert after.receive().opcode == MESSAGE

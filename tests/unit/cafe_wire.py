@@ -1,0 +1,109 @@
+"""cafe's bytes put together by hand, and a house whose clients speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pubsub.store.memory import MemoryStore
+from tests.unit.fakes import drawing
+from tests.unit.streams import Client, House
+
+PING = bytes.fromhex("fe ca 20 00 00 00 00")
+PONG = bytes.fromhex("fe ca 21 00 00 00 00")
+DISCONNECT = bytes.fromhex("fe ca 04 00 00 00 00")
+# 1,700,000,000,000 ms, which is where the fake clock starts.
+START_MS = bytes.fromhex("00 68 e5 cf 8b 01 00 00")
+GAP = 0.02
+"""Seconds that messages are held back after the acknowledgment."""
+
+
+def frame(opcode: int, payload: bytes = b"") -> bytes:
+    """A frame: magic, opcode, length, payload."""
+    return b"\xfe\xca" + bytes([opcode]) + len(payload).to_bytes(4, "little") + payload
+
+
+def hs_pub(channel: int, client_id: bytes = b"") -> bytes:
+    return frame(0x01, bytes([channel, len(client_id)]) + client_id)
+
+
+def hs_sub(channels: bytes = b"", client_id: bytes = b"") -> bytes:
+    return frame(0x02, bytes([len(channels)]) + channels + bytes([len(client_id)]) + client_id)
+
+
+def ack(session: int, status: int = 0) -> bytes:
+    return frame(0x03, bytes([status]) + session.to_bytes(8, "little"))
+
+
+def publish(channel: int, *payloads: bytes) -> bytes:
+    return b"".join(frame(0x10, bytes([channel]) + payload) for payload in payloads)
+
+
+def subscribe(channel: int) -> bytes:
+    return frame(0x11, bytes([channel]))
+
+
+def unsubscribe(channel: int) -> bytes:
+    return frame(0x12, bytes([channel]))
+
+
+def message(channel: int, *payloads: bytes, at: bytes = START_MS) -> bytes:
+    return b"".join(frame(0x13, bytes([channel]) + at + payload) for payload in payloads)
+
+
+def error(code: int) -> bytes:
+    return frame(0xFF, bytes([code]))
+
+
+def resume(name: bytes, session: int) -> bytes:
+    """The ClientID that resumes a session."""
+    return name + b";resume=%016x" % session
+
+
+def frames(data: bytes) -> list[tuple[int, bytes]]:
+    """The opcode and payload of every frame in ``data``, which must hold whole frames."""
+    found = []
+    while data:
+        assert data[:2] == b"\xfe\xca"
+        end = 7 + int.from_bytes(data[3:7], "little")
+        assert len(data) >= end
+        found.append((data[2], data[7:end]))
+        data = data[end:]
+    return found
+
+
+def payloads(data: bytes) -> list[bytes]:
+    """The messages in ``data``; anything but MESSAGE frames fails."""
+    assert all(opcode == 0x13 for opcode, _ in frames(data))
+    return [payload[9:] for _, payload in frames(data)]
+
+
+class Cafe(House):
+    """A house with one cafe listener; its sessions have the ids 1, 2, 3 and so on."""
+
+    def __init__(
+        self,
+        top: Mapping[str, object] | None = None,
+        also: Mapping[str, Mapping[str, object]] | None = None,
+        store: MemoryStore | None = None,
+        **settings: object,
+    ) -> None:
+        own = {name.replace("_", "-"): value for name, value in settings.items()}
+        draw = drawing(0, *range(1, 1000))
+        super().__init__({"cafe": own, **(also or {})}, draw=draw, store=store, top=top)
+
+    def publisher(self, channel: int = 1, name: bytes = b"alice") -> Client:
+        """A publisher that has been acknowledged."""
+        client = self.connect("cafe")
+        client.send(hs_pub(channel, name))
+        (opcode, payload), *rest = frames(client.take())
+        assert (opcode, payload[0], rest) == (0x03, 0, [])
+        return client
+
+    def subscriber(self, channels: bytes = b"\x01", name: bytes = b"bob") -> Client:
+        """A subscriber that has been acknowledged, and whose messages are not held any more."""
+        client = self.connect("cafe")
+        client.send(hs_sub(channels, name))
+        (opcode, payload), *rest = frames(client.take())
+        assert (opcode, payload[0], rest) == (0x03, 0, [])
+        self.clock.advance(GAP)
+        return client

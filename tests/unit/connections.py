@@ -1,0 +1,83 @@
+"""A small protocol on top of ``Connection``, its listener and its clients."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import ITCPTransport, ITransport
+
+from pubsub.broker.service import BrokerLimits
+from pubsub.errors import Refused
+from pubsub.wire.connection import Connection
+from tests.unit.fakes import clock_at, make_broker, make_listener
+from tests.unit.streams import Client, Stream
+
+
+class Frames(Connection):
+    """Frames of one byte of length and as many bytes; each is recorded, ``!`` stops parsing."""
+
+    def connectionMade(self) -> None:
+        self.frames: list[bytes] = []
+        self.calls = 0
+        self.ends = 0
+        super().connectionMade()
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        self.calls += 1
+        at = 0
+        while at < len(data) and not self.closing:
+            need = 1 + data[at]
+            if len(data) - at < need:
+                return at, need
+            self.frames.append(data[at + 1 : at + need])
+            at += need
+            if self.frames[-1] == b"!":
+                break
+        return at, 1
+
+    def refusal(self, error: Refused) -> bytes:
+        return f"no: {error.reason}".encode()
+
+    def goodbye(self) -> bytes:
+        return b"bye"
+
+    def ended(self) -> None:
+        self.ends += 1
+        if self.outbox is not None:
+            self.outbox.shut("disconnected")
+
+
+class Lines(Frames):
+    """Lines; also handed over when more than a thousand bytes came without an end."""
+
+    delimiter = b"\n"
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        self.calls += 1
+        *lines, rest = data.split(b"\n")
+        self.frames += lines
+        return len(data) - len(rest), 1001
+
+
+def frame(payload: bytes) -> bytes:
+    return bytes([len(payload)]) + payload
+
+
+class Setup:
+    """A listener for a connection class, and clients of it."""
+
+    def __init__(
+        self, kind: type[Frames] = Frames, limits: BrokerLimits | None = None, **settings: object
+    ) -> None:
+        self.clock = clock_at()
+        self.broker = make_broker(self.clock, limits)
+        self.listener = make_listener(self.broker, **settings)
+        self._kind = kind
+
+    def connect(
+        self,
+        peer: object = None,
+        provides: tuple[type[ITransport], ...] = (ITCPTransport,),
+    ) -> tuple[Client, Frames]:
+        address = peer or IPv4Address("TCP", "192.0.2.7", 4711)
+        connection = self._kind(self.listener)
+        return Client(connection, Stream(self.clock, address, provides), self.clock), connection

@@ -1,0 +1,91 @@
+"""nsd's lines, and a house whose clients speak it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pubsub.store.memory import MemoryStore
+from tests.unit.streams import Client, House
+
+SUCCESS = b'{"_class":"SuccessResponse"}\n'
+NOTHING = b'{"_class":"MessageListResponse","messages":[]}\n'
+
+
+def open_(identity: str) -> bytes:
+    return b'{"_class":"OpenRequest","identity":"%b"}\n' % identity.encode()
+
+
+def subscribe(identity: str, channel: str) -> bytes:
+    line = '{{"_class":"SubscribeRequest","identity":"{}","channel":"{}"}}\n'
+    return line.format(identity, channel).encode()
+
+
+def unsubscribe(identity: str, channel: str) -> bytes:
+    return subscribe(identity, channel).replace(b"Subscribe", b"Unsubscribe")
+
+
+def get(identity: str, after: int = 0) -> bytes:
+    return b'{"_class":"GetRequest","identity":"%b","after":%d}\n' % (identity.encode(), after)
+
+
+def publish(identity: str, body: str, **extra: object) -> bytes:
+    message = {"_class": "Message", "from": identity, "when": 0, "body": body, **extra}
+    request = {"_class": "PublishRequest", "identity": identity, "message": message}
+    return json.dumps(request).encode() + b"\n"
+
+
+def error(text: str) -> bytes:
+    return b'{"_class":"ErrorResponse","error":%b}\n' % json.dumps(text).encode()
+
+
+def bodies(line: bytes) -> list[str]:
+    """The bodies of a MessageListResponse, which must be one line and no more."""
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    response = json.loads(line)
+    assert response["_class"] == "MessageListResponse"
+    return [message["body"] for message in response["messages"]]
+
+
+class Nsd(House):
+    """A house with one nsd listener."""
+
+    def __init__(
+        self,
+        top: Mapping[str, object] | None = None,
+        also: Mapping[str, Mapping[str, object]] | None = None,
+        store: MemoryStore | None = None,
+        **settings: object,
+    ) -> None:
+        own = {name.replace("_", "-"): value for name, value in settings.items()}
+        super().__init__({"nsd": own, **(also or {})}, store=store, top=top)
+
+    def ask(self, *lines: bytes) -> list[Any]:
+        """The responses to ``lines``, sent over a connection of their own."""
+        client = self.connect("nsd")
+        client.send(b"".join(lines))
+        self.pump()
+        responses = client.take().splitlines()
+        client.stream.lose(clean=True)
+        assert len(responses) == len(lines)
+        return [json.loads(response) for response in responses]
+
+    def write_history(self, count: int, size: int, identity: str = "ada") -> list[str]:
+        """Open and publish ``count`` bodies of about ``size`` characters; returns them."""
+        texts = [f"{number:05}" + "." * size for number in range(count)]
+        client = self.connect("nsd")
+        client.send(open_(identity))
+        for text in texts:
+            client.send(publish(identity, text))
+        assert client.take() == SUCCESS * (count + 1)
+        client.stream.lose(clean=True)
+        return texts
+
+
+def slow_client(house: Nsd) -> Client:
+    """A client that does not read until it is told to."""
+    client = house.connect("nsd")
+    client.stream.stop_reading()
+    return client

@@ -1,0 +1,255 @@
+"""Clients in memory: a TCP transport that behaves like one, and a broker to connect them to.
+
+``Stream`` is the broker's end of a connection. What it is given arrives at once while the client
+reads; while it does not, 64 KiB pause the producer, as in Twisted, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
+from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import Interface, directlyProvides, provider
+
+from pubsub.broker.listener import Listener
+from pubsub.broker.service import BrokerLimits
+from pubsub.config import CommandLine, merge
+from pubsub.plugin import installed_protocols
+from pubsub.store.memory import MemoryStore
+from pubsub.wire.connection import Connection
+from tests.unit.fakes import clock_at, drawing, make_broker
+
+ROOM = 65_536
+"""Bytes a transport buffers before it pauses its producer."""
+
+
+def logged(case: SynchronousTestCase) -> list[str]:
+    """The lines that are logged from now on, until ``case`` ends."""
+    lines: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    case.addCleanup(globalLogPublisher.removeObserver, observe)
+    return lines
+
+
+class Stream:
+    """The transport of one connection; ``provides`` says what it is, TCP by default."""
+
+    def __init__(
+        self, clock: Clock, peer: object, provides: tuple[type[Interface], ...] = (ITCPTransport,)
+    ) -> None:
+        directlyProvides(self, *provides)
+        self.protocol: Connection
+        self.producer: Any = None
+        self.received = bytearray()
+        self.writes: list[bytes] = []
+        self.buffered = bytearray()
+        self.reading = True
+        self.paused = False
+        self.half_closed = self.aborted = self.losing = self.lost = False
+        self._clock = clock
+        self._peer = peer
+        self._producer_paused = False
+        self._unread: list[bytes] = []
+
+    # What the broker does
+
+    def getPeer(self) -> object:
+        return self._peer
+
+    def registerProducer(self, producer: object, streaming: bool) -> None:
+        assert self.producer is None
+        assert streaming
+        self.producer = producer
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def write(self, data: bytes) -> None:
+        assert isinstance(data, bytes)
+        if self.lost or self.half_closed or self.aborted:
+            return
+        self.writes.append(data)
+        if self.reading:
+            self.received += data
+            return
+        self.buffered += data
+        if self.producer is not None and len(self.buffered) > ROOM:
+            self._producer_paused = True
+            self.producer.pauseProducing()
+
+    def pauseProducing(self) -> None:
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        self.paused = False
+        if self._unread:
+            self._clock.callLater(0, self._read)
+
+    def loseWriteConnection(self) -> None:
+        self.half_closed = True
+
+    def loseConnection(self) -> None:
+        self.losing = True
+        self._clock.callLater(0, self._sent)
+
+    def abortConnection(self) -> None:
+        if not self.lost and not self.aborted:
+            self.aborted = True
+            self.buffered.clear()
+            self._clock.callLater(0, self._lose, ConnectionAborted())
+
+    # What the client does
+
+    @property
+    def closed(self) -> bool:
+        """Does the client see the end of the stream?"""
+        ending = self.half_closed or self.losing
+        return self.aborted or self.lost or (ending and not self.buffered)
+
+    def stop_reading(self) -> None:
+        """From now on what is written stays in the transport."""
+        self.reading = False
+
+    def read(self, on: bool = True) -> None:
+        """Take all that is buffered, and go on reading if ``on``."""
+        self.reading = on
+        self.received += self.buffered
+        self.buffered.clear()
+        self._sent()
+
+    def feed(self, data: bytes) -> None:
+        """Bytes arrive; they wait while the broker does not read."""
+        if self.paused or self._unread:
+            self._unread.append(data)
+        elif not self.lost and not self.aborted:
+            self.protocol.dataReceived(data)
+
+    def lose(self, clean: bool = False) -> None:
+        """The connection is gone, whoever ended it."""
+        self._lose(ConnectionDone() if clean else ConnectionLost())
+
+    def _lose(self, reason: Exception) -> None:
+        if not self.lost:
+            self.lost = True
+            self.protocol.connectionLost(Failure(reason))
+
+    def _read(self) -> None:
+        while self._unread and not self.paused and not self.lost:
+            self.protocol.dataReceived(self._unread.pop(0))
+
+    def _sent(self) -> None:
+        if self.buffered:
+            return
+        if self.producer is not None and self._producer_paused:
+            self._producer_paused = False
+            self.producer.resumeProducing()
+        elif self.losing:
+            self._lose(ConnectionDone())
+
+
+class Client:
+    """A client connected through a ``Stream``."""
+
+    def __init__(self, protocol: Connection, stream: Stream, clock: Clock) -> None:
+        self.protocol = protocol
+        self.stream = stream
+        self._clock = clock
+        stream.protocol = protocol
+        protocol.makeConnection(stream)  # type: ignore[no-untyped-call]
+
+    def send(self, data: bytes) -> None:
+        """Send ``data`` in one read, and let the turn end."""
+        self.stream.feed(data)
+        self._clock.advance(0)
+
+    def take(self) -> bytes:
+        """What came since the last time."""
+        data = bytes(self.stream.received)
+        self.stream.received.clear()
+        return data
+
+    @property
+    def closed(self) -> bool:
+        """Has the broker ended the connection, as far as the client can see?"""
+        return self.stream.closed
+
+
+class House:
+    """A broker with one listener of each protocol in ``listen``, all in memory.
+
+    ``listen`` maps protocols to their listeners' settings, ``top`` has those of the whole broker;
+    both are written as in the configuration file.
+    """
+
+    def __init__(
+        self,
+        listen: Mapping[str, Mapping[str, object]],
+        *,
+        draw: Callable[[int], int] | None = None,
+        store: MemoryStore | None = None,
+        clock: Clock | None = None,
+        top: Mapping[str, object] | None = None,
+    ) -> None:
+        document = {
+            **(top or {}),
+            "listen": [{"protocol": name, **settings} for name, settings in listen.items()],
+        }
+        protocols = {name: p for name, p in installed_protocols().items() if name in listen}
+        self.config = merge(protocols, CommandLine(), document)
+        whole = self.config.broker
+        self.clock = clock_at() if clock is None else clock
+        self.store = MemoryStore(*whole["history"]) if store is None else store
+        limits = BrokerLimits(
+            max_memory=whole["max-memory"],
+            memory_seconds=whole["memory-seconds"],
+            max_topics=whole["max-topics"],
+            max_sessions=whole["max-sessions"],
+            resume_window=whole["resume-window"],
+            stop_seconds=whole["stop-timeout"],
+        )
+        self.broker = make_broker(self.clock, limits, self.store, draw or drawing())
+        self.listeners: dict[str, Listener] = {}
+        self.factories: dict[str, Any] = {}
+        for config in self.config.listeners:
+            name = config.protocol.name
+            listener = Listener(self.broker, name, config.settings)
+            self.listeners[name] = listener
+            self.factories[name] = config.protocol.make_factory(listener)
+        self._ports = iter(range(40_000, 60_000))
+
+    def connect(self, protocol: str, host: str = "192.0.2.1") -> Client:
+        """A new client of ``protocol`` from its own port."""
+        address = IPv4Address("TCP", host, next(self._ports))
+        connection = self.factories[protocol].buildProtocol(address)
+        return Client(connection, Stream(self.clock, address), self.clock)
+
+    def start(self) -> None:
+        """Start the housekeeping, once a second."""
+        self.broker.startService()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, in steps of no more than half a second."""
+        while seconds > 0:
+            self.clock.advance(min(seconds, 0.5))
+            seconds -= 0.5
+
+    def turn(self) -> None:
+        """The reactor's turn ends."""
+        self.clock.advance(0)
+
+    def pump(self, turns: int = 50) -> None:
+        """Turn after turn ends."""
+        for _ in range(turns):
+            self.clock.advance(0)

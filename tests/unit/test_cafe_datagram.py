@@ -1,0 +1,311 @@
+"""cafe over UDP: every rule of cafe §7."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp, joined
+from tests.unit.cafe_wire import (
+    DISCONNECT,
+    GAP,
+    PING,
+    PONG,
+    Cafe,
+    ack,
+    error,
+    frame,
+    frames,
+    hs_pub,
+    hs_sub,
+    message,
+    payloads,
+    publish,
+    resume,
+    subscribe,
+    unsubscribe,
+)
+
+
+class OptionTests(SynchronousTestCase):
+    """UDP is off unless asked for"""
+
+    def test_it_is_off_by_default(self) -> None:
+        assert Cafe().factories["cafe"].datagram_protocol() is None
+        assert Cafe(udp="on").factories["cafe"].datagram_protocol() is not None
+
+    def test_one_protocol_serves_all_peers_as_one_client_of_the_broker(self) -> None:
+        udp = joined()
+        assert udp.broker.clients == {udp.protocol}
+        assert udp.broker.counters.connections == 2
+
+
+class DatagramTests(SynchronousTestCase):
+    """cafe §7.1: frames in datagrams"""
+
+    def test_a_datagram_may_hold_several_frames(self) -> None:
+        udp = joined()
+        assert udp.send(ALICE, publish(1, b"a", b"b") + PING + publish(1, b"c")) == [PONG]
+        (datagram,) = udp.take(BOB)
+        assert payloads(datagram) == [b"a", b"b", b"c"]
+
+    def test_one_that_ends_inside_a_frame_is_malformed_but_whole_frames_count(self) -> None:
+        for cut in (b"\xfe", PING[:6], publish(1, b"cut")[:-1], frame(0x77, b"xy")[:-1]):
+            udp = joined()
+            assert udp.send(ALICE, publish(1, b"counts") + cut) == [error(0x07)]
+            assert [payloads(data) for data in udp.take(BOB)] == [[b"counts"]]
+            assert udp.send(ALICE, PING) == [error(0x01)]
+            assert udp.broker.counters.refusals[("cafe", "truncated-datagram")] == 1
+
+    def test_parts_of_a_frame_are_not_joined_across_datagrams(self) -> None:
+        udp = joined()
+        udp.send(ALICE, PING[:4])
+        assert udp.send(ALICE, PING[4:]) == [error(0x07)]
+
+    def test_frames_share_datagrams_of_1400_bytes(self) -> None:
+        udp = joined()
+        udp.send(ALICE, publish(1, *[b"x" * 84] * 29))
+        assert [len(data) for data in udp.take(BOB)] == [1400, 1400, 100]
+
+    def test_one_byte_more_goes_into_the_next(self) -> None:
+        udp = joined()
+        udp.send(ALICE, publish(1, b"x" * 600, b"y" * 769, b"z"))
+        assert [len(data) for data in udp.take(BOB)] == [616, 785 + 17]
+
+    def test_a_larger_frame_travels_alone(self) -> None:
+        udp = joined()
+        udp.send(ALICE, publish(1, b"a", b"x" * 2000, b"b", b"c"))
+        sizes = [[len(p) for p in payloads(data)] for data in udp.take(BOB)]
+        assert sizes == [[1], [2000], [1, 1]]
+
+    def test_the_acknowledgment_travels_alone_and_messages_wait(self) -> None:
+        udp = Udp()
+        udp.join(ALICE, hs_pub(1))
+        assert udp.send(BOB, hs_sub(b"\x01") + PING) == [ack(2), PONG]
+        udp.send(ALICE, publish(1, b"hi"))
+        udp.clock.advance(0.019)
+        assert udp.take(BOB) == []
+        udp.clock.advance(0.002)
+        assert [payloads(data) for data in udp.take(BOB)] == [[b"hi"]]
+
+    def test_the_longest_message_for_udp_has_65491_bytes(self) -> None:
+        udp = joined()
+        stream = udp.subscriber(name=b"carol")
+        sizes = (65_491, 65_492)
+        alice = udp.publisher()
+        for size in sizes:
+            alice.send(publish(1, b"x" * size))
+        assert [len(data) for data in udp.take(BOB)] == [65_507]
+        assert [len(p) for p in payloads(stream.take())] == list(sizes)
+        assert udp.broker.counters.drops == {("bob@192.0.2.2:4002", "cafe/1", "too-large"): 1}
+
+    def test_an_empty_datagram_is_ignored(self) -> None:
+        udp = joined()
+        assert udp.send(ALICE, b"") == udp.send(CAROL, b"") == []
+        assert udp.send(ALICE, PING) == [PONG]
+        assert udp.broker.counters.refused == 0
+
+    def test_what_cannot_be_sent_is_counted(self) -> None:
+        udp = joined()
+        udp.port.broken = BlockingIOError()
+        udp.send(ALICE, publish(1, b"lost"))
+        assert udp.broker.counters.drops == {("bob@192.0.2.2:4002", "*", "unsendable"): 1}
+        udp.port.broken = None
+        assert udp.send(BOB, PING) == [PONG]
+
+    @given(st.binary(max_size=60), st.booleans())
+    def test_any_datagram_is_answered_or_ignored(self, data: bytes, known: bool) -> None:
+        udp = joined()
+        udp.send(ALICE if known else CAROL, data)
+        assert udp.send(BOB, PING)[-1] == PONG
+
+
+class SessionTests(SynchronousTestCase):
+    """cafe §7.2: the peer's address is its connection"""
+
+    def test_the_first_frame_of_an_unknown_peer_must_be_a_handshake(self) -> None:
+        udp = Udp()
+        for first in (PING, PONG, DISCONNECT, publish(1, b"x"), subscribe(1), frame(0x77)):
+            assert udp.send(CAROL, first + hs_pub(1)) == [error(0x01)]
+        assert udp.broker.counters.connections == 0
+        assert udp.broker.counters.refusals == {("cafe", "no-handshake"): 6}
+
+    def test_faults_of_the_header_have_their_own_codes(self) -> None:
+        udp = Udp()
+        faults = {
+            b"\xca\xfe\x20\0\0\0\0": 0x05,
+            b"GET / HTTP/1.1\r\n": 0x07,
+            b"\xfe\xca\x01\x01\0\x10\0": 0x03,
+            b"\xfe": 0x07,
+            hs_pub(1)[:-1]: 0x07,
+            PING[:-1]: 0x07,
+        }
+        for data, code in faults.items():
+            assert udp.send(CAROL, data) == [error(code)]
+        assert len(udp.protocol._peers) == 0
+
+    def test_a_failed_handshake_leaves_no_session_and_ends_the_datagram(self) -> None:
+        udp = Udp(channels="1", allow_subscribe="x")
+        for handshake, code in ((hs_pub(2), 2), (hs_sub(b"\x01"), 8), (frame(0x01), 1)):
+            assert udp.send(CAROL, handshake + hs_pub(1)) == [ack(0, status=code)]
+            assert udp.broker.counters.connections == 0
+        assert udp.send(CAROL, hs_pub(1)) == [ack(1)]
+
+    def test_a_fault_that_closes_ends_the_session_and_the_datagram(self) -> None:
+        faults = {
+            hs_pub(1): 0x01,
+            frame(0x20, b"x"): 0x07,
+            b"\xca\xfe\x20\0\0\0\0": 0x05,
+            b"GET / HTTP/1.1\r\n": 0x07,
+            b"\xfe\xca\x10\x01\0\x10\0": 0x03,
+        }
+        for fault, code in faults.items():
+            udp = joined()
+            assert udp.send(ALICE, fault + publish(1, b"ignored")) == [error(code)]
+            assert udp.take(BOB) == []
+            assert udp.broker.counters.connections == 1
+            assert len(udp.broker.sessions) == 1
+            assert udp.send(ALICE, hs_pub(1)) == [ack(3)]
+
+    def test_faults_that_do_not_close_do_not_end_the_session(self) -> None:
+        udp = joined(rate_messages=1)
+        assert udp.send(ALICE, subscribe(1) + frame(0x77) + PING) == [
+            error(0x08),
+            error(0x06),
+            PONG,
+        ]
+        assert udp.send(ALICE, publish(1, b"a", b"b", b"c")) == [error(0x04) * 2]
+        assert udp.send(BOB, publish(1, b"x"))[-1] == error(0x08)
+
+    def test_subscriptions_change_as_on_tcp(self) -> None:
+        udp = joined()
+        udp.send(BOB, subscribe(2) + unsubscribe(1))
+        udp.send(ALICE, publish(1, b"no") + publish(2, b"yes"))
+        (datagram,) = udp.take(BOB)
+        assert frames(datagram)[0][1][9:] == b"yes"
+
+    def test_disconnect_ends_the_session_without_an_answer(self) -> None:
+        udp = joined()
+        assert udp.send(BOB, DISCONNECT + PING) == []
+        udp.send(ALICE, publish(1, b"hi"))
+        assert udp.take(BOB) == []
+        assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
+
+    def test_after_5_minutes_without_a_datagram_it_ends_silently(self) -> None:
+        udp = joined()
+        udp.start()
+        udp.advance(200)
+        udp.send(ALICE, publish(1, b"hi"))
+        udp.take(BOB)
+        udp.advance(110)
+        assert udp.take(BOB) == []
+        assert udp.broker.counters.connections == 1
+        assert udp.send(ALICE, PING) == [PONG]
+        assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
+
+    def test_the_idle_timeout_says_goodbye_and_may_come_first(self) -> None:
+        udp = joined(idle_timeout=20)
+        udp.start()
+        udp.advance(25)
+        assert udp.take(ALICE) == udp.take(BOB) == [DISCONNECT]
+        assert udp.broker.counters.refusals == {("cafe", "idle"): 2}
+
+    def test_a_session_moves_to_another_address_while_it_lives(self) -> None:
+        udp = joined()
+        assert udp.send(CAROL, hs_sub(b"\x02", resume(b"bob", 2))) == [ack(2)]
+        udp.clock.advance(GAP)
+        udp.send(ALICE, publish(1, b"one") + publish(2, b"two"))
+        assert udp.take(BOB) == []
+        found = [payload for data in udp.take(CAROL) for _, payload in frames(data)]
+        assert sorted(payload[9:] for payload in found) == [b"one", b"two"]
+        assert udp.send(BOB, PING) == [error(0x01)]
+        assert udp.broker.counters.connections == 2
+
+    def test_an_address_can_resume_its_own_session_only_anew(self) -> None:
+        udp = joined()
+        assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [error(0x01)]
+
+    def test_a_broken_stream_session_goes_on_over_udp_within_its_limits(self) -> None:
+        udp = Udp()
+        bob, alice = udp.subscriber(), udp.publisher()
+        bob.stream.lose()
+        alice.send(publish(1, b"x" * 65_492, b"fits"))
+        assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 1))) == [ack(1)]
+        udp.clock.advance(GAP)
+        assert [payloads(data) for data in udp.take(CAROL)] == [[b"fits"]]
+
+    def test_two_ports_of_a_host_are_two_peers(self) -> None:
+        udp = joined()
+        assert udp.send(CAROL, hs_sub(b"\x01", b"bob")) == [ack(3)]
+        udp.clock.advance(GAP)
+        udp.send(ALICE, publish(1, b"hi"))
+        assert len(udp.take(BOB)) == len(udp.take(CAROL)) == 1
+
+
+class LimitTests(SynchronousTestCase):
+    """Quotas, backpressure, the end"""
+
+    def test_a_peer_over_quota_is_told(self) -> None:
+        udp = joined(max_connections=2)
+        assert udp.send(CAROL, hs_sub(b"\x01")) == [error(0x04)]
+        udp.send(ALICE, DISCONNECT)
+        assert udp.send(CAROL, hs_sub(b"\x01")) == [ack(3)]
+
+    def test_the_quota_of_an_address_covers_udp_and_tcp(self) -> None:
+        udp = joined(max_connections_per_address=1)
+        assert udp.send(CAROL, hs_sub(b"\x01")) == [error(0x04)]
+        assert udp.connect("cafe", BOB[0]).take() == error(0x04)
+        assert udp.broker.counters.refusals == {("cafe", "limit-reached"): 2}
+
+    def test_where_a_stream_would_wait_a_datagram_is_refused(self) -> None:
+        udp = joined()
+        slow, fast = udp.subscriber(), udp.publisher()
+        slow.stream.stop_reading()
+        for _ in range(20):
+            fast.send(publish(1, b"." * 65_600))
+        assert fast.stream.paused
+        assert udp.send(ALICE, publish(1, b"a", b"b")) == [error(0x04) * 2]
+        assert udp.send(ALICE, publish(2, b"a")) == []
+        slow.stream.read()
+        assert udp.send(ALICE, publish(1, b"a")) == []
+
+    def test_a_stopping_broker_says_goodbye_and_closes_the_port(self) -> None:
+        udp = joined()
+        udp.start()
+        udp.protocol.datagramReceived(publish(1, b"last"), ALICE)
+        stopped = udp.broker.stopService()
+        self.successResultOf(stopped)
+        assert udp.port.stopped
+        assert udp.take(ALICE) == [DISCONNECT]
+        assert udp.take(BOB) == [message(1, b"last", at=MOMENT), DISCONNECT]
+        assert not udp.broker.clients
+        assert udp.listeners["cafe"].quota.open == 0
+
+    def test_messages_held_in_the_gap_go_out_before_the_goodbye(self) -> None:
+        udp = Udp()
+        udp.join(ALICE, hs_pub(1))
+        udp.send(BOB, hs_sub(b"\x01"))
+        udp.send(ALICE, publish(1, b"held"))
+        udp.broker.stopService()
+        held, goodbye = udp.take(BOB)
+        assert (payloads(held), goodbye) == ([b"held"], DISCONNECT)
+
+    def test_memory_is_given_back(self) -> None:
+        udp = Udp()
+        start = udp.broker.memory.used
+        ports: Callable[[], int] = count(5000).__next__
+        for _ in range(50):
+            udp.send(("192.0.2.9", ports()), hs_sub(bytes(range(256))[:255], b"x"))
+        assert udp.broker.memory.used > start
+        udp.start()
+        udp.advance(302)
+        assert udp.broker.memory.used == start
+        assert not udp.protocol._peers
+
+
+# Two gaps after the start.
+MOMENT = (1_700_000_000_040).to_bytes(8, "little")

@@ -1,0 +1,348 @@
+"""cafe at its limits: quotas, rates, memory, slow subscribers, silence, the end of the broker."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.sessions import SESSION_BYTES
+from pubsub.broker.topics import TOPIC_BYTES
+from tests.unit.cafe_wire import (
+    DISCONNECT,
+    GAP,
+    PING,
+    PONG,
+    Cafe,
+    ack,
+    error,
+    frame,
+    frames,
+    hs_pub,
+    hs_sub,
+    message,
+    payloads,
+    publish,
+    subscribe,
+)
+
+
+class QuotaTests(SynchronousTestCase):
+    """cafe §5.5"""
+
+    def test_a_handshake_over_the_session_limit_fails_with_04(self) -> None:
+        cafe = Cafe(top={"max-sessions": 2})
+        cafe.publisher()
+        cafe.subscriber()
+        third = cafe.connect("cafe")
+        third.send(hs_sub(b"\x01") + PING)
+        assert third.take() == bytes.fromhex("fe ca 03 09 00 00 00 04 00 00 00 00 00 00 00 00")
+        assert third.closed
+
+    def test_a_session_that_waits_to_be_resumed_makes_room(self) -> None:
+        cafe = Cafe(top={"max-sessions": 2})
+        alice = cafe.publisher()
+        cafe.subscriber()
+        alice.stream.lose()
+        third = cafe.connect("cafe")
+        third.send(hs_pub(1))
+        assert third.take() == ack(3)
+
+    def test_connections_of_an_address_over_quota_are_told_at_accept(self) -> None:
+        cafe = Cafe(max_connections_per_address=1)
+        cafe.connect("cafe", "192.0.2.1")
+        second = cafe.connect("cafe", "192.0.2.1")
+        assert second.take() == error(0x04)
+        assert second.closed
+        second.send(PING)
+        assert second.take() == b""
+        assert cafe.connect("cafe", "192.0.2.2").take() == b""
+
+    def test_memory_at_its_bound_refuses_connections_and_sessions(self) -> None:
+        one = CONNECTION_BYTES + SESSION_BYTES
+        top = {"history": 0, "max-memory": TOPIC_BYTES + one + CONNECTION_BYTES}
+        cafe = Cafe(top, channels="1")
+        cafe.publisher()
+        second = cafe.connect("cafe")
+        second.send(hs_sub(b"\x01"))
+        assert second.take() == ack(0, status=4)
+        second.stream.lose()
+        cafe.connect("cafe")
+        assert cafe.connect("cafe").take() == error(0x04)
+
+
+class RateTests(SynchronousTestCase):
+    """Each PUBLISH over the rate gets its own ERROR 0x04 (cafe §5.1)"""
+
+    def test_messages_of_a_batch_are_refused_one_by_one(self) -> None:
+        cafe = Cafe(rate_messages=2)
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        alice.send(publish(1, *[b"%d" % n for n in range(5)]) + PING)
+        assert alice.take() == error(0x04) * 3 + PONG
+        cafe.clock.advance(1)
+        alice.send(publish(1, b"5", b"6", b"7"))
+        assert alice.take() == error(0x04)
+        assert payloads(bob.take()) == [b"0", b"1", b"5", b"6"]
+        assert cafe.broker.counters.published == 4
+        assert cafe.broker.counters.refusals == {("cafe", "rate-limited"): 4}
+
+    def test_bytes_are_limited_too(self) -> None:
+        cafe = Cafe(rate_bytes=100)
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        alice.send(publish(1, b"a" * 60, b"b" * 60, b"c", b"d"))
+        assert alice.take() == error(0x04) * 2
+        assert [p[:1] for p in payloads(bob.take())] == [b"a", b"b"]
+
+    def test_the_connections_of_a_listener_share_its_rate(self) -> None:
+        cafe = Cafe(listener_rate_messages=3)
+        alice, carol = cafe.publisher(), cafe.publisher()
+        alice.send(publish(1, b"a", b"b"))
+        carol.send(publish(1, b"c", b"d"))
+        alice.send(publish(1, b"e"))
+        assert (alice.take(), carol.take()) == (error(0x04), error(0x04))
+
+    def test_permission_and_channel_come_before_the_rate(self) -> None:
+        cafe = Cafe(rate_messages=1, channels="1-2", allow_publish="cafe/1")
+        alice = cafe.publisher()
+        long = frame(0x10, b"\x02" + b"x" * 1_048_568)
+        alice.send(publish(1, b"x", b"x") + publish(2, b"x", b"x") + publish(3, b"x") + long)
+        answers = [payload[0] for _, payload in frames(alice.take())]
+        assert answers == [0x04, 0x08, 0x08, 0x02, 0x03]
+
+
+class BackpressureTests(SynchronousTestCase):
+    """cafe §5.3: subscribers that do not read"""
+
+    def test_a_publisher_waits_for_a_slow_subscriber_and_goes_on(self) -> None:
+        cafe = Cafe()
+        alice, other, bob = cafe.publisher(), cafe.publisher(2), cafe.subscriber()
+        bob.stream.stop_reading()
+        sent = [b"%02d" % n + b"." * 65_000 for n in range(40)]
+        for payload in sent:
+            alice.send(publish(1, payload))
+            other.send(publish(2, b"nobody listens"))
+        assert bool(alice.stream.paused)
+        assert not other.stream.paused
+        assert 1_000_000 < cafe.broker.memory.used < 1_500_000 + 300 * TOPIC_BYTES
+        before = cafe.broker.counters.published
+        cafe.pump()
+        assert cafe.broker.counters.published == before
+        bob.stream.read()
+        cafe.pump()
+        assert not alice.stream.paused
+        assert payloads(bob.take()) == sent
+        assert not cafe.broker.memory.holders
+        assert cafe.broker.counters.dropped == 0
+
+    def test_one_that_reads_gets_everything_meanwhile(self) -> None:
+        cafe = Cafe()
+        alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for n in range(40):
+            alice.send(publish(1, b"%02d" % n + b"." * 65_000))
+        assert len(payloads(carol.take())) == cafe.broker.counters.published > 10
+
+    def test_after_30_seconds_the_slow_one_is_disconnected(self) -> None:
+        cafe = Cafe()
+        cafe.start()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for n in range(30):
+            alice.send(publish(1, b"%02d" % n + b"." * 65_000))
+        assert bool(alice.stream.paused)
+        cafe.advance(29)
+        assert not bob.closed
+        cafe.advance(3)
+        assert bob.stream.aborted
+        assert not alice.stream.paused
+        assert cafe.broker.counters.published == 30
+
+    def test_over_its_bytes_it_is_disconnected_at_once(self) -> None:
+        cafe = Cafe(slow_consumer="disconnect", slow_bytes="200K")
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for _ in range(3):
+            alice.send(publish(1, b"." * 65_600))
+        assert not bob.closed
+        alice.send(publish(1, b"." * 65_600))
+        assert bob.stream.aborted
+        assert not alice.stream.paused
+
+    def test_with_drop_it_misses_messages_and_each_is_counted(self) -> None:
+        cafe = Cafe(slow_consumer="drop", slow_bytes="200K")
+        cafe.start()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for n in range(10):
+            alice.send(publish(1, b"%d" % n + b"." * 65_600))
+        cafe.advance(100)
+        bob.stream.read()
+        alice.send(publish(1, b"later"))
+        got = payloads(bob.take())
+        counters = cafe.broker.counters
+        assert [p[:1] for p in got[:-1]] == [b"%d" % n for n in range(len(got) - 1)]
+        assert got[-1] == b"later"
+        assert counters.delivered == len(got)
+        assert dict(counters.drops) == {
+            (f"bob@{bob.protocol.peer}", "cafe/1", "slow-consumer"): 11 - len(got)
+        }
+
+    def test_a_flood_of_pings_that_reads_no_pong_is_held(self) -> None:
+        cafe = Cafe()
+        for client in (cafe.publisher(), cafe.subscriber()):
+            client.stream.stop_reading()
+            for _ in range(100):
+                client.send(PING * 1000)
+            assert client.stream.paused
+            assert len(client.stream.buffered) < 100_000
+            client.stream.read()
+            cafe.pump(300)
+            assert client.take() == PONG * 100_000
+
+    def test_a_subscriber_that_does_not_read_can_still_unsubscribe(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        alice.send(publish(1, b"." * 70_000))
+        bob.send(subscribe(2))
+        assert not bob.stream.paused
+        bob.send(PING)
+        assert bob.stream.paused
+
+
+class MemoryBoundTests(SynchronousTestCase):
+    """The bound on the memory of the process"""
+
+    def test_publishers_wait_at_the_bound_until_there_is_memory_again(self) -> None:
+        top = {"history": 0, "max-memory": 300_000}
+        cafe = Cafe(top, channels="1-2", slow_consumer="disconnect")
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for _ in range(8):
+            alice.send(publish(1, b"." * 60_000))
+        assert bool(alice.stream.paused)
+        assert cafe.broker.memory.used < 450_000
+        bob.stream.read()
+        cafe.pump()
+        assert not alice.stream.paused
+        assert len(payloads(bob.take())) == 8
+
+    def test_the_largest_holder_goes_after_memory_seconds(self) -> None:
+        top = {"history": 0, "max-memory": 300_000, "memory-seconds": 5}
+        cafe = Cafe(top, channels="1-2", slow_consumer="drop")
+        cafe.start()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        for _ in range(8):
+            alice.send(publish(1, b"." * 60_000))
+        cafe.advance(4)
+        assert not bob.closed
+        cafe.advance(4)
+        assert bob.stream.aborted
+        assert not alice.stream.paused
+
+
+class EndTests(SynchronousTestCase):
+    """cafe §4.5, §4.7: the broker stops; a client is silent"""
+
+    def test_a_stopping_broker_disconnects_after_what_is_queued(self) -> None:
+        cafe = Cafe()
+        cafe.start()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        late, new = cafe.connect("cafe"), cafe.connect("cafe")
+        late.send(hs_sub(b"\x01"))
+        bob.stream.stop_reading()
+        alice.stream.feed(publish(1, b"." * 70_000, b"last"))
+        stopped = cafe.broker.stopService()
+        assert alice.take() == new.take() == DISCONNECT
+        assert late.take()[-len(DISCONNECT) - 4 :] == b"last" + DISCONNECT
+        assert not bob.closed
+        bob.stream.read()
+        assert bob.take()[-len(DISCONNECT) - 4 :] == b"last" + DISCONNECT
+        alice.stream.feed(publish(1, b"too late"))
+        assert cafe.broker.counters.published == 2
+        for client in (alice, bob, late, new):
+            assert client.closed
+            self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+            client.stream.lose(clean=True)
+        self.successResultOf(stopped)
+
+    def test_one_that_never_reads_is_aborted_at_the_deadline(self) -> None:
+        cafe = Cafe(top={"stop-timeout": 3})
+        cafe.start()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        bob.stream.stop_reading()
+        alice.send(publish(1, b"." * 70_000) + publish(2, b"."))
+        stopped = cafe.broker.stopService()
+        alice.stream.lose()
+        cafe.advance(2.5)
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        cafe.advance(1)
+        self.successResultOf(stopped)
+        assert bob.stream.aborted
+
+    def test_silence_is_answered_with_disconnect(self) -> None:
+        cafe = Cafe(idle_timeout=10)
+        cafe.start()
+        alice, bob, new = cafe.publisher(), cafe.subscriber(), cafe.connect("cafe")
+        for _ in range(4):
+            cafe.advance(5)
+            bob.send(PING)
+        assert alice.take() == new.take() == DISCONNECT
+        assert (alice.closed, bob.closed, new.closed) == (True, False, True)
+        assert cafe.broker.counters.refusals == {("cafe", "idle"): 2}
+
+
+class CounterTests(SynchronousTestCase):
+    """What is counted"""
+
+    def test_published_delivered_refused_and_connections(self) -> None:
+        cafe = Cafe(channels="1-2")
+        alice = cafe.publisher()
+        bob, carol = cafe.subscriber(), cafe.subscriber(b"\x01\x02")
+        alice.send(publish(1, b"a", b"bc") + publish(2, b"def") + publish(3, b"no"))
+        bob.send(publish(1, b"no") + frame(0x55))
+        counters = cafe.broker.counters
+        assert (counters.published, counters.published_bytes) == (3, 6)
+        assert counters.delivered == 5
+        assert counters.refusals == {
+            ("cafe", "topic-not-found"): 1,
+            ("cafe", "not-a-publisher"): 1,
+            ("cafe", "invalid-opcode"): 1,
+        }
+        assert counters.connections == 3
+        carol.send(DISCONNECT)
+        carol.stream.lose(clean=True)
+        assert counters.connections == 2
+        assert counters.dropped == 0
+
+    def test_closing_faults_are_counted_by_what_they_were(self) -> None:
+        cafe = Cafe(channels="1")
+        faults = {
+            b"\xca\xfe\x01\0\0\0\0": "protocol-version-mismatch",
+            b"GET / HTTP": "malformed-message",
+            frame(0x10)[:3] + b"\x01\0\x10\0": "message-too-large",
+            PONG: "no-handshake",
+            hs_pub(1) + hs_pub(1): "second-handshake",
+            frame(0x01): "malformed-handshake",
+            hs_sub(b"\x02"): "topic-not-found",
+            hs_sub(b"", b";resume="): "session-unknown",
+        }
+        for data, reason in faults.items():
+            client = cafe.connect("cafe")
+            client.send(data)
+            assert client.closed
+            assert cafe.broker.counters.refusals[("cafe", reason)] == 1
+        assert cafe.broker.counters.refused == len(faults)
+
+    def test_messages_held_in_the_gap_are_counted_when_they_are_dropped(self) -> None:
+        cafe = Cafe(top={"resume-window": 0})
+        alice, bob = cafe.publisher(), cafe.connect("cafe")
+        bob.send(hs_sub(b"\x01"))
+        alice.send(publish(1, b"one", b"two"))
+        assert cafe.broker.counters.delivered == 2
+        bob.stream.lose()
+        assert cafe.broker.counters.delivered == 0
+        assert list(cafe.broker.counters.drops.values()) == [2]
+        cafe.clock.advance(GAP)
+        assert bob.take() == ack(2)
+        assert message(1, b"one") not in bytes(bob.stream.buffered)

@@ -1,0 +1,188 @@
+"""cafe over streams, what the conversations cannot say: time, takeover, replay, listeners, logs."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.listener import Listener
+from tests.unit.cafe_wire import (
+    DISCONNECT,
+    GAP,
+    PING,
+    PONG,
+    Cafe,
+    ack,
+    error,
+    frame,
+    frames,
+    hs_sub,
+    message,
+    payloads,
+    publish,
+    resume,
+    subscribe,
+    unsubscribe,
+)
+from tests.unit.streams import logged
+
+
+class AcknowledgmentTests(SynchronousTestCase):
+    """cafe §4.3: the acknowledgment is a write of its own"""
+
+    def test_messages_are_held_for_20_ms(self) -> None:
+        cafe = Cafe()
+        alice = cafe.publisher()
+        bob = cafe.connect("cafe")
+        bob.send(hs_sub(b"\x01", b"bob"))
+        alice.send(publish(1, b"one"))
+        cafe.clock.advance(0.019)
+        alice.send(publish(1, b"two"))
+        assert bob.stream.writes == [ack(2)]
+        cafe.clock.advance(0.001)
+        assert [payload for _, payload in frames(b"".join(bob.stream.writes[1:]))] == [
+            bytes.fromhex("01 00 68 e5 cf 8b 01 00 00") + b"one",
+            bytes.fromhex("01 13 68 e5 cf 8b 01 00 00") + b"two",
+        ]
+
+    def test_what_was_sent_before_the_acknowledgment_takes_effect_in_order(self) -> None:
+        cafe = Cafe()
+        alice = cafe.publisher()
+        bob = cafe.connect("cafe")
+        bob.send(hs_sub(b"\x01") + subscribe(2) + unsubscribe(1) + PING)
+        alice.send(publish(1, b"one") + publish(2, b"two"))
+        cafe.clock.advance(GAP)
+        assert bob.stream.writes == [ack(2), PONG, message(2, b"two")]
+
+    def test_only_the_subscriber_that_was_acknowledged_is_held(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        late = cafe.connect("cafe")
+        late.send(hs_sub(b"\x01"))
+        alice.send(publish(1, b"hi"))
+        assert len(frames(bob.take())) == 1
+        assert late.stream.writes == [ack(3)]
+
+    def test_a_client_that_goes_within_the_gap_leaves_nothing(self) -> None:
+        cafe = Cafe()
+        alice = cafe.publisher()
+        bob = cafe.connect("cafe")
+        bob.send(hs_sub(b"\x01"))
+        alice.send(publish(1, b"hi"))
+        bob.send(DISCONNECT)
+        cafe.clock.advance(GAP)
+        assert bob.take() == ack(2)
+        assert bob.closed
+        assert cafe.broker.counters.delivered == 0
+        assert cafe.broker.counters.dropped == 1
+
+
+class DeliveryTests(SynchronousTestCase):
+    """What a MESSAGE says"""
+
+    def test_the_timestamp_is_in_ms_and_cut_not_rounded(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        cafe.clock.rightNow = 1_700_000_000.123999
+        alice.send(publish(1, b"hi"))
+        assert bob.take() == bytes.fromhex("fe ca 13 0b 00 00 00 01 7b 68 e5 cf 8b 01 00 00 68 69")
+
+    def test_timestamps_do_not_go_back_with_the_clock(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        cafe.clock.rightNow = 1_700_000_001.0
+        alice.send(publish(1, b"a"))
+        cafe.clock.rightNow = 1_700_000_000.5
+        alice.send(publish(1, b"b"))
+        later = bytes.fromhex("e8 6b e5 cf 8b 01 00 00")
+        assert bob.take() == message(1, b"a", b"b", at=later)
+
+    def test_a_chunk_of_publishes_is_one_write_to_each_subscriber(self) -> None:
+        cafe = Cafe()
+        alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
+        names = [b"%03d" % number for number in range(500)]
+        alice.send(publish(1, *names))
+        for client in (bob, carol):
+            assert len(client.stream.writes) == 2
+            assert payloads(client.take()) == names
+
+    def test_channels_interleaved_stay_in_order_on_each_channel(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
+        alice.send(b"".join(publish(n % 2 + 1, b"%d" % n) for n in range(20)))
+        found = frames(bob.take())
+        for channel in (1, 2):
+            assert [p[9:] for _, p in found if p[0] == channel] == [
+                b"%d" % n for n in range(20) if n % 2 + 1 == channel
+            ]
+
+    def test_two_listeners_see_a_topic_as_different_channels(self) -> None:
+        cafe = Cafe(channels="1:orders,2")
+        settings = {**cafe.config.listeners[0].settings, "channels": {9: "orders", 1: "cafe/2"}}
+        listener = Listener(cafe.broker, "cafe", settings)
+        other = cafe.config.listeners[0].protocol.make_factory(listener)
+        alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
+        cafe.factories["cafe"] = other
+        carol, dave = cafe.subscriber(b"\x01\x09"), cafe.publisher(9)
+        alice.send(publish(1, b"one"))
+        alice.send(publish(2, b"two"))
+        dave.send(publish(9, b"nine"))
+        dave.send(publish(2, b"not offered"))
+        seen = [[(p[0], p[9:]) for _, p in frames(client.take())] for client in (bob, carol)]
+        assert seen[0] == [(1, b"one"), (2, b"two"), (1, b"nine")]
+        assert seen[1] == [(9, b"one"), (1, b"two"), (9, b"nine")]
+        assert dave.take() == error(0x02)
+
+    def test_a_session_is_resumed_only_at_the_listener_that_opened_it(self) -> None:
+        cafe = Cafe()
+        bob = cafe.subscriber()
+        bob.stream.lose()
+        config = cafe.config.listeners[0]
+        cafe.factories["cafe"] = config.protocol.make_factory(
+            Listener(cafe.broker, "cafe", config.settings)
+        )
+        again = cafe.connect("cafe")
+        again.send(hs_sub(b"", resume(b"bob", 1)))
+        assert again.take() == ack(0, status=1)
+
+    def test_a_message_longer_than_a_frame_from_elsewhere_is_dropped_and_counted(self) -> None:
+        cafe = Cafe(channels="1:ada", also={"nsd": {"max-body": 2_000_000}})
+        bob = cafe.subscriber()
+        ada = cafe.connect("nsd")
+        ada.send(b'{"_class":"OpenRequest","identity":"ada"}\n')
+        for size in (1_048_568, 1_048_567):
+            line = b'{"_class":"PublishRequest","identity":"ada","message":'
+            line += b'{"_class":"Message","from":"","when":0,"body":"%b"}}\n' % (b"x" * size)
+            ada.send(line)
+        assert payloads(bob.take()) == [b"x" * 1_048_567]
+        (drop,) = cafe.broker.counters.drops.items()
+        assert drop == (("bob@" + bob.protocol.peer, "ada", "too-large"), 1)
+
+
+class LogTests(SynchronousTestCase):
+    """Neither payloads nor session ids are logged"""
+
+    def test_no_payload_and_no_session_id_in_any_line(self) -> None:
+        lines = logged(self)
+        cafe = Cafe(rate_messages=2, slow_bytes="100K", slow_consumer="drop", idle_timeout=3)
+        cafe.start()
+        session = 0xFACEB00C12345678
+        cafe.broker.sessions._draw = lambda: session
+        bob = cafe.subscriber()
+        cafe.broker.sessions._draw = lambda: 7
+        alice = cafe.publisher()
+        bob.stream.stop_reading()
+        alice.send(publish(1, *[b"SECRET" + b"." * 70_000] * 3) + publish(9, b"SECRET"))
+        alice.send(frame(0x77, b"SECRET") + publish(1, b"SECRET"))
+        cafe.clock.advance(1)
+        alice.send(publish(1, b"SECRET" + b"." * 70_000))
+        taker = cafe.connect("cafe")
+        taker.send(hs_sub(b"", resume(b"bob", session)))
+        for wrong in (resume(b"bob", session ^ 1), b"x;resume=SECRET", resume(b"SECRE", session)):
+            cafe.connect("cafe").send(hs_sub(b"", wrong))
+        cafe.connect("cafe").send(b"SECRET is no magic")
+        cafe.advance(10)
+        assert len(lines) > 6
+        for line in lines:
+            assert "SECRET" not in line
+            for shown in (f"{session:x}", f"{session}", f"{session ^ 1:x}"):
+                assert shown not in line.lower()

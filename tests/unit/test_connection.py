@@ -1,0 +1,251 @@
+"""The base of every connection: buffers, holding, closing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.interfaces import ISSLTransport, ITCPTransport, ITransport
+from twisted.internet.protocol import Protocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.errors import Refused
+from pubsub.wire.connection import LINGER, Connection
+from tests.unit.connections import Lines, Setup, frame
+
+
+class BufferTests(SynchronousTestCase):
+    """What is kept of input, and when it is parsed"""
+
+    def test_whole_frames_are_handled_and_nothing_is_kept(self) -> None:
+        client, connection = Setup().connect()
+        client.send(b"\x02hi\x00\x03you")
+        assert connection.frames == [b"hi", b"", b"you"]
+        assert connection.calls == 1
+
+    def test_a_partial_frame_waits_and_is_not_parsed_again_before_it_is_whole(self) -> None:
+        client, connection = Setup().connect()
+        client.send(b"\x01a\xc8")
+        assert connection.calls == 1
+        for _ in range(199):
+            client.send(b"x")
+        assert (connection.calls, connection.frames) == (1, [b"a"])
+        client.send(b"x\x01b\x05")
+        assert connection.calls == 2
+        assert connection.frames == [b"a", b"x" * 200, b"b"]
+
+    @given(st.lists(st.binary(max_size=20), max_size=8), st.data())
+    def test_any_split_gives_the_same_frames(
+        self, payloads: list[bytes], data: st.DataObject
+    ) -> None:
+        client, connection = Setup().connect()
+        wire = b"".join(map(frame, payloads))
+        cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=6).map(sorted))
+        for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+            client.send(wire[start:stop])
+        assert connection.frames == payloads
+
+    def test_what_an_early_stop_left_is_parsed_on_demand(self) -> None:
+        client, connection = Setup().connect()
+        client.send(b"\x01a\x01!\x01b\x01c")
+        assert connection.frames == [b"a", b"!"]
+        connection.parse_rest()
+        assert connection.frames == [b"a", b"!", b"b", b"c"]
+        connection.parse_rest()
+        assert len(connection.frames) == 4
+
+    def test_with_a_delimiter_input_is_parsed_only_when_it_comes(self) -> None:
+        client, connection = Setup(Lines).connect()
+        client.send(b"one")
+        client.send(b" and")
+        client.send(b" more")
+        assert connection.calls == 1
+        client.send(b"\nnext")
+        assert (connection.calls, connection.frames) == (2, [b"one and more"])
+        client.send(b" line\n")
+        assert connection.frames == [b"one and more", b"next line"]
+
+    def test_with_a_delimiter_what_can_be_kept_is_bounded(self) -> None:
+        client, connection = Setup(Lines).connect()
+        client.send(b"x" * 999)
+        client.send(b"x")
+        assert connection.calls == 1
+        client.send(b"x")
+        assert connection.calls == 2
+
+    def test_nothing_is_parsed_after_the_end(self) -> None:
+        client, connection = Setup().connect()
+        client.send(b"\x02h")
+        connection.close()
+        client.send(b"i\x01a")
+        connection.parse_rest()
+        assert connection.frames == []
+
+
+class HoldTests(SynchronousTestCase):
+    """Reading stops while there is a reason, and goes on after the last"""
+
+    def test_reading_goes_on_when_the_last_reason_is_gone(self) -> None:
+        client, connection = Setup().connect()
+        one, two = object(), "two"
+        connection.hold(one)
+        connection.hold(two)
+        connection.hold(one)
+        assert bool(client.stream.paused)
+        connection.release(one)
+        connection.release("never held")
+        assert bool(client.stream.paused)
+        connection.release(two)
+        assert not client.stream.paused
+        connection.release(two)
+
+    def test_input_waits_and_is_handled_in_order(self) -> None:
+        client, connection = Setup().connect()
+        connection.hold("reason")
+        client.send(b"\x01a")
+        client.send(b"\x01b")
+        assert connection.frames == []
+        connection.release("reason")
+        client.send(b"\x01c")
+        assert connection.frames == [b"a", b"b", b"c"]
+
+    def test_a_client_that_does_not_read_its_answers_is_not_read(self) -> None:
+        client, connection = Setup().connect()
+        client.stream.stop_reading()
+        connection.reply(b"x" * 65_536)
+        assert not bool(client.stream.paused)
+        connection.reply(b"x")
+        assert bool(client.stream.paused)
+        client.stream.read()
+        assert not client.stream.paused
+        assert len(client.take()) == 65_537
+
+    def test_after_the_end_nothing_is_held_or_released(self) -> None:
+        client, connection = Setup().connect()
+        connection.hold("reason")
+        connection.close()
+        assert not client.stream.paused
+        connection.hold("other")
+        assert not client.stream.paused
+        connection.release("other")
+        client.stream.lose()
+        connection.hold("more")
+        connection.release("more")
+
+
+class CloseTests(SynchronousTestCase):
+    """The ways a connection ends"""
+
+    def test_half_closed_first_and_aborted_after_the_linger(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.close(b"last")
+        assert client.take() == b"last"
+        assert client.stream.half_closed
+        assert connection.ends == 1
+        client.send(b"\x01a")
+        setup.clock.advance(LINGER - 0.01)
+        assert not bool(client.stream.aborted)
+        setup.clock.advance(0.01)
+        assert client.stream.aborted
+        setup.clock.advance(0)
+        assert (client.stream.lost, connection.ends) == (True, 1)
+        assert not setup.broker.clients
+
+    def test_no_abort_if_the_peer_closes_first(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.close(b"last")
+        client.stream.lose(clean=True)
+        assert not setup.clock.getDelayedCalls()
+        assert not client.stream.aborted
+        assert connection.ends == 1
+
+    def test_closing_again_says_nothing_more(self) -> None:
+        client, connection = Setup().connect()
+        connection.close(b"one")
+        connection.close(b"two")
+        connection.fail("reason", b"three")
+        assert client.take() == b"one"
+
+    def test_over_tls_and_unix_the_transport_closes_in_its_own_way(self) -> None:
+        for provides in ((ITCPTransport, ISSLTransport), (ITransport,)):
+            setup = Setup()
+            client, connection = setup.connect(provides=provides)
+            connection.close(b"last")
+            assert client.stream.losing
+            assert not client.stream.half_closed
+            setup.clock.advance(0)
+            assert client.stream.lost
+            assert not setup.clock.getDelayedCalls()
+
+    def test_failing_counts_the_reason(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        connection.fail("nonsense", b"?")
+        assert client.take() == b"?"
+        assert setup.broker.counters.refusals == {("toy", "nonsense"): 1}
+
+    def test_drain_says_goodbye_after_what_is_queued(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        topic = setup.broker.topics.create("t")
+        outbox = connection.open_outbox()
+        outbox.hold()
+        outbox.deliver(b"queued ", 1, topic, 0)
+        connection.drain()
+        assert client.take() == b"queued bye"
+        assert client.closed
+        connection.drain()
+        assert client.take() == b""
+
+    def test_drain_waits_for_a_slow_reader(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect()
+        topic = setup.broker.topics.create("t")
+        outbox = connection.open_outbox()
+        client.stream.stop_reading()
+        for _ in range(3):
+            outbox.deliver(b"x" * 70_000, 1, topic, 0)
+            outbox.flush()
+        connection.drain()
+        assert not client.closed
+        assert client.stream.paused
+        client.stream.read()
+        assert client.take() == b"x" * 210_000 + b"bye"
+        assert client.closed
+
+    def test_abort_closes_at_once(self) -> None:
+        client, connection = Setup().connect()
+        client.stream.stop_reading()
+        connection.reply(b"unread")
+        connection.abort("why")
+        connection.abort("again")
+        assert client.closed
+        assert client.take() == b""
+        assert connection.ends == 1
+
+    def test_an_outbox_opened_on_a_full_transport_is_paused(self) -> None:
+        client, connection = Setup().connect()
+        client.stream.stop_reading()
+        connection.reply(b"x" * 70_000)
+        outbox = connection.open_outbox()
+        assert outbox.paused
+        assert connection.open_outbox() is outbox
+        client.stream.read()
+        assert not outbox.paused
+
+
+class AbstractTests(SynchronousTestCase):
+    """What a protocol has to bring"""
+
+    def test_parsing_and_refusing_are_the_protocols_own(self) -> None:
+        connection = Connection(Setup().listener)
+        assert isinstance(connection, Protocol)
+        with pytest.raises(NotImplementedError):
+            connection.consume(b"x")
+        with pytest.raises(NotImplementedError):
+            connection.refusal(Refused())
+        assert connection.goodbye() == b""
+        connection.ended()
+        connection.stopProducing()

@@ -1,0 +1,156 @@
+"""The base of every connection at its limits: memory, quotas, silence."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address, UNIXAddress
+from twisted.internet.interfaces import ITransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.service import BrokerLimits
+from pubsub.wire.connection import ConnectionFactory
+from tests.unit.connections import Lines, Setup
+from tests.unit.streams import Client
+
+
+class MemoryTests(SynchronousTestCase):
+    """The memory that input takes"""
+
+    def test_a_partial_frame_is_accounted_for_from_4_kib_on(self) -> None:
+        setup = Setup(Lines)
+        memory = setup.broker.memory
+        client, connection = setup.connect()
+        start = memory.used
+        assert start == CONNECTION_BYTES
+        connection._need = 0
+        client.send(b"x" * 500)
+        assert memory.used == start
+        client.send(b"x" * 5000)
+        assert memory.used == start + 5500
+        assert connection.held == 5500
+        assert memory.holders == {connection}
+        client.send(b"\n")
+        assert memory.used == start
+        assert not memory.holders
+
+    def test_it_is_given_back_at_the_end_however_that_comes(self) -> None:
+        for end in ("close", "abort", "lose", "drain"):
+            setup = Setup(Lines)
+            client, connection = setup.connect()
+            client.send(b"x" * 900)
+            client.send(b"x" * 9000)
+            assert connection.held == 9900
+            match end:
+                case "close":
+                    connection.close(b"no")
+                case "abort":
+                    connection.abort("why")
+                case "drain":
+                    connection.drain()
+            client.stream.lose()
+            assert setup.broker.memory.used == 0, end
+            assert not setup.broker.memory.holders
+            assert connection.ends == 1
+
+    def test_the_largest_holder_is_evicted_when_waiting_did_not_help(self) -> None:
+        setup = Setup(Lines, BrokerLimits(max_memory=60_000, memory_seconds=5))
+        setup.broker.startService()
+        clients = [setup.connect() for _ in range(3)]
+        for (client, _), size in zip(clients, (5_000, 50_000, 6_000), strict=True):
+            client.send(b"x")
+            client.send(b"x" * size)
+        assert bool(setup.broker.memory.full)
+        for _ in range(5):
+            setup.clock.advance(1)
+        assert not any(client.closed for client, _ in clients)
+        setup.clock.advance(1)
+        assert [client.closed for client, _ in clients] == [False, True, False]
+        assert not setup.broker.memory.full
+        for _ in range(20):
+            setup.clock.advance(1)
+        assert [client.closed for client, _ in clients] == [False, True, False]
+
+    def test_at_the_memory_bound_nobody_is_let_in(self) -> None:
+        setup = Setup(limits=BrokerLimits(max_memory=CONNECTION_BYTES))
+        setup.connect()
+        client, _ = setup.connect()
+        assert client.take() == b"no: memory"
+        assert client.closed
+
+
+class DoorTests(SynchronousTestCase):
+    """Who is let in"""
+
+    def test_one_over_the_quota_is_told_and_closed_and_never_counted(self) -> None:
+        setup = Setup(max_connections=1)
+        setup.connect()
+        client, connection = setup.connect()
+        assert client.take() == b"no: limit-reached"
+        assert client.closed
+        client.send(b"\x01a")
+        assert connection.frames == []
+        assert setup.broker.counters.refusals == {("toy", "limit-reached"): 1}
+        assert setup.broker.counters.connections == setup.listener.quota.open == 1
+        assert len(setup.broker.clients) == 1
+        client.stream.lose()
+        assert setup.listener.quota.open == 1
+
+    def test_the_quota_for_an_address_counts_the_host_alone(self) -> None:
+        setup = Setup(max_connections_per_address=2)
+        hosts = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.1"]
+        clients = [setup.connect(IPv4Address("TCP", h, i))[0] for i, h in enumerate(hosts, 1)]
+        assert [client.closed for client in clients] == [False, False, False, True]
+        clients[0].stream.lose()
+        again, _ = setup.connect(IPv4Address("TCP", "192.0.2.1", 99))
+        assert not again.closed
+
+    def test_a_client_is_called_by_its_address(self) -> None:
+        _, connection = Setup().connect(IPv4Address("TCP", "192.0.2.7", 4711))
+        assert connection.label == "192.0.2.7:4711"
+        _, connection = Setup().connect(UNIXAddress(b""), (ITransport,))
+        assert connection.label == "unix"
+
+    def test_a_factory_keeps_its_listener(self) -> None:
+        listener = Setup().listener
+        factory = ConnectionFactory(listener)
+        assert factory.listener is listener
+        assert not factory.noisy
+
+
+class IdleTests(SynchronousTestCase):
+    """Silence"""
+
+    def silent_after(self, seconds: float, timeout: object) -> tuple[Client, Setup]:
+        setup = Setup(idle_timeout=timeout)
+        setup.broker.startService()
+        client, _ = setup.connect()
+        for _ in range(int(seconds)):
+            setup.clock.advance(1)
+        return client, setup
+
+    def test_a_silent_client_is_dismissed(self) -> None:
+        client, _ = self.silent_after(5, 5)
+        assert not client.closed
+        client, setup = self.silent_after(6, 5)
+        assert client.take() == b"bye"
+        assert client.closed
+        assert setup.broker.counters.refusals == {("toy", "idle"): 1}
+
+    def test_there_is_no_timeout_by_default(self) -> None:
+        client, _ = self.silent_after(1000, 0)
+        assert not client.closed
+
+    def test_any_byte_counts_as_a_sign_of_life(self) -> None:
+        client, setup = self.silent_after(4, 5)
+        client.send(b"\x09")
+        for _ in range(5):
+            setup.clock.advance(1)
+        assert not client.closed
+
+    def test_a_client_that_is_not_read_is_not_silent(self) -> None:
+        client, setup = self.silent_after(4, 5)
+        connection = client.protocol
+        connection.hold("reason")
+        for _ in range(100):
+            setup.clock.advance(1)
+        assert not client.closed

@@ -1,0 +1,134 @@
+"""Listener and Counters: who is let in, what is counted, what goes to the log."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import provider
+
+from pubsub.broker import counters as counters_module
+from pubsub.broker.counters import OTHERS, Counters
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.outbox import DROP, SlowPolicy
+from pubsub.broker.service import BrokerLimits
+from pubsub.errors import LimitReached, MemoryExhausted
+from tests.unit.fakes import Transport, make_broker, make_listener
+
+
+class ListenerTests(SynchronousTestCase):
+    """Listener"""
+
+    def test_connections_are_counted_and_charged(self) -> None:
+        broker = make_broker()
+        listener = make_listener(broker)
+        listener.admit("a")
+        listener.admit("b")
+        assert broker.counters.connections == 2
+        assert broker.memory.used == 2 * CONNECTION_BYTES
+        listener.leave("a")
+        listener.leave("b")
+        assert broker.counters.connections == 0
+        assert broker.memory.used == 0
+
+    def test_over_the_quota_nothing_is_charged(self) -> None:
+        broker = make_broker()
+        listener = make_listener(broker, max_connections_per_address=1)
+        listener.admit("a")
+        with pytest.raises(LimitReached):
+            listener.admit("a")
+        assert broker.counters.connections == 1
+        assert broker.memory.used == CONNECTION_BYTES
+        listener.admit("b")
+
+    def test_at_the_memory_bound_the_quota_is_not_used_up(self) -> None:
+        broker = make_broker(limits=BrokerLimits(max_memory=CONNECTION_BYTES))
+        listener = make_listener(broker, max_connections=1)
+        broker.memory.add(CONNECTION_BYTES)
+        with pytest.raises(MemoryExhausted):
+            listener.admit("a")
+        broker.memory.free(CONNECTION_BYTES)
+        listener.admit("a")
+        assert listener.quota.open == 1
+
+    def test_each_listener_has_a_quota_of_its_own(self) -> None:
+        broker = make_broker()
+        make_listener(broker, max_connections=1).admit("a")
+        make_listener(broker, max_connections=1).admit("a")
+        assert broker.counters.connections == 2
+
+    def test_its_outboxes_have_its_policy(self) -> None:
+        listener = make_listener(
+            make_broker(), slow_consumer="drop", slow_bytes="1K", slow_seconds=7
+        )
+        box = listener.outbox(Transport(), lambda reason: None, "bob")
+        assert box.policy == SlowPolicy(DROP, 1024, 7)
+        assert box.label == "bob"
+
+    def test_refusals_are_counted_by_protocol_and_reason(self) -> None:
+        broker = make_broker()
+        listener = make_listener(broker)
+        listener.refuse("rate-limited", "bob", 3)
+        listener.refuse("rate-limited", "eve")
+        listener.refuse("too-large", "bob")
+        assert broker.counters.refusals == {("toy", "rate-limited"): 4, ("toy", "too-large"): 1}
+        assert broker.counters.refused == 5
+
+
+class CountersTests(SynchronousTestCase):
+    """Counters"""
+
+    def setUp(self) -> None:
+        self.counters = Counters()
+        self._counts: list[int] = []
+        globalLogPublisher.addObserver(self._observe)
+        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
+
+    @provider(ILogObserver)
+    def _observe(self, event: LogEvent) -> None:
+        if event["log_level"] is LogLevel.warn:
+            self._counts.append(event["count"])
+
+    def warned(self) -> list[int]:
+        """The counts of the warnings so far."""
+        return self._counts
+
+    def test_drops_are_kept_apart_by_client_topic_and_reason(self) -> None:
+        for key in (("a", "t", "x"), ("b", "t", "x"), ("a", "u", "x"), ("a", "t", "y")):
+            self.counters.drop(*key, 2)
+        self.counters.drop("a", "t", "x", 1)
+        assert len(self.counters.drops) == 4
+        assert self.counters.drops["a", "t", "x"] == 3
+        assert self.counters.dropped == 9
+
+    def test_the_first_of_a_kind_is_logged_and_then_every_tenfold(self) -> None:
+        for _ in range(1000):
+            self.counters.drop("a", "t", "x", 1)
+        assert self.warned() == [1, 10, 100, 1000]
+        self.counters.drop("b", "t", "x", 1)
+        assert self.warned()[-1] == 1
+
+    def test_a_count_that_passes_a_tenfold_is_logged(self) -> None:
+        self.counters.drop("a", "t", "x", 7)
+        self.counters.drop("a", "t", "x", 8)
+        self.counters.drop("a", "t", "x", 70)
+        self.counters.drop("a", "t", "x", 70)
+        assert self.warned() == [7, 15, 155]
+
+    def test_refusals_are_logged_in_the_same_way(self) -> None:
+        for _ in range(20):
+            self.counters.refuse("toy", "rate-limited", "bob")
+        self.counters.refuse("toy", "too-large", "bob", 5)
+        assert self.warned() == [1, 10, 5]
+
+    def test_beyond_so_many_kinds_the_rest_is_counted_together(self) -> None:
+        with patch.object(counters_module, "_KINDS", 3):
+            for number in range(6):
+                self.counters.drop(f"client {number}", "t", "x", 1)
+            self.counters.drop("client 0", "t", "x", 1)
+        assert self.counters.dropped == 7
+        assert self.counters.drops["client 0", "t", "x"] == 2
+        assert self.counters.drops[OTHERS, OTHERS, "x"] == 3
+        assert len(self.counters.drops) == 4

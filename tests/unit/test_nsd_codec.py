@@ -1,0 +1,294 @@
+"""nsd's codec: any line is a request or an InvalidRequest; messages come back as they were sent."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.protocols.nsd.codec import (
+    SHOWN,
+    SUCCESS,
+    Get,
+    InvalidRequest,
+    LineStream,
+    Open,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    error,
+    messages,
+    parse,
+    unwrap,
+    wrap,
+)
+from tests.unit.fakes import batch_of
+
+OPEN = b'{"_class":"OpenRequest","identity":"ada"}'
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=12,
+)
+EXTRAS = st.dictionaries(
+    TEXTS.filter(lambda name: name not in ("_class", "from", "when", "body")), JSON, max_size=5
+)
+
+
+def read(line: bytes) -> object:
+    """The request that a line is, as the server parses it."""
+    text, _in_base64 = unwrap(line)
+    return parse(text, line)
+
+
+def tried(line: bytes) -> object:
+    """The request that a line is, or its InvalidRequest."""
+    try:
+        return read(line)
+    except InvalidRequest as invalid:
+        return invalid
+
+
+def refused(line: bytes) -> str:
+    """What the answer to a line that must be invalid shows of it."""
+    with pytest.raises(InvalidRequest) as caught:
+        read(line)
+    shown: str = caught.value.shown
+    return shown
+
+
+def with_field(text: bytes) -> bytes:
+    """An OpenRequest that holds ``text`` as the value of a further field."""
+    return OPEN[:-1] + b',"x":' + text + b"}"
+
+
+def published(message: Publish, offset: int = 0) -> Batch:
+    """The batch that the server makes of a Publish."""
+    sent = message.message
+    batch = batch_of([sent.body.encode()], headers=[sent.extra], offset=offset)
+    batch.sender, batch.protocol = sent.sender.encode(), "nsd"
+    return batch
+
+
+class RequestTests(SynchronousTestCase):
+    """Lines to requests (nsd §3)"""
+
+    def test_every_request(self) -> None:
+        assert read(OPEN) == Open("ada")
+        assert read(b'{"channel":"ben","_class":"SubscribeRequest","identity":"ada"}') == Subscribe(
+            "ada", "ben"
+        )
+        line = b'{"_class":"UnsubscribeRequest","identity":"ada","channel":"ben"}'
+        assert read(line) == Unsubscribe("ada", "ben")
+        assert read(b'{"_class":"GetRequest","identity":"ada","after":-7}') == Get("ada", -7)
+        line = (
+            b'{"_class":"PublishRequest","identity":"ada","message":{"_class":"Message",'
+            b'"from":"Ada","when":0,"body":"hi","mood":[1, "\xc3\xbc"]}}'
+        )
+        request = read(line)
+        assert isinstance(request, Publish)
+        assert (request.message.sender, request.message.body) == ("Ada", "hi")
+        assert request.message.extra == {"mood": b'[1,"\xc3\xbc"]'}
+
+    @given(st.binary(max_size=200))
+    @example(b"")
+    @example(b"=")
+    @example(b"====")
+    @example(b"{")
+    @example(b"\xff\xfe{\x00}\x00")
+    def test_any_bytes_are_a_request_or_invalid(self, line: bytes) -> None:
+        result = tried(line)
+        if isinstance(result, InvalidRequest):
+            assert len(result.shown) <= SHOWN
+            error(f"INVALID REQUEST: [{result.shown}]")
+        else:
+            assert isinstance(result, Open | Publish | Subscribe | Unsubscribe | Get)
+
+    @given(JSON | st.fixed_dictionaries({"_class": TEXTS, "identity": JSON}))
+    def test_any_json_is_a_request_or_invalid(self, value: Any) -> None:
+        line = json.dumps(value).encode()
+        for form in (line, base64.b64encode(line)):
+            result = tried(form)
+            if isinstance(result, InvalidRequest):
+                assert result.shown == line.decode()[:SHOWN]
+
+    @given(
+        st.sampled_from(["Open", "Publish", "Subscribe", "Unsubscribe", "Get"]),
+        st.dictionaries(st.sampled_from(["identity", "channel", "after", "message"]), JSON),
+    )
+    def test_any_fields_are_a_request_or_invalid(self, kind: str, fields: dict[str, Any]) -> None:
+        line = json.dumps({"_class": f"{kind}Request", **fields}).encode()
+        try:
+            request: Any = read(line)
+        except InvalidRequest:
+            return
+        assert request.identity == fields["identity"]
+        assert 1 <= len(request.identity.encode()) <= 255
+
+    def test_deep_nesting_is_invalid(self) -> None:
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            for depth in (5_000, 200_000):
+                assert refused(with_field(opening * depth + b"1" + closing * depth))
+                assert refused(with_field(opening * depth))
+        assert read(with_field(b"[" * 100 + b"]" * 100)) == Open("ada")
+
+    def test_deep_nesting_with_an_escape_is_invalid_or_taken(self) -> None:
+        for depth in range(300, 1100, 50):
+            line = with_field(b"[" * depth + b'"\\u0041"' + b"]" * depth)
+            try:
+                assert read(line) == Open("ada")
+            except InvalidRequest:
+                continue
+
+    def test_numbers(self) -> None:
+        for number in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"1" * 5000, b"01",
+                       b"+1", b".5", b"1.", b"0x1"):  # fmt: skip
+            refused(with_field(number))
+        for number in (b"1" * 4000, b"1e308", b"-0", b"1E5", b"0.1", b"1e-999"):
+            assert read(with_field(number)) == Open("ada")
+
+    def test_an_integer_has_no_fraction_and_is_no_boolean(self) -> None:
+        get = b'{"_class":"GetRequest","identity":"ada","after":%b}'
+        for number in (b"1.0", b"1e2", b"true", b'"1"', b"null", b"[1]"):
+            refused(get % number)
+        assert read(get % b"-0") == Get("ada", 0)
+        assert read(get % (b"9" * 4000)) == Get("ada", int("9" * 4000))
+
+    def test_lone_surrogates_are_invalid_wherever_they_stand(self) -> None:
+        for text in (b'"\\ud800"', b'"\\udc00\\ud800"', b'{"\\ud800":1}', b'[["a\\uDFFF"]]'):
+            refused(with_field(text))
+        refused(b'{"_class":"OpenRequest","identity":"\\ud83d"}')
+        refused(with_field(b'"\xed\xa0\x80"'))
+        assert read(with_field(b'"\\ud83d\\udc2c"')) == Open("ada")
+
+    def test_of_a_repeated_name_the_last_counts(self) -> None:
+        assert read(b'{"identity":"x","_class":1,"_class":"OpenRequest","identity":"ada"}') == Open(
+            "ada"
+        )
+        refused(b'{"_class":"OpenRequest","identity":"ada","identity":1}')
+
+    def test_what_is_no_object_is_invalid(self) -> None:
+        for line in (b"[]", b"[" + OPEN + b"]", b'"OpenRequest"', b"1", b"null", b"true"):
+            assert refused(line) == line.decode()
+            assert refused(base64.b64encode(line)) == line.decode()
+
+    def test_a_byte_order_mark_and_nul_bytes_are_invalid(self) -> None:
+        assert refused(b"\xef\xbb\xbf" + OPEN) == "\ufeff" + OPEN.decode()
+        refused(OPEN + b"\0")
+        refused(b"\0" + OPEN)
+        refused(b'{"_class":"OpenRequest","identity":"a\0a"}')
+        refused(OPEN.decode().encode("utf-16"))
+        assert read(b'{"_class":"OpenRequest","identity":"a\\u0000a"}') == Open("a\0a")
+
+    def test_names_have_1_to_255_bytes(self) -> None:
+        line = '{{"_class":"OpenRequest","identity":"{}"}}'
+        for name in ("a" * 255, "é" * 127, "🐬" * 63):
+            assert read(line.format(name).encode()) == Open(name)
+        for name in ("", "a" * 256, "é" * 128, "🐬" * 64):
+            refused(line.format(name).encode())
+
+    def test_what_is_shown_is_cut_at_200_characters(self) -> None:
+        assert refused(b"{" + "🐬".encode() * 300) == "{" + "🐬" * 199
+        assert refused(b"{\xff" + b"x" * 300) == "{\ufffd" + "x" * 198
+        assert refused(b"") == ""
+
+
+class DialectTests(SynchronousTestCase):
+    """nsd §2.2"""
+
+    def test_valid_base64_is_of_the_base64_dialect(self) -> None:
+        assert unwrap(base64.b64encode(OPEN)) == (OPEN, True)
+        assert unwrap(OPEN) == (OPEN, False)
+        assert unwrap(b"") == (b"", False)
+        for line in (
+            b"QQ",
+            b"QQ=",
+            b"Q Q=",
+            b"QQ==\r",
+            b"Q-_=",
+            b"====",
+            b"=",
+            b"QQ==QQ==",
+            b"{QQ=",
+        ):
+            assert unwrap(line) == (line, False)
+
+    def test_decoded_text_is_shown_or_the_line_as_sent(self) -> None:
+        assert refused(base64.b64encode("grüß".encode())) == "grüß"
+        line = base64.b64encode(b"\xff" * 9)
+        assert refused(line) == line.decode()
+
+    def test_answers_come_in_the_dialect_of_the_request(self) -> None:
+        assert wrap(SUCCESS, False) == b'{"_class":"SuccessResponse"}\n'
+        assert wrap(SUCCESS, True) == b"eyJfY2xhc3MiOiJTdWNjZXNzUmVzcG9uc2UifQ==\n"
+
+    @given(st.lists(st.binary(max_size=30), max_size=8), st.binary(max_size=30))
+    def test_a_stream_equals_encoding_at_once_however_it_is_split(
+        self, pieces: list[bytes], last: bytes
+    ) -> None:
+        whole = b"".join(pieces) + last
+        for in_base64 in (False, True):
+            line = LineStream(in_base64)
+            sent = b"".join(map(line.feed, pieces)) + line.finish(last)
+            assert sent == wrap(whole, in_base64)
+
+
+class MessageTests(SynchronousTestCase):
+    """Publish, and back in the list of a Get (nsd §4)"""
+
+    @given(TEXTS, TEXTS, EXTRAS, st.integers(0, 2**40))
+    def test_text_and_extra_fields_come_back_as_they_were_sent(
+        self, sender: str, body: str, extra: dict[str, Any], offset: int
+    ) -> None:
+        message = {"_class": "Message", "from": sender, "when": 7, "body": body, **extra}
+        request = {"_class": "PublishRequest", "identity": "ada", "message": message}
+        for ascii_only in (True, False):
+            parsed = read(json.dumps(request, ensure_ascii=ascii_only).encode())
+            assert isinstance(parsed, Publish)
+            (text,) = messages(published(parsed, offset))
+            assert b"\n" not in text
+            back = json.loads(text)
+            assert back == {**message, "when": offset + 1}
+            assert list(back) == ["_class", "from", "when", "body", *extra]
+
+    @given(st.binary(max_size=50), st.binary(max_size=50))
+    def test_any_payload_and_sender_of_another_protocol(
+        self, payload: bytes, sender: bytes
+    ) -> None:
+        batch = batch_of([payload], offset=0)
+        batch.sender = sender
+        (text,) = messages(batch)
+        back = json.loads(text)
+        assert back["from"] == sender.decode(errors="replace")
+        try:
+            assert back["body"] == payload.decode()
+            assert "data" not in back
+        except UnicodeDecodeError:
+            assert back["body"] == ""
+            assert base64.b64decode(back["data"]) == payload
+
+    def test_headers_of_another_protocol_are_left_out(self) -> None:
+        batch = batch_of([b"hi"], headers=[{"x": b"\xff no json"}], offset=4)
+        assert list(messages(batch)) == [
+            b'{"_class":"Message","from":"alice","when":5,"body":"hi"}'
+        ]
+
+    def test_when_counts_on_through_a_batch(self) -> None:
+        texts = list(messages(batch_of([b"a", b"b", b"\xff"], offset=9)))
+        assert [json.loads(text)["when"] for text in texts] == [10, 11, 12]
+
+    def test_an_error_is_one_line_whatever_it_quotes(self) -> None:
+        assert error('a"\n\u2028ü') == (
+            b'{"_class":"ErrorResponse","error":"a\\"\\n\xe2\x80\xa8\xc3\xbc"}'
+        )

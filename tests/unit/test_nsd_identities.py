@@ -1,0 +1,166 @@
+"""nsd's identities: they last across connections and, with the store, across brokers."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import MemoryBudget
+from pubsub.errors import LimitReached, MemoryExhausted
+from pubsub.protocols.nsd.identities import (
+    IDENTITY_BYTES,
+    SUBSCRIPTION_BYTES,
+    TABLE,
+    Identities,
+)
+from pubsub.store.memory import MemoryStore
+from tests.unit.nsd_lines import Nsd, get, open_, publish, subscribe, unsubscribe
+
+DONE = {"_class": "SuccessResponse"}
+MANY = 1000
+
+
+def refusal(text: str) -> dict[str, str]:
+    return {"_class": "ErrorResponse", "error": text}
+
+
+class IdentitiesTests(SynchronousTestCase):
+    """Identities"""
+
+    def setUp(self) -> None:
+        self.store = MemoryStore(10, 1000)
+        self.memory = MemoryBudget(0)
+        self.identities = Identities(self.store, self.memory)
+
+    def test_opening_is_remembered(self) -> None:
+        assert not self.identities.opened("ada")
+        self.identities.open("ada", MANY)
+        self.identities.open("ada", MANY)
+        assert self.identities.opened("ada")
+        assert self.memory.used == IDENTITY_BYTES
+
+    def test_subscribing_is_not_opening(self) -> None:
+        self.identities.subscribe("ada", "ben", MANY, MANY)
+        assert not self.identities.opened("ada")
+        found = self.identities.find("ada")
+        assert found is not None
+        assert (found.name, found.channels) == ("ada", {"ben"})
+        assert self.identities.find("ben") is None
+
+    def test_memory_is_taken_once_and_given_back(self) -> None:
+        for _ in range(3):
+            self.identities.subscribe("ada", "ben", MANY, MANY)
+        assert self.memory.used == IDENTITY_BYTES + SUBSCRIPTION_BYTES
+        for _ in range(3):
+            self.identities.unsubscribe("ada", "ben")
+            self.identities.unsubscribe("nobody", "ben")
+        assert self.memory.used == IDENTITY_BYTES
+
+    def test_limits(self) -> None:
+        self.identities.subscribe("ada", "a", 1, 2)
+        self.identities.subscribe("ada", "b", 1, 2)
+        self.identities.subscribe("ada", "a", 1, 2)
+        with pytest.raises(LimitReached, match="subscriptions"):
+            self.identities.subscribe("ada", "c", 1, 2)
+        with pytest.raises(LimitReached, match="identities"):
+            self.identities.subscribe("ben", "a", 1, 2)
+        with pytest.raises(LimitReached, match="identities"):
+            self.identities.open("ben", 1)
+        self.identities.open("ada", 1)
+
+    def test_without_memory_nothing_is_remembered(self) -> None:
+        memory = MemoryBudget(1)
+        identities = Identities(self.store, memory)
+        memory.add(1)
+        for _ in range(2):
+            with pytest.raises(MemoryExhausted):
+                identities.open("ada", MANY)
+        assert identities.find("ada") is None
+        assert list(self.store.items(TABLE)) == []
+        assert memory.used == 1
+
+    def test_everything_comes_back_from_the_store(self) -> None:
+        self.identities.open("zoë", MANY)
+        for channel in ("zoë", "b", 'c"\n', "gone"):
+            self.identities.subscribe("zoë", channel, MANY, MANY)
+        self.identities.unsubscribe("zoë", "gone")
+        self.identities.subscribe("ben", "b", MANY, MANY)
+        memory = MemoryBudget(0)
+        again = Identities(self.store, memory)
+        assert again.opened("zoë")
+        assert not again.opened("ben")
+        found = again.find("zoë")
+        assert found is not None
+        assert found.channels == {"zoë", "b", 'c"\n'}
+        assert memory.used == self.memory.used == 2 * IDENTITY_BYTES + 4 * SUBSCRIPTION_BYTES
+
+
+class RestartTests(SynchronousTestCase):
+    """A second broker on the same store"""
+
+    def setUp(self) -> None:
+        self.store = MemoryStore(1000, 2**20)
+        before = Nsd(store=self.store)
+        before.ask(open_("ada"), open_("ben"), subscribe("ada", "ben"), publish("ben", "before"))
+        before.ask(open_("cal"), unsubscribe("cal", "cal"))
+        self.nsd = Nsd(store=self.store)
+
+    def test_subscriptions_and_messages_are_there(self) -> None:
+        (response,) = self.nsd.ask(get("ada"))
+        assert [message["body"] for message in response["messages"]] == ["before"]
+
+    def test_who_opened_before_can_publish(self) -> None:
+        assert self.nsd.ask(publish("ben", "after"), publish("eve", "x")) == [
+            DONE,
+            refusal("NO SUCH CHANNEL: eve"),
+        ]
+        (response,) = self.nsd.ask(get("ada", 1))
+        assert [(m["when"], m["body"]) for m in response["messages"]] == [(2, "after")]
+
+    def test_channels_opened_before_exist(self) -> None:
+        """nsd §1.1: "A channel exists once it was opened here"."""
+        assert self.nsd.ask(subscribe("eve", "ben"), unsubscribe("ada", "ben")) == [DONE, DONE]
+        assert self.nsd.ask(subscribe("eve", "cal")) == [DONE]
+
+    def test_listeners_of_a_broker_share_them(self) -> None:
+        factory = self.nsd.config.listeners[0].protocol.make_factory(self.nsd.listeners["nsd"])
+        self.nsd.factories["nsd"] = factory
+        (response,) = self.nsd.ask(get("ada"))
+        assert len(response["messages"]) == 1
+
+
+class RefusedTests(SynchronousTestCase):
+    """nsd §6.1: "A request refused changes nothing"."""
+
+    def test_an_open_over_the_identities_makes_no_channel(self) -> None:
+        nsd = Nsd(max_identities=1)
+        assert nsd.ask(open_("ada"), open_("ben")) == [DONE, refusal("LIMIT REACHED: identities")]
+        assert nsd.ask(subscribe("ada", "ben")) == [refusal("NO SUCH CHANNEL: ben")]
+
+    def test_an_open_over_the_subscriptions_makes_no_channel(self) -> None:
+        nsd = Nsd(max_subscriptions=0)
+        assert nsd.ask(open_("ada")) == [refusal("LIMIT REACHED: subscriptions")]
+        assert (
+            nsd.ask(publish("ada", "x"), subscribe("ben", "ada"))
+            == [refusal("NO SUCH CHANNEL: ada")] * 2
+        )
+
+    def test_an_open_that_may_only_publish_does_not_subscribe(self) -> None:
+        nsd = Nsd(allow_subscribe="ben")
+        assert nsd.ask(open_("ada"), publish("ada", "x"), get("ada")) == [
+            DONE,
+            DONE,
+            {"_class": "MessageListResponse", "messages": []},
+        ]
+
+    def test_an_open_that_may_only_read_subscribes_and_cannot_publish(self) -> None:
+        nsd = Nsd(allow_publish="ben")
+        assert nsd.ask(open_("ada"), publish("ada", "x")) == [
+            DONE,
+            refusal("NOT AUTHORIZED: ada"),
+        ]
+
+    def test_one_that_may_do_neither_is_refused(self) -> None:
+        nsd = Nsd(allow_publish="ben", allow_subscribe="ben")
+        assert nsd.ask(open_("ada"), open_("ben")) == [refusal("NOT AUTHORIZED: ada"), DONE]
+        assert "ada" not in nsd.broker.topics

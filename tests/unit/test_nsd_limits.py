@@ -1,0 +1,102 @@
+"""nsd's limits: long lines, memory, silence."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import CONNECTION_BYTES
+from tests.unit.nsd_lines import SUCCESS, Nsd, error, open_
+
+MIB = 1024 * 1024
+
+
+class LineTests(SynchronousTestCase):
+    """nsd §2.1: lines of up to 4 MiB"""
+
+    def line(self, size: int) -> bytes:
+        """An OpenRequest of so many bytes."""
+        start = b'{"_class":"OpenRequest","identity":"ada","x":"'
+        return start + b"x" * (size - len(start) - 2) + b'"}'
+
+    def dribble(self, data: bytes) -> tuple[Nsd, bytes, bool]:
+        """What the broker says to ``data`` in chunks of 64 KiB, and whether it closes."""
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        for at in range(0, len(data), 65_536):
+            client.send(data[at : at + 65_536])
+        return nsd, client.take(), client.closed
+
+    def test_4_mib_are_a_line(self) -> None:
+        for end in (b"\n", b"\r\n"):
+            line = self.line(4 * MIB) + end
+            nsd = Nsd()
+            client = nsd.connect("nsd")
+            client.send(line)
+            assert client.take() == SUCCESS
+            assert self.dribble(line)[1:] == (SUCCESS, False)
+            assert nsd.broker.memory.used < CONNECTION_BYTES + 10_000
+
+    def test_one_byte_more_is_too_long(self) -> None:
+        shown = self.line(4 * MIB).decode()[:200]
+        for line in (self.line(4 * MIB + 1) + b"\n", self.line(4 * MIB + 1) + open_("x")):
+            answer = error(f"INVALID REQUEST: [{shown}]")
+            nsd = Nsd()
+            client = nsd.connect("nsd")
+            client.send(line + open_("ada"))
+            assert (client.take(), client.closed) == (answer, True)
+            assert self.dribble(line)[1:] == (answer, True)
+            assert nsd.broker.counters.refusals == {("nsd", "line-too-long"): 1}
+
+    def test_4_mib_are_a_line_wherever_the_end_is_cut(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        client.send(self.line(4 * MIB) + b"\r")
+        assert client.take() == b""
+        client.send(b"\n")
+        assert client.take() == SUCCESS
+
+    def test_a_partial_line_is_accounted_for_until_it_ends(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        start = nsd.broker.memory.used
+        client.send(b"{")
+        for _ in range(10):
+            client.send(b"x" * 50_000)
+        assert nsd.broker.memory.used == start + 500_001
+        assert nsd.broker.memory.holders == {client.protocol}
+        client.send(b"\n{")
+        assert nsd.broker.memory.used == start
+        client.send(b"x" * 50_000)
+        client.stream.lose()
+        assert nsd.broker.memory.used == start - CONNECTION_BYTES
+        assert nsd.broker.memory.holders == set()
+
+    def test_what_shows_of_a_long_line_is_cut_between_characters(self) -> None:
+        _, answer, closed = self.dribble("ü".encode() * (2 * MIB + 1))
+        assert (json.loads(answer)["error"], closed) == (f"INVALID REQUEST: [{'ü' * 200}]", True)
+
+
+class StopTests(SynchronousTestCase):
+    """nsd §8, and the limits that close"""
+
+    def test_there_is_no_goodbye(self) -> None:
+        nsd = Nsd(idle_timeout=5)
+        nsd.start()
+        client = nsd.connect("nsd")
+        nsd.advance(8)
+        assert (client.take(), client.closed) == (b"", True)
+
+    def test_without_memory_the_door_says_busy(self) -> None:
+        nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES})
+        nsd.connect("nsd")
+        client = nsd.connect("nsd")
+        assert (client.take(), client.closed) == (error("BROKER BUSY"), True)
+
+    def test_without_memory_an_open_says_busy_and_goes_on(self) -> None:
+        nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES + 1})
+        client = nsd.connect("nsd")
+        client.send(open_("ada") + open_("ben"))
+        assert client.take() in (SUCCESS + error("BROKER BUSY"), error("BROKER BUSY") * 2)
+        assert not client.closed

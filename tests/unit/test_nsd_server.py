@@ -1,0 +1,274 @@
+"""nsd's server: long answers in pages, pipelines, the ends, long lines, other protocols."""
+
+from __future__ import annotations
+
+import base64
+
+from twisted.internet.defer import Deferred, fail
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Page
+from pubsub.store.memory import MemoryStore
+from tests.unit import cafe_wire
+from tests.unit.nsd_lines import (
+    NOTHING,
+    SUCCESS,
+    Nsd,
+    bodies,
+    error,
+    get,
+    open_,
+    publish,
+    slow_client,
+    subscribe,
+)
+
+MIB = 1024 * 1024
+
+
+class LongListTests(SynchronousTestCase):
+    """A Get of much is streamed as the client reads (nsd §3.5)"""
+
+    def setUp(self) -> None:
+        self.nsd = Nsd(max_body=100_000)
+        self.texts = self.nsd.write_history(60, 50_000)
+
+    def test_it_is_one_line_in_pages(self) -> None:
+        client = self.nsd.connect("nsd")
+        client.stream.feed(get("ada"))
+        assert 0 < len(client.stream.received) < MIB
+        self.nsd.turn()
+        assert bodies(client.take()) == self.texts
+        assert len(client.stream.writes) > 5
+
+    def test_in_base64_as_well(self) -> None:
+        client = self.nsd.connect("nsd")
+        client.send(base64.b64encode(get("ada", 2).strip()) + b"\n")
+        self.nsd.pump()
+        line = client.take()
+        assert line.endswith(b"\n")
+        assert bodies(base64.b64decode(line[:-1], validate=True) + b"\n") == self.texts[2:]
+
+    def test_it_waits_while_the_transport_is_full(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("ada"))
+        self.nsd.pump()
+        assert 65_536 < len(client.stream.buffered) < MIB
+        seen = len(client.stream.buffered)
+        self.nsd.pump()
+        assert len(client.stream.buffered) == seen
+        assert client.stream.paused
+        for _ in range(30):
+            client.stream.read(on=False)
+            self.nsd.pump(3)
+            assert len(client.stream.buffered) < MIB
+        assert bodies(client.take()) == self.texts
+        assert not client.stream.paused
+
+    def test_requests_behind_it_are_answered_in_order(self) -> None:
+        client = slow_client(self.nsd)
+        behind = publish("ada", "news") + b"x\n" + get("ada", 59) + open_("ben")
+        client.send(get("ada") + behind[:-9])
+        client.send(behind[-9:])
+        self.nsd.pump()
+        client.stream.read()
+        self.nsd.pump()
+        first, *others = client.take().splitlines(keepends=True)
+        assert bodies(first) == self.texts
+        assert others[:2] == [SUCCESS, error("INVALID REQUEST: [x]")]
+        assert bodies(others[2]) == [self.texts[59], "news"]
+        assert others[3:] == [SUCCESS]
+
+    def test_what_is_published_meanwhile_is_for_the_next_get(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("ada"))
+        assert self.nsd.ask(publish("ada", "later")) == [{"_class": "SuccessResponse"}]
+        client.stream.read()
+        self.nsd.pump()
+        assert bodies(client.take()) == self.texts
+        client.send(get("ada", 60))
+        assert bodies(client.take()) == ["later"]
+
+    def test_short_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
+        """Memory is bounded whatever clients do: also by Gets that fit one page each."""
+        client = slow_client(self.nsd)
+        client.send(get("ada", 57) * 200)
+        self.nsd.pump()
+        assert len(client.stream.buffered) < MIB
+        client.stream.read()
+        self.nsd.pump(500)
+        lines = client.take().splitlines(keepends=True)
+        assert [len(bodies(line)) for line in lines] == [3] * 200
+
+    def test_attachments_count_for_a_page(self) -> None:
+        nsd = Nsd()
+        nsd.ask(open_("ada"), *[publish("ada", "", file="x" * 200_000) for _ in range(20)])
+        client = slow_client(nsd)
+        client.send(get("ada"))
+        nsd.pump()
+        assert len(client.stream.buffered) < MIB
+
+    def test_empty_messages_count_for_a_page(self) -> None:
+        nsd = Nsd(also={"cafe": {"channels": "1:ada"}})
+        alice = nsd.connect("cafe")
+        alice.send(cafe_wire.hs_pub(1))
+        for _ in range(10):
+            alice.send(cafe_wire.publish(1, *[b""] * 8_000))
+        nsd.ask(open_("ada"))
+        client = slow_client(nsd)
+        client.send(get("ada"))
+        nsd.pump()
+        assert len(client.stream.buffered) < MIB
+
+    def test_a_client_that_goes_in_the_middle_leaves_nothing(self) -> None:
+        for how in ("lose", "abort"):
+            client = slow_client(self.nsd)
+            client.send(get("ada") + open_("never"))
+            self.nsd.pump(2)
+            if how == "lose":
+                client.stream.lose()
+            else:
+                client.protocol.abort("why")
+            self.nsd.pump()
+            assert not self.nsd.broker.clients
+            assert not self.nsd.clock.getDelayedCalls()
+            assert "never" not in self.nsd.broker.topics
+        assert self.nsd.listeners["nsd"].quota.open == 0
+
+    def test_one_that_goes_between_pages_leaves_nothing(self) -> None:
+        client = self.nsd.connect("nsd")
+        client.stream.feed(get("ada"))
+        client.stream.lose()
+        self.nsd.pump()
+        assert not self.nsd.clock.getDelayedCalls()
+        assert len(client.stream.received) < MIB
+
+    def test_a_stopping_broker_finishes_the_answer_and_no_more(self) -> None:
+        self.nsd.start()
+        client, idle = slow_client(self.nsd), self.nsd.connect("nsd")
+        client.send(get("ada") + open_("never"))
+        stopped = self.nsd.broker.stopService()
+        assert idle.closed
+        assert idle.take() == b""
+        idle.stream.lose(clean=True)
+        self.nsd.pump()
+        assert not bool(client.closed)
+        client.stream.read()
+        self.nsd.pump()
+        assert bodies(client.take()) == self.texts
+        assert client.closed
+        assert "never" not in self.nsd.broker.topics
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        client.stream.lose(clean=True)
+        self.successResultOf(stopped)
+
+    def test_a_slow_reader_has_until_the_deadline_for_the_rest_of_an_answer(self) -> None:
+        """nsd §8: "closes each connection after the response under way"."""
+        self.nsd.start()
+        client = slow_client(self.nsd)
+        client.send(get("ada", 50))
+        self.nsd.broker.stopService()
+        client.stream.read(on=False)
+        self.nsd.advance(4)
+        client.stream.read()
+        self.nsd.pump()
+        assert bodies(client.take()) == self.texts[50:]
+
+    def test_one_that_does_not_read_is_aborted_at_the_deadline(self) -> None:
+        self.nsd.start()
+        client = slow_client(self.nsd)
+        client.send(get("ada"))
+        stopped = self.nsd.broker.stopService()
+        self.nsd.advance(9)
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        self.nsd.advance(2)
+        self.successResultOf(stopped)
+        assert client.stream.aborted
+
+
+class HistoryTests(SynchronousTestCase):
+    """What a Get gives"""
+
+    def test_what_retention_removed_does_not_come(self) -> None:
+        nsd = Nsd(top={"history": "5"})
+        texts = nsd.write_history(12, 1)
+        (response,) = nsd.ask(get("ada", 3))
+        assert [message["body"] for message in response["messages"]] == texts[7:]
+        assert [message["when"] for message in response["messages"]] == [8, 9, 10, 11, 12]
+
+    def test_without_a_history_nothing_comes_but_when_still_counts(self) -> None:
+        nsd = Nsd(top={"history": "0"})
+        nsd.write_history(3, 1)
+        assert nsd.store.next_offset == 3
+        client = nsd.connect("nsd")
+        client.send(get("ada"))
+        nsd.pump()
+        assert client.take() == NOTHING
+
+    def test_a_rare_channel_in_a_long_history_is_found(self) -> None:
+        nsd = Nsd()
+        nsd.ask(open_("ada"), open_("ben"), publish("ben", "first"))
+        client = nsd.connect("nsd")
+        for _ in range(10):
+            client.send(publish("ada", "x") * 500)
+        nsd.ask(publish("ben", "last"))
+        client.take()
+        client.send(get("ben"))
+        assert bodies(client.take()) == ["first", "last"]
+        client.send(get("ben", 1))
+        assert bodies(client.take()) == ["last"]
+
+    def test_a_history_that_cannot_be_read_ends_the_connection(self) -> None:
+        class Broken(MemoryStore):
+            def read(
+                self, offset: int, topics: frozenset[str] | None, max_bytes: int
+            ) -> Deferred[Page]:
+                return fail(OSError("the disk is gone"))
+
+        nsd = Nsd(store=Broken(100, MIB))
+        nsd.ask(open_("ada"), publish("ada", "x"))
+        client = nsd.connect("nsd")
+        client.send(get("ada") + get("ada"))
+        nsd.pump()
+        assert client.stream.aborted
+        errors = self.flushLoggedErrors(OSError)  # type: ignore[no-untyped-call]
+        assert len(errors) == 1
+
+    def test_permission_is_checked_for_each_channel_of_a_get(self) -> None:
+        nsd = Nsd(also={"cafe": {"channels": "1:secret,2:open"}}, allow_subscribe="open,ada")
+        alice = nsd.connect("cafe")
+        alice.send(cafe_wire.hs_pub(1, b"alice"))
+        alice.send(cafe_wire.publish(1, b"s") + cafe_wire.publish(2, b"o"))
+        identities = nsd.factories["nsd"]._identities
+        identities.subscribe("ada", "secret", 10, 10)
+        identities.subscribe("ada", "open", 10, 10)
+        (response,) = nsd.ask(get("ada"))
+        assert [message["body"] for message in response["messages"]] == ["o"]
+
+    def test_messages_of_cafe(self) -> None:
+        nsd = Nsd(also={"cafe": {"channels": "7"}})
+        alice = nsd.connect("cafe")
+        alice.send(cafe_wire.hs_pub(7, b"al\xffice"))
+        long = "ü" * 5000
+        alice.send(cafe_wire.publish(7, b"caf\xc3\xa9", b"\xff\x00", b"", long.encode()))
+        nsd.ask(subscribe("ada", "cafe/7"))
+        client = nsd.connect("nsd")
+        client.send(get("ada"))
+        first = (
+            '{"_class":"MessageListResponse","messages":['
+            '{"_class":"Message","from":"al\ufffdice","when":1,"body":"café"},'
+            '{"_class":"Message","from":"al\ufffdice","when":2,"body":"","data":"/wA="},'
+            '{"_class":"Message","from":"al\ufffdice","when":3,"body":""},'
+            '{"_class":"Message","from":"al\ufffdice","when":4,"body":"'
+        )
+        assert client.take().decode() == first + long + '"}]}\n'
+
+    def test_messages_to_cafe_are_the_body_alone(self) -> None:
+        nsd = Nsd(also={"cafe": {"channels": "7:ada"}})
+        nsd.ask(open_("ada"))
+        bob = nsd.connect("cafe")
+        bob.send(cafe_wire.hs_sub(b"\x07"))
+        nsd.clock.advance(cafe_wire.GAP)
+        bob.take()
+        nsd.ask(publish("ada", "grüße", file="QUJD"))
+        assert cafe_wire.payloads(bob.take()) == ["grüße".encode()]

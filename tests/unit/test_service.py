@@ -1,0 +1,262 @@
+"""BrokerService: publishing, time, ids, stopping, the sweep."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import message_id
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.store.memory import MemoryStore
+from tests.unit.fakes import START, Big, Guest, Lines, Transport, clock_at, drawing, make_broker
+from tests.unit.fakes import make_listener as listener_of
+
+
+class ServiceCase(SynchronousTestCase):
+    """A broker with a clock in the hand of the test."""
+
+    limits = BrokerLimits(max_memory=100_000, memory_seconds=5, stop_seconds=10)
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.broker = make_broker(self.clock, self.limits)
+
+    def subscriber(self, broker: BrokerService, name: str) -> Transport:
+        transport = Transport()
+        box = Outbox(broker.router, transport, listener_of(broker).slow, lambda reason: None, "bob")
+        transport.outbox = box
+        broker.router.subscribe(box, broker.topics.create(name), Lines())
+        return transport
+
+    def publish(self, name: str, *payloads: bytes) -> int:
+        """The sequence of the batch."""
+        publisher = listener_of(self.broker).publisher(None, b"alice")
+        topic = self.broker.topics.create(name)
+        nbytes = sum(map(len, payloads))
+        return publisher.publish(topic, list(payloads), nbytes, -1).sequence
+
+
+class PublishTests(ServiceCase):
+    """publish"""
+
+    def test_messages_reach_history_and_subscribers(self) -> None:
+        bob = self.subscriber(self.broker, "news")
+        self.publish("news", b"a", b"b")
+        self.publish("other", b"c")
+        self.clock.advance(0)
+        assert bob.writes == [b"a\nb\n"]
+        page = self.successResultOf(self.broker.store.read(0, None, 1000))
+        assert [batch.payloads for batch in page.batches] == [[b"a", b"b"], [b"c"]]
+
+    def test_the_sequence_counts_messages_and_offsets_go_with_the_store(self) -> None:
+        assert self.publish("a", b"1", b"2") == 0
+        assert self.publish("b", b"3") == 2
+        assert self.publish("a", b"4") == 3
+        assert self.broker.store.next_offset == 4
+
+    def test_the_sequence_does_not_depend_on_the_history(self) -> None:
+        self.broker = make_broker(self.clock, store=MemoryStore(0, 0))
+        assert self.publish("a", b"1", b"2") == 0
+        assert self.publish("a", b"3") == 2
+
+
+class TimeTests(ServiceCase):
+    """timestamp"""
+
+    def test_it_is_microseconds_since_the_epoch(self) -> None:
+        assert self.broker.timestamp() == int(START * 1_000_000)
+        self.clock.advance(0.25)
+        assert self.broker.timestamp() == int(START * 1_000_000) + 250_000
+
+    def test_it_stands_still_while_the_clock_is_behind(self) -> None:
+        first = self.broker.timestamp()
+        self.clock.rightNow = START - 3600
+        assert self.broker.timestamp() == first
+        self.clock.rightNow = START + 1
+        assert self.broker.timestamp() == first + 1_000_000
+
+    @given(st.lists(st.floats(0, 2e9)))
+    def test_it_never_goes_backwards(self, times: list[float]) -> None:
+        clock = clock_at()
+        broker = make_broker(clock)
+        stamps = []
+        for time in times:
+            clock.rightNow = time
+            stamps.append(broker.timestamp())
+        assert stamps == sorted(stamps)
+
+
+class IdTests(ServiceCase):
+    """run_id and message_id"""
+
+    def test_the_run_id_has_60_random_bits(self) -> None:
+        asked: list[int] = []
+
+        def draw(bits: int) -> int:
+            asked.append(bits)
+            return 7
+
+        assert make_broker(draw=draw).run_id == 7
+        assert asked == [60]
+
+    def test_session_ids_have_64_random_bits(self) -> None:
+        broker = make_broker(draw=drawing(1, 2**64 - 1))
+        assert broker.sessions.open("kind", b"", lambda: None).id == 2**64 - 1
+
+    @given(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1))
+    def test_a_message_id_is_a_uuid_of_version_8(self, run: int, sequence: int) -> None:
+        uuid = message_id(run, sequence)
+        assert uuid.version == 8
+        assert uuid.variant == "specified in RFC 4122"
+
+    @given(
+        st.tuples(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1)),
+        st.tuples(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1)),
+    )
+    def test_ids_are_equal_only_for_the_same_run_and_sequence(
+        self, one: tuple[int, int], other: tuple[int, int]
+    ) -> None:
+        assert (message_id(*one) == message_id(*other)) == (one == other)
+
+    @given(st.integers(0, 59), st.integers(0, 61))
+    def test_every_bit_of_run_and_sequence_shows(self, run_bit: int, sequence_bit: int) -> None:
+        base = message_id(0, 0).int
+        for changed in (message_id(1 << run_bit, 0), message_id(0, 1 << sequence_bit)):
+            assert (changed.int ^ base).bit_count() == 1
+
+
+class StopTests(ServiceCase):
+    """stopService"""
+
+    def stop(self) -> Deferred[None]:
+        self.broker.startService()
+        return self.broker.stopService()
+
+    def test_without_clients_it_stops_at_once(self) -> None:
+        self.successResultOf(self.stop())
+        assert not self.clock.getDelayedCalls()
+
+    def test_clients_are_drained_and_waited_for(self) -> None:
+        willing, stubborn = Guest(self.broker), Guest(self.broker, stubborn=True)
+        stopped = self.stop()
+        assert willing.calls == ["drain"]
+        assert stubborn.calls == ["drain"]
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        self.broker.left(stubborn)
+        self.successResultOf(stopped)
+        assert not self.clock.getDelayedCalls()
+
+    def test_at_the_deadline_clients_are_aborted(self) -> None:
+        stubborn = Guest(self.broker, stubborn=True)
+        stopped = self.stop()
+        self.clock.advance(9.9)
+        assert stubborn.calls == ["drain"]
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        self.clock.advance(0.2)
+        assert stubborn.calls == ["drain", "abort: the broker stops"]
+        self.successResultOf(stopped)
+        assert not self.clock.getDelayedCalls()
+
+    def test_what_the_turn_gathered_is_flushed_before_the_goodbye(self) -> None:
+        bob = self.subscriber(self.broker, "news")
+        self.publish("news", b"last words")
+        stopped = self.stop()
+        assert bob.writes == [b"last words\n"]
+        self.successResultOf(stopped)
+
+    def test_the_sweep_ends_with_the_broker(self) -> None:
+        guest = Guest(self.broker, stubborn=True)
+        self.stop()
+        self.clock.advance(5)
+        assert guest.calls == ["drain"]
+        self.broker.left(guest)
+
+
+class SweepTests(ServiceCase):
+    """The housekeeping once a second"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.broker.startService()
+        self.addCleanup(self.broker.stopService)
+
+    def advance(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1)
+
+    def test_every_client_is_swept_each_second(self) -> None:
+        guest = Guest(self.broker)
+        self.advance(2)
+        assert guest.calls == [f"sweep {START + 1}", f"sweep {START + 2}"]
+        self.broker.left(guest)
+        self.advance(1)
+        assert len(guest.calls) == 2
+
+    def test_sessions_expire(self) -> None:
+        session = self.broker.sessions.open("kind", b"", lambda: None)
+        self.broker.sessions.detach(session, {}, 0)
+        self.advance(59)
+        assert len(self.broker.sessions) == 1
+        self.advance(1)
+        assert len(self.broker.sessions) == 0
+
+    def test_slow_subscribers_are_given_up(self) -> None:
+        reasons: list[str] = []
+        listener = listener_of(self.broker, slow_seconds=3)
+        box = listener.outbox(Transport(), reasons.append, "bob")
+        box.pause()
+        self.advance(3)
+        assert reasons == []
+        self.advance(1)
+        assert reasons == ["slow consumer: behind for 3 s"]
+        box.shut("disconnected")
+
+    def hold(self, nbytes: int) -> Big:
+        big = Big(nbytes)
+        self.broker.memory.holders.add(big)
+        self.broker.memory.add(nbytes)
+        return big
+
+    def test_at_the_memory_bound_for_too_long_the_largest_goes(self) -> None:
+        small, large = self.hold(30_000), self.hold(70_000)
+        self.advance(5)
+        assert large.evicted == []
+        self.advance(1)
+        assert large.evicted == ["memory bound"]
+        assert small.evicted == []
+
+    def test_the_next_largest_follows_while_the_bound_is_still_reached(self) -> None:
+        small, large = self.hold(110_000), self.hold(120_000)
+        self.advance(6)
+        assert large.evicted == ["memory bound"]
+        self.broker.memory.holders.discard(large)
+        self.broker.memory.free(120_000)
+        self.advance(1)
+        assert small.evicted == ["memory bound"]
+
+    def test_below_the_bound_nobody_goes(self) -> None:
+        big = self.hold(99_999)
+        self.advance(100)
+        assert big.evicted == []
+
+    def test_the_time_at_the_bound_starts_anew_after_it_was_left(self) -> None:
+        big = self.hold(100_000)
+        self.advance(4)
+        self.broker.memory.free(1)
+        self.advance(1)
+        self.broker.memory.add(1)
+        self.advance(5)
+        assert big.evicted == []
+        self.advance(1)
+        assert big.evicted == ["memory bound"]
+
+    def test_the_bound_without_a_holder_evicts_nobody(self) -> None:
+        self.broker.memory.add(100_000)
+        self.advance(10)
+        assert self.broker.memory.full
+        guest = Guest(self.broker)
+        self.advance(1)
+        assert guest.calls == [f"sweep {START + 11}"]

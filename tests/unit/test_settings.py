@@ -1,0 +1,182 @@
+"""Settings: every kind, from text and from TOML values, and what it refuses."""
+
+from __future__ import annotations
+
+import fnmatch
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.settings import (
+    BOOLEAN,
+    COUNT,
+    PATTERNS,
+    SECONDS,
+    SIZE,
+    TEXT,
+    Kind,
+    Setting,
+    choice,
+    integer,
+    matcher,
+    number,
+    parse_size,
+    read_all,
+)
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.dates(),
+    st.lists(st.one_of(st.integers(), st.text())),
+    st.dictionaries(st.text(), st.integers()),
+)
+
+
+class KindTests(SynchronousTestCase):
+    """What each kind takes and refuses"""
+
+    def refuses(self, kind: Kind, *values: object) -> None:
+        for value in values:
+            with pytest.raises(ValueError, match="expected"):
+                kind.parse(value)
+
+    def test_booleans(self) -> None:
+        for value in (True, 1, "1", "true", "YES", " on "):
+            assert BOOLEAN.parse(value) is True
+        for value in (False, 0, "0", "False", "no", "off"):
+            assert BOOLEAN.parse(value) is False
+        self.refuses(BOOLEAN, "", "maybe", 2, "truee", [], None)
+
+    def test_text(self) -> None:
+        assert TEXT.parse(" as it is ") == " as it is "
+        self.refuses(TEXT, 1, True, None, ["x"])
+
+    def test_sizes(self) -> None:
+        for value, expected in (
+            (0, 0),
+            (65536, 65536),
+            ("65536", 65536),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("64KB", 65536),
+            ("64 KiB", 65536),
+            (" 8M ", 8 * 1024**2),
+            ("1GiB", 1024**3),
+            ("2t", 2 * 1024**4),
+            ("10b", 10),
+        ):
+            assert SIZE.parse(value) == expected, value
+        self.refuses(SIZE, "", "K", "-1", -1, "1.5M", 1.5, True, "1X", "1 M M", None, [1])
+
+    def test_whole_numbers(self) -> None:
+        kind = integer(-2, 5)
+        assert [kind.parse(value) for value in (-2, 5, "3", " 4 ")] == [-2, 5, 3, 4]
+        self.refuses(kind, -3, 6, "6", 1.0, "1.0", True, "", "x", None, [1], "0x1")
+
+    def test_numbers(self) -> None:
+        kind = number(0.5, 10)
+        assert [kind.parse(value) for value in (0.5, 10, "2.5", "1e0")] == [0.5, 10, 2.5, 1]
+        self.refuses(kind, 0.4, 11, "inf", "nan", float("nan"), True, "", "x", None, [1])
+
+    def test_choices(self) -> None:
+        kind = choice("pause", "drop")
+        assert kind.parse("drop") == "drop"
+        assert kind.form == "pause|drop"
+        self.refuses(kind, "Drop", "", None, 1, ["drop"])
+        with pytest.raises(ValueError, match="pause, drop"):
+            kind.parse("stop")
+
+    def test_patterns(self) -> None:
+        assert PATTERNS.parse("a, b/*,,c ") == ("a", "b/*", "c")
+        assert PATTERNS.parse(["a,b", " c"]) == ("a,b", "c")
+        assert PATTERNS.parse("") == PATTERNS.parse([]) == ()
+        self.refuses(PATTERNS, 1, None, ["a", 1], {"a": 1}, True)
+
+    def test_common_bounds(self) -> None:
+        assert COUNT.parse(0) == 0
+        assert SECONDS.parse("0.25") == 0.25
+        self.refuses(COUNT, -1, 2**31 + 1)
+        self.refuses(SECONDS, -1, 86_400 * 366)
+
+    @given(
+        st.sampled_from(
+            [BOOLEAN, TEXT, SIZE, COUNT, SECONDS, PATTERNS, choice("a"), integer(0, 9)]
+        ),
+        ANYTHING,
+    )
+    def test_any_value_is_parsed_or_a_value_error(self, kind: Kind, value: object) -> None:
+        message = "expected"
+        try:
+            parsed = kind.parse(value)
+        except ValueError as error:
+            message = str(error)
+        else:
+            again = list(parsed) if kind is PATTERNS else parsed
+            assert kind.parse(again) == parsed
+        assert "expected" in message
+
+    @given(st.integers(0, 2**40), st.sampled_from("kKmMgG"), st.sampled_from(["", "b", "iB"]))
+    def test_a_unit_multiplies(self, count: int, unit: str, ending: str) -> None:
+        power = "kmg".index(unit.lower()) + 1
+        assert parse_size(f"{count}{unit}{ending}") == count * 1024**power
+
+
+class SettingTests(SynchronousTestCase):
+    """Setting and read_all"""
+
+    settings = (
+        Setting("max-things", COUNT, 10, "how many"),
+        Setting("buffer", SIZE, "64K", "how large"),
+    )
+
+    def test_defaults_are_written_as_an_operator_would(self) -> None:
+        assert read_all(self.settings, {}) == {"max-things": 10, "buffer": 65536}
+
+    def test_what_is_given_replaces_the_default(self) -> None:
+        given = {"buffer": "1M", "max-things": "3"}
+        assert read_all(self.settings, given) == {"max-things": 3, "buffer": 1024**2}
+
+    def test_zero_and_false_are_values(self) -> None:
+        assert read_all(self.settings, {"max-things": 0, "buffer": 0}) == {
+            "max-things": 0,
+            "buffer": 0,
+        }
+
+    def test_keys_that_name_no_setting_are_left_alone(self) -> None:
+        assert "other" not in read_all(self.settings, {"other": 1})
+
+    def test_an_error_names_the_setting_and_the_value(self) -> None:
+        with pytest.raises(ValueError, match=r"^buffer: expected a size .*'lots'$"):
+            read_all(self.settings, {"buffer": "lots"})
+        with pytest.raises(ValueError, match=r"^max-things: "):
+            self.settings[0].read(date(2026, 1, 1))
+
+
+class MatcherTests(SynchronousTestCase):
+    """matcher"""
+
+    def test_a_star_anywhere_in_the_list_matches_all(self) -> None:
+        assert matcher(["a", "*"])("anything\nat all")
+
+    def test_nothing_matches_no_pattern(self) -> None:
+        assert not matcher([])("")
+        assert not matcher([])("a")
+
+    def test_case_counts(self) -> None:
+        assert matcher(["News"])("News")
+        assert not matcher(["News"])("news")
+
+    @given(
+        st.lists(st.text("ab*?[]!-|.", max_size=5), max_size=4),
+        st.text("ab*?[]!-|.\n", max_size=6),
+    )
+    def test_it_agrees_with_the_shell(self, patterns: list[str], name: str) -> None:
+        expected = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        assert matcher(patterns)(name) == expected

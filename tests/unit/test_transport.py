@@ -1,0 +1,245 @@
+"""The transport that sends at once: real sockets, driven by hand."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import main
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.wire.transport import DirectServer
+
+
+class Reactor:
+    """Notes who wants to write."""
+
+    def __init__(self) -> None:
+        self.writers: set[object] = set()
+        self.later: list[Any] = []
+
+    def addReader(self, reader: object) -> None: ...
+
+    def removeReader(self, reader: object) -> None: ...
+
+    def addWriter(self, writer: object) -> None:
+        self.writers.add(writer)
+
+    def removeWriter(self, writer: object) -> None:
+        self.writers.discard(writer)
+
+    def callLater(self, delay: float, call: Any, *args: Any) -> None:
+        self.later.append((call, args))
+
+
+class Producer:
+    """Notes when it was told to pause and to go on."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
+
+
+class Failing:
+    """A socket whose sends fail as they are told to."""
+
+    def __init__(self, real: socket.socket, problem: OSError) -> None:
+        self._real = real
+        self.problem = problem
+
+    def send(self, data: bytes) -> int:
+        raise self.problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Link:
+    """A DirectServer and the socket at the other end."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        for end in (self.ours, self.theirs):
+            end.setblocking(False)
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.reactor = Reactor()
+        self.protocol = Protocol()
+        # Twisted's own methods have no types.
+        self.transport: Any = DirectServer(
+            self.ours,
+            self.protocol,
+            ("192.0.2.1", 4711),
+            None,  # type: ignore[arg-type]
+            0,
+            self.reactor,  # type: ignore[arg-type]
+        )
+        self.protocol.makeConnection(self.transport)
+        self.got = bytearray()
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+    @property
+    def waits(self) -> bool:
+        """Does the transport wait to be able to write?"""
+        return self.transport in self.reactor.writers
+
+    def read(self) -> None:
+        """Take everything that is there."""
+        while True:
+            try:
+                data = self.theirs.recv(1 << 20)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self.got += data
+
+    def finish(self) -> bytes:
+        """Read and let the transport write until it has nothing more; everything read."""
+        for _ in range(10_000):
+            self.read()
+            if not self.waits:
+                break
+            result = self.transport.doWrite()
+            if result is not None:
+                break
+        self.read()
+        return bytes(self.got)
+
+
+class DirectServerTests(SynchronousTestCase):
+    """DirectServer.write"""
+
+    def link(self) -> Link:
+        link = Link()
+        self.addCleanup(link.close)
+        return link
+
+    def test_what_the_kernel_takes_is_sent_at_once(self) -> None:
+        link = self.link()
+        link.transport.write(b"hello")
+        assert not link.waits
+        link.read()
+        assert link.got == b"hello"
+
+    def test_what_it_does_not_take_is_buffered_in_order(self) -> None:
+        link = self.link()
+        data = b"".join(b"%07d\n" % number for number in range(100_000))
+        link.transport.write(data)
+        assert bool(link.waits)
+        link.transport.write(b"second ")
+        link.transport.write(b"third")
+        assert link.finish() == data + b"second third"
+        assert not link.waits
+        link.transport.write(b" at once again")
+        link.read()
+        assert link.got.endswith(b"third at once again")
+
+    @given(st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=12))
+    def test_the_order_is_kept_whatever_is_read_when(
+        self, steps: list[tuple[int, bool, bool]]
+    ) -> None:
+        link = Link()
+        sent = b""
+        for number, (size, reads, writes) in enumerate(steps):
+            data = bytes([number]) * size
+            link.transport.write(data)
+            sent += data
+            if reads:
+                link.read()
+            if writes and link.waits:
+                link.transport.doWrite()
+        assert link.finish() == sent
+        link.close()
+
+    def test_over_64_kib_the_producer_is_paused_and_later_resumed(self) -> None:
+        link = self.link()
+        producer = Producer()
+        link.transport.registerProducer(producer, True)
+        while not link.waits:
+            link.transport.write(b"x" * 1000)
+        assert producer.calls == []
+        link.transport.write(b"x" * 64_000)
+        link.transport.write(b"x" * 4_000)
+        assert producer.calls[:1] == ["pause"]
+        assert set(producer.calls) == {"pause"}
+        link.finish()
+        assert producer.calls[-1] == "resume"
+
+    def test_one_large_write_pauses_the_producer_too(self) -> None:
+        link = self.link()
+        producer = Producer()
+        link.transport.registerProducer(producer, True)
+        link.transport.write(b"x" * 1_000_000)
+        assert producer.calls == ["pause"]
+        assert len(link.finish()) == 1_000_000
+        assert producer.calls == ["pause", "resume"]
+
+    def test_nothing_is_sent_past_what_waits(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 1_000_000)
+        link.read()
+        link.transport.write(b"last")
+        link.read()
+        assert b"last" not in link.got
+        assert link.finish().endswith(b"xlast")
+
+    def test_after_half_closing_what_waits_is_still_sent(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 100_000)
+        link.transport.loseWriteConnection()
+        assert len(link.finish()) == 100_000
+        assert link.theirs.recv(1) == b""
+        link.transport.write(b"more")
+        assert not link.waits
+
+    def test_after_closing_what_waits_is_still_sent(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 100_000)
+        link.transport.loseConnection()
+        assert len(link.finish()) == 100_000
+
+    def test_a_failing_send_is_met_again_by_the_reactor(self) -> None:
+        for number in (errno.EPIPE, errno.ECONNRESET, errno.ENOBUFS):
+            link = self.link()
+            problem = OSError(number, "no")
+            link.transport.socket = Failing(link.ours, problem)
+            link.transport.write(b"hello")
+            assert link.waits
+            result = link.transport.doWrite()
+            if number == errno.ENOBUFS:
+                assert result is None
+            else:
+                assert result is main.CONNECTION_LOST
+
+    def test_a_peer_that_is_gone_raises_nothing(self) -> None:
+        link = self.link()
+        link.theirs.close()
+        for _ in range(3):
+            link.transport.write(b"hello")
+        assert link.transport.doWrite() is main.CONNECTION_LOST
+        link.transport.connectionLost(Failure(ConnectionDone()))
+        link.transport.write(b"hello")
+
+    def test_nothing_is_sent_for_nothing(self) -> None:
+        link = self.link()
+        link.transport.write(b"")
+        assert not link.waits
+        link.transport.writeSequence([b"a", b"", b"b"])
+        assert link.finish() == b"ab"

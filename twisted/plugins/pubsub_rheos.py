@@ -1,0 +1,5 @@
+"""The protocol rheos."""
+
+from pubsub.plugin import WireProtocol
+
+rheos = WireProtocol("rheos", 7072, "UUIDs in binary over TCP", "pubsub.protocols.rheos.server")

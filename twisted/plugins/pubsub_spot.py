@@ -1,0 +1,5 @@
+"""The protocol spot."""
+
+from pubsub.plugin import WireProtocol
+
+spot = WireProtocol("spot", 7073, "topics over ZeroMQ sockets", "pubsub.protocols.spot.server")
