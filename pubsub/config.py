@@ -226,11 +226,11 @@ def _secret(id: str, entry: Mapping[str, Any], allow_weak: bool) -> Secret:
 
 
 def _protocol(protocols: Mapping[str, IWireProtocol], name: object) -> IWireProtocol:
-    if name not in protocols:
+    if not isinstance(name, str) or name not in protocols:
         raise ConfigurationError(
             f"no protocol {name!r} is installed; there are {', '.join(protocols) or 'none'}"
         )
-    return protocols[str(name)]
+    return protocols[name]
 
 
 def endpoint_string(where: object, interface: str) -> str:

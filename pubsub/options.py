@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from twisted.python import usage
@@ -84,7 +84,7 @@ class Options(usage.Options):
             )
         ports: Sequence[str | None] = self._ports or [None] * len(self._names)
         pairs = list(zip(self._names, ports, strict=True))
-        given = {name: value for name, value in self.items() if value}
+        given = {name: value for name, value in self.items() if value not in (None, 0, [])}
         self._line = CommandLine(given, pairs + self._listen)
         self.config = self.read()
 
@@ -105,18 +105,32 @@ def _help(setting: Setting) -> str:
     return f"{setting.help} [{setting.kind.form}, default {setting.default}]"
 
 
+def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:
+    """The method of an option that may be given again and again."""
+
+    def collect(self: Options, value: str) -> None:
+        self.opts.setdefault(name, []).append(value)
+
+    collect.__doc__ = _help(setting)
+    return collect
+
+
 def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Options:
     """The options with one for every setting of the broker, its listeners and ``protocols``."""
     protocols = installed_protocols() if protocols is None else protocols
     flags: list[list[str | None]] = []
     parameters: list[list[str | None]] = []
+    methods: dict[str, Callable[[Options, str], None]] = {}
     named = [(s.name, s) for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)]
     named += [(flag(protocol, s), s) for protocol in protocols.values() for s in protocol.settings]
     for name, setting in named:
         if setting.kind is BOOLEAN and not setting.default:
             flags.append([name, None, setting.help])
+        elif setting.kind.repeated:
+            methods[f"opt_{name.replace('-', '_')}"] = _collect(name, setting)
         else:
             parameters.append([name, None, None, _help(setting)])
-    made = type("Options", (Options,), {"optFlags": flags, "optParameters": parameters})
+    tables = {"optFlags": flags, "optParameters": parameters}
+    made = type("Options", (Options,), {**tables, **methods})
     options: Options = made(protocols)
     return options

@@ -19,10 +19,14 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is written (``form``, shown by --help) and how it is parsed."""
+    """How a value is written (``form``, shown by --help) and how it is parsed.
+
+    One that is ``repeated`` is a list: of the file, or of what the command line gave in turn.
+    """
 
     form: str
     parse: Callable[[object], Any]
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

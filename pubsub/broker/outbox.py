@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pubsub.broker.router import PORTION
+
 if TYPE_CHECKING:
     from pubsub.broker.queue_keys import Recheck
     from pubsub.broker.router import Router
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
     from pubsub.interfaces import Consumer, Encoding
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
-# A backlog is written in portions of about this size, so that the transport's own buffer
-# stays small and the backlog can be counted, dropped or resumed until it really leaves.
-PORTION = 256 * 1024
 # Where `pause` starts to hold publishers, unless a quarter of the byte limit is less.
 _BLOCKING_MARK = 1024 * 1024
 # From here on an outbox counts among those that can be evicted to free memory.
@@ -61,6 +60,7 @@ class Outbox:
         "_close",
         "_consumer",
         "_drained",
+        "_evicted",
         "_held",
         "_inflight",
         "_paused",
@@ -96,6 +96,7 @@ class Outbox:
         self._paused = False
         self._held = False
         self.closed = False
+        self._evicted = False
         self._inflight = 0
         self._charged = 0
         self._blocking: set[Topic] | None = None
@@ -163,6 +164,8 @@ class Outbox:
 
     def pause(self) -> None:
         """The transport has enough. Called again and again while it has."""
+        if self.closed:
+            return
         self._paused = True
         if self.slow_since is None:
             self.slow_since = self._router.seconds()
@@ -170,6 +173,8 @@ class Outbox:
 
     def resume(self) -> None:
         """The transport has sent everything it had."""
+        if self.closed:
+            return
         self._paused = False
         self._inflight = 0
         self.flush()
@@ -234,7 +239,8 @@ class Outbox:
 
     def evict(self, reason: str) -> None:
         """Give the subscriber up; its connection is closed with ``reason``."""
-        if not self.closed:
+        if not self.closed and not self._evicted:
+            self._evicted = True
             self._close(reason)
 
     def _charge(self, nbytes: int) -> None:
@@ -253,23 +259,28 @@ class Outbox:
 
     # The end
 
-    def shut(self, reason: str | None) -> int | None:
+    def shut(self, reason: str | None) -> dict[Topic, int]:
         """Take no more deliveries and let go of everything.
 
         What is still queued is counted as dropped for ``reason``, or not at all if that is None
         because a session will ask for it again. Returns the offset of the first message that
-        was not written, or None if all were.
+        was not written, for each topic that has one.
         """
         self._router.forget(self)
         self.closed = self._paused = True
-        first = self._queue[0][3] if self._queue else None
+        unsent: dict[Topic, int] = {}
+        for _data, _count, topic, offset in self._queue:
+            unsent[topic] = min(offset, unsent.get(topic, offset))
         if reason is not None:
             for _data, count, topic, _offset in self._queue:
                 self._router.dropped(self.label, topic, reason, count)
         self._queue.clear()
         self.queued = self._inflight = 0
-        self._drained = None
         self._charge(0)
         self._router.slow.discard(self)
         self._unblock()
-        return first
+        if self._drained is not None:
+            call, self._drained = self._drained, None
+            # Not now: who waits may act on the connection, which is in the middle of ending.
+            self._router.at_turn_end(call)
+        return unsent

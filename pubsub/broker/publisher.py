@@ -49,13 +49,14 @@ class Publisher:
         RateLimited if nothing at all was accepted.
         """
         self.listener.access.check_publish(topic.name)
+        if self._connection is None and (topic.blockers or self._broker.memory.full):
+            raise RateLimited("a subscriber or the memory bound holds this topic")
         if self._limiters:
             admitted = self._admit(payloads, nbytes)
             if admitted < len(payloads):
                 payloads = payloads[:admitted]
                 nbytes = sum(map(len, payloads))
-        if self._connection is None and (topic.blockers or self._broker.memory.full):
-            raise RateLimited("a subscriber or the memory bound holds this topic")
+                headers = None if headers is None else headers[:admitted]
         batch = self._broker.publish(
             topic,
             payloads,

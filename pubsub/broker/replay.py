@@ -20,42 +20,35 @@ PAGE_BYTES = 256 * 1024
 
 
 class Replay:
-    """Delivers ``subscriptions`` from ``offset`` on to ``outbox``, then subscribes it.
+    """Delivers topics from an offset of the history on to ``outbox``, then subscribes it.
 
-    Pages of the history follow one another as the outbox drains. The page that reaches the end
-    of the log and the subscription to what comes next happen in one step, so that nothing is
-    delivered twice and nothing falls between.
+    ``positions`` has the offset to start from for each topic, ``encodings`` how it is sent. Pages
+    of the history follow one another as the outbox drains. The page that reaches the end of the
+    log and the subscription to what comes next happen in one step, so that nothing is delivered
+    twice and nothing falls between.
     """
 
     def __init__(
         self,
         broker: BrokerService,
         outbox: Outbox,
-        subscriptions: Mapping[Topic, Encoding],
-        offset: int,
+        positions: Mapping[Topic, int],
+        encodings: Mapping[Topic, Encoding],
     ) -> None:
         self._broker = broker
         self._outbox = outbox
-        self._subscriptions = dict(subscriptions)
-        self._offset = offset
+        self._positions = dict(positions)
+        self._encodings = encodings
+        self._offset = min(self._positions.values())
 
     @property
-    def offset(self) -> int:
-        """Where the next page starts."""
-        return self._offset
-
-    @property
-    def subscriptions(self) -> Mapping[Topic, Encoding]:
-        """What has still to become live."""
-        return self._subscriptions
-
-    def add(self, topic: Topic, encoding: Encoding) -> None:
-        """Subscribe to one more topic, from the end of the log on."""
-        self._broker.router.subscribe(self._outbox, topic, encoding)
+    def positions(self) -> Mapping[Topic, int]:
+        """The topics that are not live yet, and how far each has been delivered."""
+        return {topic: max(at, self._offset) for topic, at in self._positions.items()}
 
     def discard(self, topic: Topic) -> None:
         """Leave ``topic`` out from now on."""
-        self._subscriptions.pop(topic, None)
+        self._positions.pop(topic, None)
 
     def start(self) -> Deferred[None]:
         """Begin; the Deferred fires when the subscriptions are live or the outbox is shut."""
@@ -65,9 +58,9 @@ class Replay:
 
     async def _run(self) -> None:
         store = self._broker.store
-        self._count_expired()
         while not self._outbox.closed:
-            names = frozenset(topic.name for topic in self._subscriptions)
+            self._count_expired()
+            names = frozenset(topic.name for topic in self._positions)
             page = await store.read(self._offset, names, PAGE_BYTES)
             for batch in page.batches:
                 self._deliver(batch)
@@ -77,24 +70,33 @@ class Replay:
             await self._drained()
         if self._outbox.closed:
             return
-        for topic, encoding in self._subscriptions.items():
-            self._broker.router.subscribe(self._outbox, topic, encoding)
-        self._subscriptions.clear()
+        for topic in self._positions:
+            self._broker.router.subscribe(self._outbox, topic, self._encodings[topic])
+        self._positions.clear()
         # Nothing else would send the last page before the next message is published.
         self._outbox.flush()
 
     def _deliver(self, batch: Batch) -> None:
         topic = self._broker.topics.named(batch.topic)
-        encoding = self._subscriptions.get(topic)
-        fitting = batch if encoding is None else batch.within(encoding.limit)
-        if encoding is None or fitting is None or self._outbox.closed:
+        start = self._positions.get(topic)
+        end = batch.offset + len(batch.payloads)
+        if start is None or start >= end or self._outbox.closed:
             return
         if not self._outbox.recheck(topic, None):
             self.discard(topic)
             return
-        count = len(fitting.payloads)
-        self._outbox.deliver(encoding.encode(fitting), count, topic, fitting.offset)
-        self._broker.counters.delivered += count
+        if start > batch.offset:
+            batch = batch.part(start - batch.offset, len(batch.payloads))
+        encoding = self._encodings[topic]
+        counters = self._broker.counters
+        fitting = batch.within(encoding.limit)
+        count = 0 if fitting is None else len(fitting.payloads)
+        if count < len(batch.payloads):
+            lost = len(batch.payloads) - count
+            counters.drop(self._outbox.label, batch.topic, "too-large", lost)
+        if fitting is not None:
+            self._outbox.deliver(encoding.encode(fitting), count, topic, fitting.offset)
+            counters.delivered += count
 
     def _drained(self) -> Deferred[None]:
         self._outbox.flush()

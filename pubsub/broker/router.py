@@ -21,17 +21,23 @@ if TYPE_CHECKING:
     from pubsub.interfaces import Encoding
 
 
-class Group:
-    """The subscribers of one topic that share an encoding."""
+# What a group gathered in a turn is handed out in pieces of about this size: they stay in the
+# processor's cache, and a subscriber that is full is known to be before the rest comes.
+PORTION = 256 * 1024
 
-    __slots__ = ("_outboxes", "_targets", "count", "encoding", "offset", "parts", "topic")
+Part = tuple[bytes, int, int]
+"""Encoded messages, their number, and the offset of the first."""
+
+
+class Group:
+    """The subscribers of one topic that share an encoding, and what they are to get this turn."""
+
+    __slots__ = ("_outboxes", "_targets", "encoding", "parts", "topic")
 
     def __init__(self, topic: Topic, encoding: Encoding) -> None:
         self.topic = topic
         self.encoding = encoding
-        self.parts: list[bytes] = []
-        self.count = 0
-        self.offset = -1
+        self.parts: list[Part] = []
         self._outboxes: dict[Outbox, None] = {}
         self._targets: tuple[Outbox, ...] = ()
 
@@ -53,18 +59,29 @@ class Group:
 
     def flush(self) -> int:
         """Hand what was gathered to every outbox; returns the number of deliveries."""
-        parts, count = self.parts, self.count
-        if not parts:
-            return 0
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        topic, offset = self.topic, self.offset
-        self.parts, self.count = [], 0
+        parts, self.parts = self.parts, []
         # Rebuilt only after a change; the loop runs over a copy, as a delivery over a
         # subscriber's limit takes that subscriber out.
         targets = self._targets = self._targets or tuple(self._outboxes)
-        for outbox in targets:
-            outbox.deliver(data, count, topic, offset)
-        return count * len(targets)
+        topic = self.topic
+        delivered = 0
+        for data, count, offset in parts if len(parts) < 2 else _joined(parts):
+            for outbox in targets:
+                outbox.deliver(data, count, topic, offset)
+            delivered += count * len(targets)
+        return delivered
+
+
+def _joined(parts: list[Part]) -> Iterator[Part]:
+    """Neighbouring parts joined, up to about PORTION bytes each."""
+    start = size = 0
+    for index, (data, _count, _offset) in enumerate(parts):
+        size += len(data)
+        if size >= PORTION or index == len(parts) - 1:
+            run = parts[start : index + 1]
+            joined = b"".join([part[0] for part in run]) if len(run) > 1 else data
+            yield joined, sum(part[1] for part in run), run[0][2]
+            start, size = index + 1, 0
 
 
 class Router:
@@ -84,7 +101,7 @@ class Router:
         self.counters = counters
         self.memory = memory
         self.seconds = seconds
-        self._at_turn_end = at_turn_end
+        self.at_turn_end = at_turn_end
         self._scheduled = False
         self._groups: list[Group] = []
         self.dirty: list[Outbox] = []
@@ -98,10 +115,9 @@ class Router:
             if fitting is None:
                 continue
             if not group.parts:
-                group.offset = fitting.offset
                 self._groups.append(group)
-            group.parts.append(encoding.encode(fitting))
-            group.count += len(fitting.payloads)
+            part = (encoding.encode(fitting), len(fitting.payloads), fitting.offset)
+            group.parts.append(part)
         if self._groups:
             self.flush_soon()
 
@@ -109,14 +125,14 @@ class Router:
         """Send what is gathered when the reactor's turn ends."""
         if not self._scheduled:
             self._scheduled = True
-            self._at_turn_end(self.flush)
+            self.at_turn_end(self.flush)
 
     def flush(self) -> None:
         """Send what this turn gathered."""
         self._scheduled = False
         groups, self._groups = self._groups, []
         for group in groups:
-            self.counters.delivered += group.flush()
+            self._hand_out(group)
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
@@ -129,7 +145,7 @@ class Router:
         if group is None:
             group = topic.groups[encoding] = Group(topic, encoding)
         # What was published before the subscription is not for it, though the turn goes on.
-        self.counters.delivered += group.flush()
+        self._hand_out(group)
         group.add(outbox)
         outbox.subscriptions[topic] = encoding
         if topic.upstream is not None:
@@ -142,11 +158,12 @@ class Router:
         if encoding is None:
             return False
         group = topic.groups[encoding]
-        self.counters.delivered += group.flush()
+        self._hand_out(group)
         group.discard(outbox)
         if not group:
             del topic.groups[encoding]
             self._left(topic)
+        topic.unblock(outbox)
         return True
 
     def read_history(self, topic: Topic) -> None:
@@ -202,6 +219,11 @@ class Router:
         now = self.seconds()
         for outbox in [box for box in self.slow if box.overdue(now)]:
             outbox.evict(f"slow consumer: behind for {outbox.policy.seconds:g} s")
+
+    def _hand_out(self, group: Group) -> None:
+        # Not `delivered += flush()`: that reads the counter first, and loses what flush drops.
+        count = group.flush()
+        self.counters.delivered += count
 
     def _fitting(self, group: Group, batch: Batch) -> Batch | None:
         """The messages that a frame of the group's encoding can carry; the others are counted."""

@@ -266,11 +266,15 @@ class BrokerService(MultiService):
 
     def _sweep(self) -> None:
         now = self.seconds()
-        self.router.sweep()
-        self.sessions.expire()
-        for client in tuple(self.clients):
-            client.sweep(now)
-        self._sweep_memory(now)
+        try:
+            self.router.sweep()
+            self.sessions.expire()
+            for client in tuple(self.clients):
+                client.sweep(now)
+            self._sweep_memory(now)
+        except Exception:
+            # A defect met once must not end the housekeeping for good.
+            log.failure("sweep")
 
     def _sweep_memory(self, now: float) -> None:
         """At the bound for too long: the largest holder of memory goes."""

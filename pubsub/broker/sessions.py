@@ -11,7 +11,6 @@ from pubsub.errors import LimitReached, SessionUnknown
 if TYPE_CHECKING:
     from pubsub.broker.limits import MemoryBudget
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Encoding
 
 # What a session costs, an estimate for the memory budget.
 SESSION_BYTES = 768
@@ -23,15 +22,14 @@ class Session:
 
     ``kind`` stands for the listener and the role: a session is resumed as what it was.
     ``displace`` closes the connection that has the session now; None while it is detached.
-    ``offset`` is where in the history the client stopped receiving.
+    ``subscriptions`` has, for each topic, where in the history the client stopped receiving it.
     """
 
     id: int
     kind: Hashable
     client: bytes
     displace: Callable[[], None] | None
-    subscriptions: Mapping[Topic, Encoding] = field(default_factory=dict)
-    offset: int = 0
+    subscriptions: Mapping[Topic, int] = field(default_factory=dict)
     expires: float = 0.0
 
 
@@ -76,31 +74,28 @@ class SessionRegistry:
     def find(self, number: int, kind: Hashable, client: bytes) -> Session:
         """The session ``number``, live or resumable, of this client; raises SessionUnknown."""
         self.expire()
-        session = self._sessions.get(number)
+        session = self._sessions.get(number) if self._window else None
         if session is None or session.kind != kind or session.client != client:
             raise SessionUnknown(f"no session {client!r} of this kind")
         return session
 
     def resume(self, session: Session, displace: Callable[[], None]) -> None:
-        """Give ``session`` to a new connection; raises SessionUnknown if it is gone by now.
+        """Give ``session`` to a new connection; one just found.
 
         One that still has a connection is taken over: the old connection is closed first.
         """
         if session.displace is not None:
             session.displace()
-        if self._detached.pop(session.id, None) is None:
-            # A window of zero: the old connection ended the session with itself.
-            raise SessionUnknown("the session ended with its connection")
+        del self._detached[session.id]
         session.displace = displace
 
-    def detach(self, session: Session, subscriptions: Mapping[Topic, Encoding], at: int) -> None:
-        """The connection is gone: keep the session for the window, to go on at offset ``at``."""
+    def detach(self, session: Session, subscriptions: Mapping[Topic, int]) -> None:
+        """The connection is gone: keep the session for the window, to go on at these offsets."""
         if not self._window:
             self.close(session)
             return
         session.displace = None
         session.subscriptions = subscriptions
-        session.offset = at
         session.expires = self._seconds() + self._window
         self._detached[session.id] = session
 

@@ -21,6 +21,8 @@ from pubsub.interfaces import IStore
 
 # What a block costs beside its payloads, an estimate for the bound in bytes.
 BLOCK_BYTES = 320
+# What a message costs its reader beside the payload, so that empty ones count for a page too.
+_MESSAGE_BYTES = 64
 # Blocks one read looks at, so that a reader of a rare topic does not stall the others.
 _SCAN = 2_000
 _last = attrgetter("last")
@@ -146,7 +148,7 @@ class MemoryStore:
             if topics is None or block.topic in topics:
                 batch = block.batch()
                 found.append(batch if block.offset >= offset else _from(batch, offset))
-                room -= found[-1].nbytes
+                room -= block.nbytes + _MESSAGE_BYTES * block.count
             next_offset = block.last + 1
             if room <= 0:
                 break

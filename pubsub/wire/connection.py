@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.topics import Topic
 
-# Seconds a closing connection goes on reading and discarding. Closed with unread input, the
-# kernel would send a reset that can overtake the error or goodbye just written.
+# Seconds a connection goes on reading and discarding once its last bytes have left. Closed with
+# unread input, the kernel would send a reset that can overtake the error or goodbye just written.
 LINGER = 2.0
 
 
@@ -272,7 +272,8 @@ class Connection(Protocol):
             stream.resumeProducing()
             cast(ITCPTransport, stream).loseWriteConnection()
             clock = self.listener.broker.clock
-            self._lingering = clock.callLater(LINGER, self._abort_transport)
+            seconds = LINGER + self.listener.slow.seconds
+            self._lingering = clock.callLater(seconds, self._abort_transport)
         else:
             stream.loseConnection()
 
@@ -284,7 +285,9 @@ class Connection(Protocol):
         self.stream.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """Our own half is closed, as ``close`` asked for."""
+        """All that was written has left, and our half is closed, as ``close`` asked for."""
+        if self._lingering is not None and self._lingering.active():
+            self._lingering.reset(LINGER)
 
     def drain(self) -> None:
         """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""

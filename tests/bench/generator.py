@@ -13,6 +13,8 @@ import time
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
+
 from tests.bench import BenchError
 from tests.bench.batches import KEY_BYTES, build_batches, view_keys
 from tests.bench.plan import KIB, Plan
@@ -22,6 +24,7 @@ from tests.bench.wires import Frame, Wire
 Address = tuple[str, int]
 
 RECEIVE_BYTES = 256 * KIB
+ACK_BYTES = 64 * KIB
 HANDSHAKE_SECONDS = 10.0
 STALL_SECONDS = 10.0
 UNLIMITED = float("inf")
@@ -30,12 +33,57 @@ UNLIMITED = float("inf")
 CONGESTION_CONTROL = b"reno"
 
 
-class Publisher:
-    """Sends ready batches, in a cycle, as long as its window has room."""
+class Acknowledgments:
+    """Reads and counts what the broker answers a publisher's messages with."""
 
-    def __init__(self, sock: socket.socket, plan: Plan, batches: Sequence[memoryview]) -> None:
+    def __init__(self, sock: socket.socket, frame: Frame) -> None:
+        self.count = 0
+        self._sock = sock
+        self._frame = frame
+        self._buffer = memoryview(bytearray(ACK_BYTES // frame.size * frame.size))
+        self._rows = np.frombuffer(self._buffer, np.uint8).reshape(-1, frame.size)
+        self._good = np.frombuffer(frame.before + frame.after, np.uint8)
+        # Between the leading bytes that are always the same and the last is the message's id.
+        self._checked = [*range(frame.fixed), *range(frame.offset, frame.size)]
+        self._partial = 0
+
+    def poll(self) -> int:
+        """Takes what has arrived; returns the bytes received. Raises BenchError."""
+        try:
+            count = self._sock.recv_into(self._buffer[self._partial :])
+        except BlockingIOError:
+            return 0
+        if not count:
+            raise BenchError("the broker closed a publisher's connection")
+        frames, self._partial = divmod(self._partial + count, self._frame.size)
+        rows = self._rows[:frames]
+        for column in self._checked:
+            if (rows[:, column] != self._good[column]).any():
+                bad = rows[rows[:, column] != self._good[column]][0]
+                raise BenchError(f"a publisher was sent {bad.tobytes().hex(' ')}")
+        self.count += frames
+        rest = frames * self._frame.size
+        self._buffer[: self._partial] = bytes(self._buffer[rest : rest + self._partial])
+        return count
+
+
+class Publisher:
+    """Sends ready batches, in a cycle, as long as its window has room.
+
+    What is neither acknowledged, where the protocol acknowledges, nor with every subscriber takes
+    up room in it.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        plan: Plan,
+        batches: Sequence[memoryview],
+        answer: Frame | None = None,
+    ) -> None:
         self.published = 0
         """Messages handed to the kernel, the last batch perhaps in part."""
+        self.acks = None if answer is None else Acknowledgments(sock, answer)
         self.allowance = UNLIMITED
         """Batches it may still send."""
         self.streams: list[Stream] = []
@@ -79,14 +127,20 @@ class Publisher:
         return self._acknowledged >= limit
 
     def _slowest(self) -> int:
-        return min([stream.position for stream in self.streams], default=self.published)
+        positions = [stream.position for stream in self.streams]
+        if self.acks is not None:
+            positions.append(self.acks.count)
+        return min(positions, default=self.published)
 
     def outstanding(self) -> int:
-        """Messages the slowest subscriber is behind."""
+        """Messages the slowest subscriber, or the last acknowledgment, is behind."""
         return self.published - self._slowest()
 
     def check_answers(self) -> None:
         """Raises BenchError if the broker has sent this publisher anything, an error say."""
+        if self.acks is not None:
+            self.acks.poll()
+            return
         with contextlib.suppress(BlockingIOError):
             data = self._sock.recv(64)
             raise BenchError(f"a publisher was sent {data.hex(' ') or 'end of stream'}")
@@ -200,7 +254,7 @@ class Load:
             sock = self._open(address, wire, wire.publisher_hello(topic, f"bench-pub-{number}"))
             frame = wire.publication(topic, self.plan.payload)
             batches = build_batches(frame, number, self.plan)
-            self.publishers.append(Publisher(sock, self.plan, batches))
+            self.publishers.append(Publisher(sock, self.plan, batches, frame.answer))
         frames = [wire.delivery(topic, self.plan.payload) for topic in range(topology.topics)]
         buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
@@ -237,6 +291,8 @@ class Load:
         try:
             for publisher in self.publishers:
                 moved += publisher.pump()
+                if publisher.acks is not None:
+                    moved += publisher.acks.poll()
             for subscriber in self.subscribers:
                 moved += subscriber.poll()
         except ConnectionError as error:
@@ -253,6 +309,7 @@ class Load:
         raise BenchError(
             f"no progress for {STALL_SECONDS:.0f} s: of {self.published} messages published "
             f"{self.outstanding()} have not reached their slowest subscriber"
+            + ("" if self.publishers[0].acks is None else " or are not acknowledged")
         )
 
     def run(self, seconds: float) -> None:
@@ -277,6 +334,10 @@ class Load:
     @property
     def published(self) -> int:
         return sum(publisher.published for publisher in self.publishers)
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(publisher.acks.count for publisher in self.publishers if publisher.acks)
 
     @property
     def delivered(self) -> int:

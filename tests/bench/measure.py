@@ -70,6 +70,8 @@ class Usage:
     broker_held_up_seconds: float
     """Ready to run while something else ran on its core."""
     deliveries: int
+    acknowledgments: int
+    """Zero where the protocol has none."""
 
     @property
     def broker_busy(self) -> float:
@@ -91,6 +93,11 @@ class Usage:
         """Deliveries per CPU-second of the broker."""
         return self.deliveries / self.broker_cpu_seconds
 
+    @property
+    def acknowledged_per_cpu_second(self) -> float:
+        """Acknowledged messages per CPU-second of the broker."""
+        return self.acknowledgments / self.broker_cpu_seconds
+
 
 class Meter:
     """Takes the figures of the block it is entered for, see `metering`."""
@@ -108,6 +115,7 @@ class Meter:
             broker_cpu_seconds=broker.cpu_seconds(),
             broker_held_up_seconds=broker.held_up_seconds(),
             deliveries=self._load.delivered,
+            acknowledgments=self._load.acknowledged,
         )
 
     def stop(self) -> Usage:
@@ -118,6 +126,7 @@ class Meter:
             broker_cpu_seconds=end.broker_cpu_seconds - start.broker_cpu_seconds,
             broker_held_up_seconds=end.broker_held_up_seconds - start.broker_held_up_seconds,
             deliveries=end.deliveries - start.deliveries,
+            acknowledgments=end.acknowledgments - start.acknowledgments,
         )
 
 

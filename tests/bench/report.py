@@ -107,6 +107,7 @@ def _throughput_json(run: Throughput) -> Json:
         **asdict(run.accounting),
         **asdict(run.usage),
         "deliveries_per_cpu_second": run.usage.per_cpu_second,
+        "acknowledged_per_cpu_second": run.usage.acknowledged_per_cpu_second,
         "megabytes_per_second": run.megabytes_per_second,
         "broker_busy": run.usage.broker_busy,
         "broker_held_up": run.usage.broker_held_up,
@@ -143,8 +144,8 @@ that under full load, mostly time queued in the window."""
 
 THROUGHPUT_COLUMNS = (
     "scenario", "payload", "window", "published", "delivered", "lost", "dup.", "out of order",
-    "wall s", "broker CPU s", "M deliveries / CPU s", "MB/s", "busy", "held up", "idle",
-    "p50 µs", "p99 µs", "p99.9 µs",
+    "wall s", "broker CPU s", "M deliveries / CPU s", "M acks / CPU s", "MB/s",
+    "busy", "held up", "idle", "p50 µs", "p99 µs", "p99.9 µs",
 )  # fmt: skip
 
 
@@ -157,7 +158,8 @@ def _throughput_row(run: Throughput) -> list[str]:
         *_accounting_cells(run),
         f"{usage.wall_seconds:.1f}",
         f"{usage.broker_cpu_seconds:.2f}",
-        f"{usage.per_cpu_second / 1e6:#.3g}".rstrip("."),
+        _millions(usage.per_cpu_second),
+        _millions(usage.acknowledged_per_cpu_second) if usage.acknowledgments else "-",
         f"{run.megabytes_per_second:,.0f}",
         f"{usage.broker_busy:.0%}",
         f"{usage.broker_held_up:.0%}",
@@ -212,6 +214,10 @@ def _idle_row(run: Idle) -> list[str]:
 
 def _accounting_cells(run: Throughput | Steady) -> list[str]:
     return [f"{count:,}" for count in asdict(run.accounting).values()]
+
+
+def _millions(rate: float) -> str:
+    return f"{rate / 1e6:#.3g}".rstrip(".")
 
 
 def _latency_cells(latency: Latency | None) -> list[str]:

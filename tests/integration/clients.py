@@ -77,6 +77,9 @@ class Client:
         if receive_buffer:
             # Before connecting, so that the window the broker sees stays small.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if family == socket.AF_INET:
+            # Two small writes in a row would otherwise wait for a delayed acknowledgment.
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.connect(port if isinstance(port, str) else (HOST, port))
         self._buffer = bytearray()
 

@@ -116,7 +116,6 @@ def test_timestamps_of_a_topic_never_go_back(broker: Broker) -> None:
 
 def test_one_byte_at_a_time(broker: Broker) -> None:
     with Cafe.subscriber(broker) as subscriber, Cafe(broker.port("cafe")) as publisher:
-        publisher.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = handshake_pub() + publish(1, b"slow") + frame(PING) + publish(1, b"") + frame(PING)
         for value in stream:
             publisher.send(bytes([value]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 import struct
 import time
 
@@ -63,7 +62,6 @@ def test_literal_bytes(broker: Broker) -> None:
 
 def test_one_byte_at_a_time(broker: Broker) -> None:
     with Nsd.to(broker) as client:
-        client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for value in b'{"_class":"OpenRequest","identity":"ada"}\r\n{nonsense\n':
             client.send(bytes([value]))
         assert client.line() + b"\n" == SUCCESS

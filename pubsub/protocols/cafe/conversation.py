@@ -34,6 +34,7 @@ from pubsub.errors import (
 )
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
+    FROM_BROKER,
     HEADER,
     MAX_MESSAGE,
     OPCODES,
@@ -96,6 +97,7 @@ class State(Enum):
 
 
 _WELCOME = frozenset({HandshakePub, HandshakeSub, Ping, Disconnect})
+_BROKERS_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
 _WELCOME_OPCODES = frozenset(OPCODES[frame] for frame in _WELCOME)
 
 
@@ -179,6 +181,10 @@ class Conversation:
                 need = needed(data, at)
                 if len(data) - at < need or not self._welcome(data, at):
                     return at, need
+                if data[at + 2] in _BROKERS_OPCODES:
+                    self._refuse(ErrorCode.INVALID_OPCODE, "invalid-opcode")
+                    at += need
+                    continue
                 decoded = decode(data, at)
                 if decoded is None:
                     return at, need
@@ -224,11 +230,9 @@ class Conversation:
                 self._publish_one(frame)
             case Subscribe() | Unsubscribe():
                 self._change_subscription(frame)
-            case Pong():
-                pass
             case _:
-                # HANDSHAKE_ACK, MESSAGE and ERROR are the broker's to send.
-                self._refuse(ErrorCode.INVALID_OPCODE, "invalid-opcode")
+                # PONG: nobody asked, and nobody minds.
+                pass
 
     # Handshake
 
@@ -277,20 +281,17 @@ class Conversation:
         outbox = self._link.open_outbox()
         outbox.hold()
         broker.clock.callLater(ACK_GAP, outbox.release)
-        # Encoded anew: the session may come from UDP to TCP, where more fits a frame.
-        # What has been closed to it meanwhile is left out.
+        # What has been closed to the client meanwhile is left out.
         may_read = self._link.listener.access.may_subscribe
-        restored = {
-            topic: self._channels.encoding(topic)
-            for topic in session.subscriptions
-            if may_read(topic.name)
-        }
+        missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
         session.subscriptions = {}
         for topic, encoding in wanted.items():
-            if topic not in restored:
+            if topic not in missed:
                 broker.router.subscribe(outbox, topic, encoding)
-        if restored:
-            self._replay = Replay(broker, outbox, restored, session.offset)
+        if missed:
+            # Encoded anew: the session may come from UDP to TCP, where more fits a frame.
+            encodings = {topic: self._channels.encoding(topic) for topic in missed}
+            self._replay = Replay(broker, outbox, missed, encodings)
             self._replay.start()
 
     def _reject(self, code: ErrorCode, reason: str) -> None:
@@ -338,7 +339,7 @@ class Conversation:
     def _subscribe(self, topic: Topic) -> None:
         listener = self._link.listener
         listener.access.check_subscribe(topic.name)
-        if self._replay is None or topic not in self._replay.subscriptions:
+        if self._replay is None or topic not in self._replay.positions:
             outbox = self._link.open_outbox()
             listener.broker.router.subscribe(outbox, topic, self._channels.encoding(topic))
 
@@ -380,14 +381,12 @@ class Conversation:
             if session is not None:
                 broker.sessions.close(session)
             return
-        subscriptions: dict[Topic, Encoding] = {}
-        at = broker.store.next_offset
+        positions: dict[Topic, int] = {}
         if outbox is not None:
-            subscriptions |= outbox.subscriptions
-            if self._replay is not None and self._replay.subscriptions:
-                subscriptions |= self._replay.subscriptions
-                at = self._replay.offset
-            unsent = outbox.shut(None)
-            if unsent is not None:
-                at = min(at, unsent)
-        broker.sessions.detach(session, subscriptions, at)
+            positions |= dict.fromkeys(outbox.subscriptions, broker.store.next_offset)
+            if self._replay is not None:
+                positions |= self._replay.positions
+            for topic, offset in outbox.shut(None).items():
+                if topic in positions:
+                    positions[topic] = min(offset, positions[topic])
+        broker.sessions.detach(session, positions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twisted.internet.error import MessageLengthError
 from twisted.internet.protocol import DatagramProtocol
 
 from pubsub.broker.counters import OTHERS
@@ -166,7 +167,7 @@ class CafeDatagrams(DatagramProtocol):
         assert self.transport is not None
         try:
             self.transport.write(data, address)
-        except OSError:
+        except (OSError, MessageLengthError):
             # The socket's buffer is full, or the address cannot be reached.
             return False
         return True
@@ -181,6 +182,8 @@ class CafeDatagrams(DatagramProtocol):
     def drain(self) -> None:
         """The broker stops: say goodbye to every peer and close the port (see ``Client``)."""
         for peer in tuple(self._peers.values()):
+            if peer.outbox is not None:
+                peer.outbox.release()
             peer.close(GOODBYE)
         self._close_port()
 

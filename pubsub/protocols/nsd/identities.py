@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pubsub.errors import LimitReached
+from pubsub.errors import LimitReached, MemoryExhausted
 
 if TYPE_CHECKING:
     from pubsub.broker.limits import MemoryBudget
@@ -50,9 +50,24 @@ class Identities:
         identity = self._known.get(name)
         return identity is not None and identity.opened
 
-    def open(self, name: str, limit: int) -> None:
-        """Note that the identity opened its channel; raises LimitReached or MemoryExhausted."""
-        identity = self._make(name, limit)
+    def check_room(self, name: str, channel: str | None, limit: int, subscriptions: int) -> None:
+        """Raises what ``open``, and ``subscribe`` to ``channel``, would; changes nothing."""
+        known = self._known.get(name)
+        if known is None and len(self._known) >= limit:
+            raise LimitReached("identities")
+        have = known.channels if known is not None else ()
+        if channel is not None and channel not in have and len(have) >= subscriptions:
+            raise LimitReached("subscriptions")
+        if known is None and self._memory.full:
+            raise MemoryExhausted("identities")
+
+    def opened_channels(self) -> Iterator[str]:
+        """The channel of every identity that has opened it."""
+        return (name for name, identity in self._known.items() if identity.opened)
+
+    def open(self, name: str) -> None:
+        """Note that the identity opened its channel; see ``check_room``."""
+        identity = self._make(name)
         if not identity.opened:
             identity.opened = True
             self._save(identity)
@@ -70,9 +85,8 @@ class Identities:
         known = self._known.get(name)
         if known is not None and channel in known.channels:
             return False
-        if known is not None and len(known.channels) >= subscriptions:
-            raise LimitReached("subscriptions")
-        identity = self._make(name, limit)
+        self.check_room(name, channel, limit, subscriptions)
+        identity = self._make(name)
         self._memory.reserve(SUBSCRIPTION_BYTES)
         identity.channels.add(channel)
         self._save(identity)
@@ -88,11 +102,9 @@ class Identities:
         self._save(identity)
         return True
 
-    def _make(self, name: str, limit: int) -> Identity:
+    def _make(self, name: str) -> Identity:
         identity = self._known.get(name)
         if identity is None:
-            if len(self._known) >= limit:
-                raise LimitReached("identities")
             self._memory.reserve(IDENTITY_BYTES)
             identity = self._known[name] = Identity(name)
         return identity

@@ -89,13 +89,14 @@ class NsdConnection(Connection):
     # Lines
 
     def consume(self, data: bytes) -> tuple[int, int]:
-        """See ``Connection``. Stops at a request whose response takes longer."""
+        """See ``Connection``. Stops at a request whose response takes longer, or when the client
+        does not read the responses it got."""
         at = 0
         self._parsing = True
-        while not self._busy and not self.closing:
+        while not self._busy and not self._output_full and not self.closing:
             end = data.find(b"\n", at)
             if end < 0:
-                if len(data) - at > MAX_LINE:
+                if len(data) - at > MAX_LINE + data.endswith(b"\r"):
                     self._too_long(data[at:])
                 break
             line = data[at:end].removesuffix(b"\r")
@@ -105,7 +106,7 @@ class NsdConnection(Connection):
             at = end + 1
             self._answer(line)
         self._parsing = False
-        return at, MAX_LINE + 1
+        return at, MAX_LINE + 2
 
     def _too_long(self, line: bytes) -> None:
         shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
@@ -149,8 +150,11 @@ class NsdConnection(Connection):
         readable = access.may_subscribe(name)
         if not readable:
             access.check_publish(name)
+        settings = self.listener.settings
+        limits = (settings["max-identities"], settings["max-subscriptions"])
+        self._identities.check_room(name, name if readable else None, *limits)
         self.listener.broker.topics.create(name)
-        self._identities.open(name, self.listener.settings["max-identities"])
+        self._identities.open(name)
         if readable:
             self._subscribe(name, name)
 
@@ -236,6 +240,7 @@ class NsdConnection(Connection):
         """See ``Connection``."""
         super().resumeProducing()
         self._wake()
+        self._go_on()
 
     def _wake(self) -> None:
         if self._writable is not None:
@@ -247,7 +252,12 @@ class NsdConnection(Connection):
         self.release("get")
         if self._stopping:
             self.close()
-        elif not self._parsing:
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Parse what was left waiting, unless it still has to."""
+        if not (self._busy or self._parsing or self._output_full):
             self.parse_rest()
 
     def _broken(self, failure: Failure) -> None:
@@ -289,6 +299,8 @@ class NsdFactory(ConnectionFactory):
 def _identities(broker: BrokerService) -> Identities:
     """Those of ``broker``; what they are subscribed to may be another broker's to host."""
     identities = Identities(broker.store, broker.memory)
+    for channel in identities.opened_channels():
+        broker.topics.create(channel)
     for channel in identities.subscriptions():
         broker.router.read_history(broker.topics.create(channel, hosted=False))
     return identities

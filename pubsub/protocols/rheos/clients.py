@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached
-from pubsub.protocols.rheos.delivery import sender_name
+from pubsub.protocols.rheos.delivery import client_name
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, client_id: bytes) -> None:
         self.id = client_id
-        self.name = sender_name(client_id)
+        self.name = client_name(client_id)
         self.topics: dict[Topic, None] = {}
         self.places: list[Place] = []
         self.expiry: IDelayedCall | None = None
@@ -70,8 +70,11 @@ class Place:
 
     def add(self, client: Client, topic: Topic) -> None:
         """Messages of ``topic`` come here for ``client``."""
-        self._readers.setdefault(topic, set()).add(client)
-        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic))
+        outbox = self._open_outbox()
+        # A subscriber may have been given up as too slow while its subscriptions moved.
+        if not outbox.closed:
+            self._readers.setdefault(topic, set()).add(client)
+            self._router.subscribe(outbox, topic, self._encoding(topic))
 
     def discard(self, client: Client, topic: Topic) -> None:
         """They do not any more."""
@@ -177,7 +180,10 @@ class Clients:
         for topic in tuple(client.topics):
             if old is not None:
                 old.discard(client, topic)
-            if not self._readable(topic):
+            if not self._exists(topic):
+                self._forget(client, topic)
+            elif not self._listener.access.may_subscribe(topic.name):
+                self._listener.refuse("revoked", client.name)
                 self._forget(client, topic)
             elif new is not None:
                 new.add(client, topic)
@@ -201,9 +207,13 @@ class Clients:
     def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
         if topic not in client.topics:
-            return publisher.publish(topic, run.payloads, run.nbytes, run.size, sender=client.name)
+            return publisher.publish(
+                topic, run.payloads, run.nbytes, run.size, sender=client.name.encode()
+            )
         with client.places[-1].hushed(client, topic):
-            return publisher.publish(topic, run.payloads, run.nbytes, run.size, sender=client.name)
+            return publisher.publish(
+                topic, run.payloads, run.nbytes, run.size, sender=client.name.encode()
+            )
 
     def _make_room(self, client: Client) -> None:
         """Forget topics that are no more, if it takes that to subscribe to another."""
@@ -223,6 +233,3 @@ class Clients:
     def _exists(self, topic: Topic) -> bool:
         topics = self._broker.topics
         return topic.name in topics and topics.named(topic.name) is topic
-
-    def _readable(self, topic: Topic) -> bool:
-        return self._exists(topic) and self._listener.access.may_subscribe(topic.name)

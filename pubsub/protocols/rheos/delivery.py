@@ -20,9 +20,9 @@ SENDER_NAMESPACE = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")
 """Of the ids that stand for senders of other protocols."""
 
 
-def sender_name(client_id: bytes) -> bytes:
-    """A client id as other protocols show it."""
-    return str(UUID(bytes=client_id)).encode()
+def client_name(client_id: bytes) -> str:
+    """A client id as logs, counters and other protocols show it."""
+    return str(UUID(bytes=client_id))
 
 
 @lru_cache(maxsize=4096)

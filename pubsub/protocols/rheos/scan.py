@@ -16,7 +16,6 @@ from pubsub.protocols.rheos.codec import (
     ACK_SIZE,
     CHECKSUM_SIZE,
     HEADER_SIZE,
-    MAX_PAYLOAD,
     NIL,
     SUCCESS,
     Codec,

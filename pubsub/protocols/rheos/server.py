@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from twisted.internet.interfaces import IProtocolFactory
 
@@ -28,7 +27,7 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
-from pubsub.protocols.rheos.delivery import ResponseEncoding, encoding_of
+from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.scan import Run, Scanner, encode_acks
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
@@ -75,7 +74,7 @@ REASONS: dict[type[Refused], str] = {
 class RheosConnection(Connection):
     """A client, or several that share a connection."""
 
-    _latest: Client | None = None
+    _latest = b""
     _publisher: Publisher | None = None
 
     def __init__(self, listener: Listener, server: RheosFactory, order: int) -> None:
@@ -87,9 +86,7 @@ class RheosConnection(Connection):
     @property
     def label(self) -> str:
         """See ``Connection``."""
-        if self._latest is None:
-            return self.peer
-        return f"{self._latest.name.decode()}@{self.peer}"
+        return f"{client_name(self._latest)}@{self.peer}" if self._latest else self.peer
 
     # Input
 
@@ -122,13 +119,18 @@ class RheosConnection(Connection):
 
     def _client(self, client_id: bytes) -> Client:
         """Who asks; raises LimitReached or MemoryExhausted."""
+        self._latest = client_id
         client = self._heard.get(client_id)
-        if client is None:
-            if len(self._heard) >= self.listener.settings["max-ids"]:
-                raise LimitReached("client ids of a connection")
-            client = self._server.clients.hear(client_id, self._place)
-            self._heard[client_id] = client
-        self._latest = client
+        if client is not None:
+            return client
+        if len(self._heard) >= self.listener.settings["max-ids"]:
+            raise LimitReached("client ids of a connection")
+        client = self._server.clients.hear(client_id, self._place)
+        if self.closing:
+            # Given up as too slow for what was handed on when the subscriptions moved here.
+            self._server.clients.leave(client, self._place)
+            raise Refused("the connection has ended")
+        self._heard[client_id] = client
         return client
 
     # Requests

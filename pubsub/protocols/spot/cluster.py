@@ -15,7 +15,7 @@ from twisted.application.service import Service
 from twisted.logger import Logger
 
 from pubsub.errors import Refused
-from pubsub.protocols.spot.node import Node, parse_peer
+from pubsub.protocols.spot.node import Node, Reach, parse_peer, reach_by
 from pubsub.settings import Kind
 
 if TYPE_CHECKING:
@@ -45,11 +45,20 @@ def _chance() -> float:
 
 
 class Cluster(Service):
-    """Every other broker this one was told of. ``chance`` draws from 0 to 1, for the back-off."""
+    """Every other broker this one was told of.
 
-    def __init__(self, listener: Listener, chance: Callable[[], float] = _chance) -> None:
+    ``chance`` draws from 0 to 1, for the back-off; ``reach`` says how to connect.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        chance: Callable[[], float] = _chance,
+        reach: Reach | None = None,
+    ) -> None:
         self._listener = listener
         self._chance = chance
+        self._reach = reach or reach_by(listener.broker.clock)
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -58,7 +67,7 @@ class Cluster(Service):
     def join(self, endpoint: str) -> None:
         """Share topics with the broker at ``endpoint``."""
         if endpoint not in self._nodes:
-            self._nodes[endpoint] = Node(endpoint, self, self._listener, self._chance)
+            self._nodes[endpoint] = Node(endpoint, self, self._listener, self._chance, self._reach)
 
     def startService(self) -> None:
         """Connect to all of them."""
@@ -75,6 +84,7 @@ class Cluster(Service):
 
     def listed(self, node: Node, names: list[bytes]) -> None:
         """``node`` hosts the topics of these names."""
+        before = len(self._owners)
         for raw in names:
             try:
                 topic = self._listener.broker.topics.create(raw, hosted=False)
@@ -82,6 +92,9 @@ class Cluster(Service):
                 self._listener.refuse(refused.reason, node.endpoint)
             else:
                 self._found(node, topic)
+        found = len(self._owners) - before
+        if found:
+            log.info("{node} hosts {count} more topics", node=node.endpoint, count=found)
 
     def _found(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.interfaces import ITCPTransport
 
@@ -71,8 +71,9 @@ class Link(ZmtpConnection):
         """Not counted among the listener's clients, which did not come here by themselves."""
         self.peer = self._far.endpoint
         self.listener.broker.arrived(self)
-        if ITCPTransport.providedBy(self.transport):
-            cast(ITCPTransport, self.transport).setTcpNoDelay(True)
+        transport = self.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
         self.stream.registerProducer(self, True)
         self.start()
 
@@ -189,11 +190,10 @@ class Link(ZmtpConnection):
         if self.closing or not self.is_open:
             return
         settings = self.listener.settings
-        if self._silent > _MISSED * settings["heartbeat"] and not self._holds:
-            if self.handshake.has_commands:
-                self.listener.refuse("heartbeat", self.label)
-                self.abort("it shows no sign of life")
-                return
+        if self._silent > _MISSED * settings["heartbeat"] and self._answers_pings:
+            self.listener.refuse("heartbeat", self.label)
+            self.abort("it shows no sign of life")
+            return
         self._beat += 1
         if self._beat >= settings["heartbeat"]:
             self._beat = 0
@@ -205,6 +205,11 @@ class Link(ZmtpConnection):
         if self._since_query >= settings["sync"] > 0:
             self.query()
 
+    @property
+    def _answers_pings(self) -> bool:
+        """Would it, and would we hear it? Not while a slow reader keeps us from reading."""
+        return self.handshake.has_commands and not self._holds
+
     def _ping(self) -> None:
         outbox = self.outbox
         if outbox is not None and self.handshake.has_commands and not self._output_full:
@@ -214,6 +219,11 @@ class Link(ZmtpConnection):
                 outbox.send(ping(self._sent.to_bytes(8, "big")))
 
     # The end
+
+    def goodbye(self) -> bytes:
+        """See ``Connection``: what has been written before an orderly end arrives."""
+        self._confirmed = self._sent
+        return b""
 
     def ended(self) -> None:
         """See ``Connection``: what nobody knows to have arrived is counted."""

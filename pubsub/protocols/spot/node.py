@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -37,6 +37,17 @@ def parse_peer(text: str) -> tuple[str, int]:
     return match["v6"] or match["host"], int(match["port"])
 
 
+Reach = Callable[[str, int], IStreamClientEndpoint]
+"""How to connect to a host and port."""
+
+
+def reach_by(reactor: object) -> Reach:
+    """By TCP, whatever addresses the host's name has."""
+    return lambda host, port: cast(
+        IStreamClientEndpoint, HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
+    )
+
+
 class Topics(Protocol):
     """Who decides whose a topic is."""
 
@@ -60,31 +71,34 @@ class Node:
     """A broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7)."""
 
     def __init__(
-        self, endpoint: str, topics: Topics, listener: Listener, chance: Callable[[], float]
+        self,
+        endpoint: str,
+        topics: Topics,
+        listener: Listener,
+        chance: Callable[[], float],
+        reach: Reach,
     ) -> None:
         self.endpoint = endpoint
         self._topics = topics
         self._listener = listener
         self._chance = chance
         self._clock = listener.broker.clock
-        self._address = parse_peer(endpoint)
+        self._endpoint = reach(*parse_peer(endpoint))
         self._hosts: frozenset[str] | None = None
         self._mine: set[Topic] = set()
         self._link: Link | None = None
         self._failures = 0
         self._stopped = False
         self._retry: IDelayedCall | None = None
-        self._attempt: Deferred[object] | None = None
+        self._attempt: Deferred[Any] | None = None
 
     # Connecting
 
     def connect(self) -> None:
         """Connect, and connect again whenever that fails or ends, until ``stop``."""
         self._retry = None
-        host, port = self._address
-        endpoint = HostnameEndpoint(self._clock, host, port, timeout=CONNECT_SECONDS)
         factory = LinkFactory(lambda: Link(self._listener, self))
-        self._attempt = attempt = cast("Deferred[object]", endpoint.connect(factory))
+        self._attempt = attempt = self._endpoint.connect(factory)
         attempt.addCallbacks(self._connected, self._failed)
 
     def stop(self) -> None:
@@ -170,7 +184,7 @@ class Node:
 
     def publish(self, topic: Topic, batch: Batch) -> None:
         """See ``Upstream``."""
-        if self._link is None:
+        if self._link is None or not self._link.is_open:
             raise TopicUnreachable(topic.name)
         self._link.publish(topic, batch)
 

@@ -1,11 +1,11 @@
 """The server half: what a listener is to the sockets that connect to it (spot §2.3).
 
-    the peer is           it sends                              it is sent
-    DEALER, REQ, ROUTER   QUERY, PUBLISH, SUBSCRIBE,            QUERY_RESP, PUBLISH
-                          UNSUBSCRIBE
-    SUB, XSUB             subscriptions, as commands            topic, data
-                          or as messages
-    PUB, XPUB             topic, data                           one subscription to everything
+the peer is           it sends                              it is sent
+DEALER, REQ, ROUTER   QUERY, PUBLISH, SUBSCRIBE,            QUERY_RESP, PUBLISH
+                      UNSUBSCRIBE
+SUB, XSUB             subscriptions, as commands            topic, data
+                      or as messages
+PUB, XPUB             topic, data                           one subscription to everything
 """
 
 from __future__ import annotations

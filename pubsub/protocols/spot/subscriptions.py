@@ -63,8 +63,9 @@ class Subscriptions:
         listener.access.check_subscribe(name)
         if name not in self._names:
             self._check_room()
-            self._subscribe(listener.broker.topics.create(name))
-            self._names.add(name)
+        # Subscribed again even if it is not new: the subscription may have been revoked.
+        self._subscribe(listener.broker.topics.create(name))
+        self._names.add(name)
 
     def discard(self, raw: bytes) -> None:
         """Unsubscribe from the topic of this name, unless a prefix covers it still."""

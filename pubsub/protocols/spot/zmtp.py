@@ -131,7 +131,7 @@ def decode(data: bytes, at: int, limits: Limits) -> Unit | int:
 
 
 def _check(flags: int, size: int, before: int, limits: Limits) -> None:
-    if flags & ~(MORE | LONG | COMMAND) or flags & COMMAND and flags & MORE:
+    if flags & ~(MORE | LONG | COMMAND) or flags & (COMMAND | MORE) == COMMAND | MORE:
         raise ZmtpError("malformed-frame")
     if size > limits.frame:
         raise ZmtpError("too-large")

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from tests.bench.wires.cafe import CafeWire
 from tests.bench.wires.frame import Frame
+from tests.bench.wires.rheos import RheosWire
+from tests.bench.wires.spot import SpotWire
 
 __all__ = ["WIRES", "Frame", "Wire"]
 
@@ -54,4 +56,4 @@ class Wire(Protocol):
         """The frame of one delivered message."""
 
 
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (CafeWire(),)}
+WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (CafeWire(), RheosWire(), SpotWire())}

@@ -10,13 +10,15 @@ class Frame:
     """The bytes around a payload, the same for all messages of a run.
 
     `fixed` is how many of the leading bytes are equal in every message; after them the broker may
-    write what it likes (a timestamp), as long as the length stays. All sizes are in bytes.
+    write what it likes (a timestamp), as long as the length stays. `answer` is what acknowledges a
+    published message, where the protocol has that. All sizes are in bytes.
     """
 
     before: bytes
     payload: int
     after: bytes = b""
     fixed: int = 0
+    answer: Frame | None = None
 
     @property
     def size(self) -> int:

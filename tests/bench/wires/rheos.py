@@ -1,0 +1,73 @@
+"""The rheos wire: binary requests that carry a client id, each of them acknowledged."""
+
+from __future__ import annotations
+
+import struct
+from uuid import NAMESPACE_URL, uuid5
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+
+HEADER = struct.Struct("<BI16sB")
+MAGIC = 0xFA
+CREATE = 0
+SUBSCRIBE = 1
+PUBLISH = 2
+
+ACK_MAGIC = 0xAC
+ACK_SIZE = 18
+SUCCESS = b"\0"
+ACKNOWLEDGMENT = Frame(bytes([ACK_MAGIC]) + bytes(16), 0, SUCCESS, fixed=1)
+RESPONSE_HEADER = struct.Struct("<BI16s")
+# The length of a message has 16 bits.
+MAX_PAYLOAD = (1 << 16) - 1
+
+
+class RheosWire:
+    """A topic is a name. All publishers are one client: it subscribes to nothing."""
+
+    name = "rheos"
+    max_payload = MAX_PAYLOAD
+    topics = 10_000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        # A topic of its own besides, so that there is an acknowledgment that means success.
+        return request(CREATE, PUBLISHER, _name(topic)) + request(CREATE, PUBLISHER, client)
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        me = _client_id(client)
+        return request(CREATE, me, _name(topic)) + request(SUBSCRIBE, me, _name(topic))
+
+    def welcomed(self, answer: bytes) -> bool:
+        # The first acknowledgment may be a failure: somebody else created the topic before.
+        if len(answer) < 2 * ACK_SIZE:
+            return False
+        if answer[ACK_SIZE] != ACK_MAGIC or answer[ACK_SIZE + 17 :] != SUCCESS:
+            raise BenchError(f"the broker answered rheos requests with {answer.hex(' ')}")
+        return True
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        before = request(PUBLISH, PUBLISHER, _name(topic), bytes(payload))[:-payload]
+        return Frame(before, payload, fixed=len(before), answer=ACKNOWLEDGMENT)
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        before = RESPONSE_HEADER.pack(RESPONSE_HEADER.size, payload, PUBLISHER)
+        return Frame(before, payload, fixed=len(before))
+
+
+def request(opcode: int, client: bytes, topic: str, data: bytes = b"") -> bytes:
+    """A whole request."""
+    name = topic.encode()
+    body = struct.pack("<H", len(name)) + name + struct.pack("<H", len(data)) + data
+    return HEADER.pack(MAGIC, len(body), client, opcode) + body
+
+
+def _name(topic: int) -> str:
+    return f"bench/{topic}"
+
+
+def _client_id(client: str) -> bytes:
+    return uuid5(NAMESPACE_URL, client).bytes
+
+
+PUBLISHER = _client_id("bench-publisher")

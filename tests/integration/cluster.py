@@ -1,0 +1,140 @@
+"""Several brokers that share topics, on ports that stay theirs when they are started again."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import zmq
+
+from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+
+# Short, so that nobody waits for what is normally seconds.
+QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class Member:
+    """A broker of a cluster: its own protocols, and the addresses of all the others."""
+
+    def __init__(
+        self,
+        start: Start,
+        host: str,
+        port: int,
+        peers: Sequence[str],
+        options: Sequence[str] = (),
+        before: Sequence[str] = (),
+    ) -> None:
+        self.host = host
+        self.endpoint = f"tcp://{host}:{port}"
+        self._start = start
+        self._before = before
+        self._options = [
+            f"--listen=spot=tcp:{port}:interface={host}",
+            *listen("cafe", "nsd"),
+            *QUICK,
+            *(f"--peer={peer}" for peer in peers),
+            *options,
+        ]
+        self.broker = self.up()
+
+    def up(self) -> Broker:
+        """Start it, again if need be."""
+        self.broker = self._start(*self._options, before=self._before)
+        return self.broker
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.broker.discard()
+
+    def saw(self, line: str, count: int = 1) -> None:
+        """Wait for a line of its log."""
+        self.broker.wait_line(line, count)
+
+
+def mesh(start: Start, size: int = 3, *options: str) -> list[Member]:
+    """Brokers that all know each other, connected."""
+    ports = [free_port() for _ in range(size)]
+    endpoints = [f"tcp://{HOST}:{port}" for port in ports]
+    members = [
+        Member(start, HOST, port, [e for e in endpoints if e != f"tcp://{HOST}:{port}"], options)
+        for port in ports
+    ]
+    for member in members:
+        member.saw("is connected$", size - 1)
+    return members
+
+
+class Socket:
+    """A pyzmq socket that never waits for longer than PATIENCE."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.zmq = socket
+        socket.linger = 0
+        socket.rcvtimeo = socket.sndtimeo = int(PATIENCE * 1000)
+
+    def send(self, *frames: bytes) -> None:
+        self.zmq.send_multipart(frames)
+
+    def receive(self) -> list[bytes]:
+        return self.zmq.recv_multipart()
+
+    def nothing(self, milliseconds: int = 300) -> bool:
+        """Does nothing come for so long?"""
+        return not self.zmq.poll(milliseconds)
+
+    def query(self) -> list[bytes]:
+        """The topics its broker hosts; what was sent before has been handled by then."""
+        self.send(b"", b"\x04")
+        while True:
+            frames = self.receive()
+            if frames[:2] == [b"", b"\x05"]:
+                assert int.from_bytes(frames[2], "little") == len(frames) - 3
+                return frames[3:]
+            raise AssertionError(frames)
+
+
+Open = Callable[[int, str], Socket]
+
+
+@contextmanager
+def sockets() -> Iterator[Open]:
+    """A function that opens a socket of a type and connects it to an endpoint."""
+    opened: list[Socket] = []
+    with zmq.Context() as context:
+
+        def connect(kind: int, endpoint: str) -> Socket:
+            made = Socket(context.socket(kind))
+            opened.append(made)
+            made.zmq.connect(endpoint)
+            return made
+
+        try:
+            yield connect
+        finally:
+            for each in opened:
+                each.zmq.close()
+
+
+def subscribe(dealer: Socket, topic: bytes) -> Socket:
+    """Have a topic's messages sent to a DEALER; it is so when this returns."""
+    dealer.send(b"", b"\x02", topic)
+    dealer.query()
+    return dealer
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Wait until ``holds``."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

@@ -1,0 +1,144 @@
+"""spot: brokers in processes of their own that share topics, lose one and find it again (§7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from tests.integration.broker import Start
+from tests.integration.clients import ERROR, Cafe, Frame, Nsd, handshake_pub, message, publish
+from tests.integration.cluster import Member, Open, eventually, mesh, sockets, subscribe
+
+CHANNEL = "--cafe-channels=1:orders"
+UNREACHABLE = Frame(ERROR, b"\x02")
+
+
+@pytest.fixture
+def connect() -> Iterator[Open]:
+    """Opens pyzmq sockets."""
+    with sockets() as opener:
+        yield opener
+
+
+def host(member: Member, others: list[Member], connect: Open) -> None:
+    """Have ``member`` host the topic ``orders``, and the others know it."""
+    dealer = connect(zmq.DEALER, member.endpoint)
+    dealer.send(b"", b"\x01", b"orders", b"the first")
+    assert dealer.query() == [b"orders"]
+    for other in others:
+        other.saw("hosts 1 more topics")
+
+
+def test_a_message_reaches_every_broker_once_from_every_protocol(
+    start: Start, connect: Open
+) -> None:
+    a, b, c = members = mesh(start, 3, CHANNEL)
+    host(b, [a, c], connect)
+    readers = [subscribe(connect(zmq.DEALER, member.endpoint), b"orders") for member in members]
+    with (
+        Cafe.subscriber(a.broker) as far,
+        Cafe.publisher(a.broker) as cafe,
+        Nsd.to(c.broker) as nsd,
+    ):
+        nsd.do("Open", "orders")
+        nsd.do("Subscribe", "ada", channel="orders")
+        cafe.send(publish(1, b"cafe"))
+        nsd.do("Publish", "orders", message=message("nsd"))
+        connect(zmq.DEALER, c.endpoint).send(b"\x01", b"orders", b"spot")
+        sub = connect(zmq.SUB, a.endpoint)
+        sub.zmq.subscribe(b"ord")
+        for reader in readers:
+            got = {tuple(reader.receive()) for _ in range(3)}
+            assert got == {(b"", b"\x01", b"orders", data) for data in (b"cafe", b"nsd", b"spot")}
+        assert {far.receive().payload[9:] for _ in range(3)} == {b"cafe", b"nsd", b"spot"}
+        # Read from the history of a broker that does not host it.
+        eventually(
+            lambda: {each["body"] for each in nsd.get("ada")} == {"cafe", "nsd", "spot"},
+            "the history of c",
+        )
+    assert all(reader.nothing() for reader in readers)
+    # A topic is listed by its host alone.
+    assert [reader.query() for reader in readers] == [[], [b"orders"], []]
+
+
+def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
+    a, b, c = mesh(start, 3, CHANNEL)
+    host(b, [a, c], connect)
+    reader = subscribe(connect(zmq.DEALER, c.endpoint), b"orders")
+    with Cafe(a.broker.port("cafe")) as cafe, Nsd.to(a.broker) as nsd:
+        cafe.shake(handshake_pub())
+        nsd.do("Open", "orders")
+        cafe.send(publish(1, b"before"))
+        assert reader.receive() == [b"", b"\x01", b"orders", b"before"]
+        b.kill()
+        a.saw("is gone, and with it 1 topics")
+        cafe.send(publish(1, b"lost"), publish(1, b"lost too"))
+        assert [cafe.receive(), cafe.receive()] == [UNREACHABLE] * 2
+        text = nsd.refused("Publish", "orders", message=message("lost"))
+        assert text == "NO SUCH CHANNEL: orders"
+        connect(zmq.DEALER, a.endpoint).send(b"\x01", b"orders", b"lost")
+        a.saw("refused: 1 on spot: topic-unreachable")
+        b.up()
+        a.saw("is connected$", 3)
+        c.saw("is connected$", 3)
+        # The one that is back has forgotten everything; it hosts the topic as before.
+        eventually(
+            lambda: connect(zmq.DEALER, b.endpoint).query() == [b"orders"], "the subscription"
+        )
+        cafe.send(publish(1, b"after"))
+        assert cafe.sync() == []
+        nsd.do("Publish", "orders", message=message("after, too"))
+        assert reader.receive()[-1] == b"after"
+        assert reader.receive()[-1] == b"after, too"
+        assert reader.nothing()
+
+
+def test_publishing_while_brokers_come_and_go_loses_nothing_unnoticed(
+    start: Start, connect: Open
+) -> None:
+    a, b = mesh(start, 2, CHANNEL)
+    host(b, [a], connect)
+    reader = subscribe(connect(zmq.DEALER, a.endpoint), b"orders")
+    reader.zmq.rcvhwm = 0
+    count = 20_000
+    with Cafe.publisher(a.broker) as cafe:
+        cafe.send(*(publish(1, b"%d" % number) for number in range(count)))
+        got = [int(reader.receive()[-1]) for _ in range(count)]
+        assert got == list(range(count))
+        b.kill()
+        a.saw("is gone, and with it 1 topics")
+        cafe.send(*(publish(1, b"%d" % number) for number in range(100)))
+        assert cafe.sync() == [UNREACHABLE] * 100
+        b.up()
+        a.saw("is connected$", 2)
+        cafe.send(*(publish(1, b"%d" % number) for number in range(count)))
+        got = [int(reader.receive()[-1]) for _ in range(count)]
+        assert got == list(range(count))
+    assert reader.nothing()
+
+
+def test_what_is_local_stays_local_with_a_warning(start: Start, connect: Open) -> None:
+    a, b = mesh(start, 2)
+    for member in (a, b):
+        connect(zmq.DEALER, member.endpoint).send(b"", b"\x01", b"mine", member.endpoint.encode())
+    for member, other in ((a, b), (b, a)):
+        member.saw(f"topic 'mine' of {other.endpoint}: it is hosted here too, and stays LOCAL")
+        reader = subscribe(connect(zmq.DEALER, member.endpoint), b"mine")
+        assert reader.query() == [b"mine"]
+        reader.send(b"", b"\x01", b"mine", b"here")
+        assert reader.receive() == [b"", b"\x01", b"mine", b"here"]
+        assert reader.nothing()
+
+
+def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
+    (alone,) = mesh(start, 1)
+    port = int(alone.endpoint.rpartition(":")[2])
+    alone.kill()
+    again = Member(start, alone.host, port, [alone.endpoint])
+    again.saw("is this broker itself; it is left alone")
+    reader = subscribe(connect(zmq.DEALER, again.endpoint), b"t")
+    reader.send(b"", b"\x01", b"t", b"once")
+    assert reader.receive()[-1] == b"once"
+    assert reader.nothing()

@@ -1,0 +1,204 @@
+"""Stopping: everything accepted is delivered, then goodbye; nobody can hold it up for long."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from tests.integration.broker import HOST, Broker, Start, listen
+from tests.integration.clients import DISCONNECT, Cafe, Frame, Nsd, message, publish, text
+from tests.integration.threads import background
+
+MIB = 1024 * 1024
+
+
+def assert_stopping(broker: Broker) -> None:
+    """Send SIGTERM and wait until the broker accepts no more."""
+    broker.signal()
+    broker.wait_line(r"\(TCP Port \d+ Closed\)")
+
+
+def send_on(client: Cafe, first: int) -> None:
+    """Send numbered messages until the broker closes the connection."""
+    try:
+        for number in range(first, 10_000_000, 100):
+            client.send(*[publish(1, b"%d" % n) for n in range(number, number + 100)])
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopping_with_traffic(broker: Broker, number: signal.Signals) -> None:
+    accepted = 5000
+    subscribers = [Cafe.subscriber(broker) for _ in range(3)]
+    rests: list[list[Frame]] = []
+    with Cafe.publisher(broker) as publisher:
+        publisher.send(*[publish(1, b"%d" % n) for n in range(accepted)])
+        assert publisher.sync() == []
+        with (
+            background(send_on, publisher, accepted),
+            background(subscribers[0].receive_rest) as one,
+            background(subscribers[1].receive_rest) as two,
+        ):
+            broker.signal(number)
+            rests.append(subscribers[2].receive_rest())
+            assert publisher.receive_rest() == [(DISCONNECT, b"")]
+        rests += [one.result(), two.result()]
+    for subscriber in subscribers:
+        subscriber.close()
+    for rest in rests:
+        assert rest.pop() == (DISCONNECT, b"")
+        texts = [text(f) for f in rest]
+        assert texts == [b"%d" % n for n in range(len(texts))]
+        assert len(texts) >= accepted
+    assert broker.wait() in (0, -number)
+    totals = broker.totals()
+    assert totals == {
+        "published": len(texts), "delivered": 3 * len(texts), "dropped": 0, "refused": 0,
+    }  # fmt: skip
+
+
+def test_everybody_is_told(start: Start) -> None:
+    """Publishers, subscribers and who has not even shaken hands; nsd has no goodbye."""
+    broker = start(*listen("cafe", "nsd"))
+    with (
+        Cafe.publisher(broker) as publisher,
+        Cafe.subscriber(broker) as subscriber,
+        Cafe(broker.port("cafe")) as stranger,
+        Nsd.to(broker) as nsd,
+    ):
+        stranger.sync()
+        nsd.do("Open", "ada")
+        broker.signal()
+        for client in (publisher, subscriber, stranger):
+            assert client.receive_rest() == [(DISCONNECT, b"")]
+        assert nsd.at_end()
+    broker.stop()
+
+
+def test_nobody_is_let_in_any_more(broker: Broker) -> None:
+    with Cafe.subscriber(broker) as reader:
+        port = broker.port("cafe")
+        assert_stopping(broker)
+        with pytest.raises(ConnectionError), Cafe(port) as late:
+            # Connected before the port was closed, it would be told to leave at once.
+            late.receive()
+        assert reader.receive() == (DISCONNECT, b"")
+
+
+def test_a_backlog_is_delivered_first(start: Start) -> None:
+    """What a subscriber is behind by when the signal comes, it still gets."""
+    broker = start(*listen("cafe"), "--slow-consumer=disconnect")
+    with (
+        Cafe.subscriber(broker, receive_buffer=16 * 1024) as slow,
+        Cafe.publisher(broker) as publisher,
+    ):
+        sent = [b"%05d" % n + bytes(10_000) for n in range(1000)]
+        publisher.send(*[publish(1, each) for each in sent])
+        publisher.sync()
+        first = slow.receive_texts(100)
+        assert_stopping(broker)
+        assert broker.alive
+        rest = slow.receive_rest()
+        assert rest.pop().opcode == DISCONNECT
+        assert first + [text(f) for f in rest] == sent
+    broker.stop()
+    assert broker.totals()["dropped"] == 0
+
+
+def test_a_subscriber_that_never_reads_is_given_up_at_the_deadline(start: Start) -> None:
+    broker = start(*listen("cafe"), "--stop-timeout=1")
+    with (
+        Cafe.subscriber(broker, receive_buffer=16 * 1024) as stuck,
+        Cafe.publisher(broker) as publisher,
+    ):
+        publisher.sock.settimeout(1)
+        with pytest.raises(TimeoutError):
+            for _ in range(1000):
+                publisher.send(publish(1, bytes(MIB // 8)))
+        broker.signal()
+        broker.wait_line(r"\d+ connections did not close in time")
+        # Far less than any of the broker's other limits in time would take.
+        assert broker.wait(20) in (0, -signal.SIGTERM)
+        with pytest.raises(ConnectionResetError):
+            stuck.receive_rest()
+    assert broker.totals()["dropped"] > 0
+
+
+def test_a_client_that_never_closes_is_not_waited_for_long(start: Start) -> None:
+    broker = start(*listen("cafe", "nsd"), "--stop-timeout=1")
+    with Cafe.subscriber(broker) as idle, Nsd.to(broker) as nsd:
+        nsd.do("Open", "ada")
+        broker.signal()
+        assert broker.wait(20) in (0, -signal.SIGTERM)
+        assert idle.receive().opcode == DISCONNECT
+
+
+@pytest.mark.parametrize("in_base64", [False, True], ids=["plain", "base64"])
+def test_a_response_under_way_is_finished(broker: Broker, in_base64: bool) -> None:
+    with Cafe.publisher(broker) as publisher:
+        publisher.send(*[publish(1, b"%05d" % n + b"x" * 10_000) for n in range(2000)])
+        publisher.sync()
+        with Nsd.to(broker, in_base64, receive_buffer=16 * 1024) as nsd:
+            nsd.do("Subscribe", "ada", channel="cafe/1")
+            nsd.put("Get", "ada", after=0)
+            nsd.put("Open", "after-the-end")
+            # The response has begun by the time the signal comes.
+            assert nsd.sock.recv(1, socket.MSG_PEEK)
+            assert_stopping(broker)
+            messages = nsd.answer()["messages"]
+            assert [m["body"][:5] for m in messages] == [f"{n:05}" for n in range(2000)]
+            assert nsd.at_end()
+    broker.stop()
+
+
+def test_the_end_of_a_response_is_not_cut_off_before_the_deadline(start: Start) -> None:
+    """A client slower than the linger time, but within the stop timeout, gets all of it."""
+    broker = start(*listen("cafe", "nsd"), "--stop-timeout=30")
+    with Cafe.publisher(broker) as publisher:
+        publisher.send(*[publish(1, b"x" * 60_000) for _ in range(4)])
+        publisher.sync()
+    with Nsd.to(broker, receive_buffer=2048) as nsd:
+        nsd.do("Subscribe", "ada", channel="cafe/1")
+        nsd.put("Get", "ada", after=0)
+        assert nsd.sock.recv(1, socket.MSG_PEEK)
+        broker.signal()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # Not the end but the wait is meant: the client does something else meanwhile.
+            broker.wait(4)
+        assert len(nsd.answer()["messages"]) == 4
+        assert nsd.at_end()
+
+
+def test_the_next_instance_starts_on_the_same_port_at_once(start: Start) -> None:
+    first = start(*listen("cafe", "nsd"))
+    cafe, nsd = first.port("cafe"), first.port("nsd")
+    clients = [Cafe.subscriber(first) for _ in range(20)]
+    first.signal()
+    for client in clients:
+        client.receive_rest()
+    # Connections that the broker closed first linger in TIME_WAIT now.
+    first.stop()
+    second = start(
+        f"--listen=cafe=tcp:{cafe}:interface={HOST}", f"--listen=nsd=tcp:{nsd}:interface={HOST}"
+    )
+    with Cafe.subscriber(second, b"\x05") as subscriber, Nsd.to(second) as client:
+        client.do("Open", "cafe/5")
+        client.do("Publish", "cafe/5", message=message("fresh"))
+        assert subscriber.receive_texts(1) == [b"fresh"]
+        # The history was in memory.
+        assert [m["when"] for m in client.get("cafe/5")] == [1]
+    for client_ in clients:
+        client_.close()
+
+
+def test_a_second_signal_does_no_harm(broker: Broker) -> None:
+    with Cafe.subscriber(broker) as client:
+        broker.signal()
+        broker.signal()
+        assert client.receive_rest() == [(DISCONNECT, b"")]
+    broker.stop()
