@@ -89,6 +89,12 @@ class SessionUnknown(Refused):
     reason = "session-unknown"
 
 
+class InvalidRequest(Refused):
+    """A request whose fields say something that means nothing."""
+
+    reason = "invalid-request"
+
+
 class BadToken(Refused):
     """A token that is forged, malformed, expired or not yet valid."""
 

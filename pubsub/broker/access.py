@@ -34,10 +34,10 @@ class AccessRules:
     """The ``allow-publish``, ``allow-subscribe`` and ``grant`` patterns of one listener.
 
     ``closed`` holds the names of the topics that have a queue key; of these only what ``grant``
-    names is open here.
+    names is open here. ``exclusive`` holds those that nobody may read here at all.
     """
 
-    __slots__ = ("_closed", "_grant", "_publish", "_subscribe")
+    __slots__ = ("_closed", "_exclusive", "_grant", "_publish", "_subscribe")
 
     def __init__(
         self,
@@ -45,11 +45,13 @@ class AccessRules:
         subscribe: Sequence[str],
         grant: Sequence[str] = (),
         closed: Container[str] = (),
+        exclusive: Container[str] = (),
     ) -> None:
         self._publish = Rule(publish)
         self._subscribe = Rule(subscribe)
         self._grant = Rule(grant)
         self._closed = closed
+        self._exclusive = exclusive
 
     def check_publish(self, name: str) -> None:
         """Raises NotAuthorized unless clients may publish to the topic ``name``."""
@@ -58,7 +60,9 @@ class AccessRules:
 
     def may_subscribe(self, name: str) -> bool:
         """May clients read the topic ``name``?"""
-        return self._subscribe.allows(name) and not self._locked(name)
+        return (
+            self._subscribe.allows(name) and not self._locked(name) and name not in self._exclusive
+        )
 
     def check_subscribe(self, name: str) -> None:
         """Raises NotAuthorized unless clients may read the topic ``name``."""

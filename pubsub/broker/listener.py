@@ -88,8 +88,9 @@ class Listener:
         return AccessRules(
             self.settings["allow-publish"],
             self.settings["allow-subscribe"],
-            ("*",) if self._checks_keys else self.settings["grant"],
-            self.broker.queue_keys.names,
+            self.settings["grant"],
+            () if self._checks_keys else self.broker.queue_keys.names,
+            () if self._checks_keys else self.broker.queue_keys.exclusive,
         )
 
     def admit(self, address: str) -> None:

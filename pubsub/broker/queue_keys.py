@@ -29,11 +29,13 @@ class KeyChange:
 class QueueKeys:
     """The key of each topic that has one.
 
-    ``names`` is a live view of the topics that are closed, for the listeners' access rules.
+    ``names`` is a live view of the topics that are closed, ``exclusive`` holds those that only
+    their creator may read: both are for the listeners' access rules.
     """
 
     def __init__(self, router: Router, tokens: TokenVerifier, audit: AuditLog) -> None:
         self._keys: dict[str, bytes] = {}
+        self.exclusive: set[str] = set()
         self._router = router
         self._tokens = tokens
         self._audit = audit
@@ -72,6 +74,7 @@ class QueueKeys:
     def forget(self, topic: Topic) -> None:
         """The topic has ended."""
         self._keys.pop(topic.name, None)
+        self.exclusive.discard(topic.name)
 
 
 Recheck = Callable[["Topic", KeyChange | None], bool]

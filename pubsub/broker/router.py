@@ -8,6 +8,7 @@ given at the end of the turn, and then every outbox that got something is flushe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pubsub.broker.counters import Counters
@@ -165,6 +166,23 @@ class Router:
             self._left(topic)
         topic.unblock(outbox)
         return True
+
+    @contextmanager
+    def withheld(self, outbox: Outbox, topic: Topic) -> Iterator[None]:
+        """What is published on ``topic`` meanwhile is not for ``outbox``; it stays subscribed.
+
+        For the others nothing changes: they go on sharing one encoding.
+        """
+        group = topic.groups[outbox.subscriptions[topic]]
+        self._hand_out(group)
+        group.discard(outbox)
+        try:
+            yield
+        finally:
+            self._hand_out(group)
+            # What was handed out may have been too much for it, and ended the subscription.
+            if topic in outbox.subscriptions:
+                group.add(outbox)
 
     def read_history(self, topic: Topic) -> None:
         """Somebody without an outbox reads ``topic`` from the history from now on."""

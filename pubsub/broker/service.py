@@ -257,11 +257,13 @@ class BrokerService(MultiService):
         self.audit.close()
         log.info(
             "stopped: {published} published, {delivered} delivered, {dropped} dropped, "
-            "{refused} refused",
+            "{refused} refused, {hits} known tokens, {misses} verified",
             published=counters.published,
             delivered=counters.delivered,
             dropped=counters.dropped,
             refused=counters.refused,
+            hits=self.tokens.hits,
+            misses=self.tokens.misses,
         )
 
     def _sweep(self) -> None:

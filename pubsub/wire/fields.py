@@ -114,6 +114,7 @@ U8 = Unsigned(1)
 U16 = Unsigned(2)
 U32 = Unsigned(4)
 U64 = Unsigned(8)
+U32_BE = Unsigned(4, big=True)
 
 
 def u8() -> Any:
@@ -124,6 +125,11 @@ def u8() -> Any:
 def u32() -> Any:
     """A dataclass field: four bytes, little-endian."""
     return field(metadata={"wire": U32})
+
+
+def u32_be() -> Any:
+    """A dataclass field: four bytes, big-endian."""
+    return field(metadata={"wire": U32_BE})
 
 
 def u64() -> Any:
@@ -165,11 +171,16 @@ def encode_fields(frame: Any) -> bytes:
 
 def decode_fields(frame: type[_Frame], payload: bytes) -> _Frame:
     """The frame of this class that ``payload`` is; raises FieldError."""
+    decoded, end = decode_prefix(frame, payload, 0)
+    if end != len(payload):
+        raise FieldError(f"{len(payload) - end} bytes too many")
+    return decoded
+
+
+def decode_prefix(frame: type[_Frame], data: bytes, at: int) -> tuple[_Frame, int]:
+    """The frame of this class that starts at ``at``, and where it ends; raises FieldError."""
     values: list[Any] = []
-    at = 0
     for _name, kind in layout(frame):
-        value, at = kind.decode(payload, at)
+        value, at = kind.decode(data, at)
         values.append(value)
-    if at != len(payload):
-        raise FieldError(f"{len(payload) - at} bytes too many")
-    return frame(*values)
+    return frame(*values), at

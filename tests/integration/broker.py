@@ -20,7 +20,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
 # Generous: only a broker that hangs takes so long.
-PATIENCE = 60.0
+PATIENCE = 45.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
 _LISTENING = re.compile(r"\b([\w-]+) on (tcp|udp) 127\.0\.0\.1:(\d+)$")
@@ -74,6 +74,8 @@ class Broker:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
+        self._told = False
+        self._killed = False
         self._process = subprocess.Popen(
             [*before, TWISTD, "-n", "--pidfile=", "pubsub", *options],
             cwd=cwd,
@@ -145,8 +147,9 @@ class Broker:
         return self._process.poll() is None
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Send the process a signal."""
-        if self.alive:
+        """Tell it to stop, once: Twisted answers a second signal with a traceback."""
+        if self.alive and not self._told:
+            self._told = True
             self._process.send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
@@ -155,8 +158,15 @@ class Broker:
         self._reader.join(PATIENCE)
         return code
 
+    def kill(self) -> None:
+        """End it without a word, as part of the test."""
+        self._killed = True
+        self.discard()
+
     def stop(self) -> None:
-        """SIGTERM, then the end; it has to end by itself and in good order."""
+        """SIGTERM, then the end; it has to end by itself and in good order, unless killed."""
+        if self._killed:
+            return
         self.signal()
         try:
             code = self.wait()

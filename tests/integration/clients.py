@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import socket
 import struct
@@ -44,9 +45,7 @@ def handshake_pub(channel: int = 1, client: bytes = b"") -> bytes:
 
 def handshake_sub(channels: bytes = b"\x01", client: bytes = b"") -> bytes:
     """A HANDSHAKE_SUB frame."""
-    return frame(
-        HANDSHAKE_SUB, bytes([len(channels)]) + channels + bytes([len(client)]) + client
-    )
+    return frame(HANDSHAKE_SUB, bytes([len(channels)]) + channels + bytes([len(client)]) + client)
 
 
 def split(data: bytes) -> list[Frame]:
@@ -110,13 +109,16 @@ class Client:
     def _more(self) -> None:
         data = self.sock.recv(256 * 1024)
         if not data:
-            raise EOFError(bytes(self._buffer[:200]))
+            raise EOFError
         self._buffer += data
 
-    def _take(self, count: int) -> bytes:
+    def _peek(self, count: int) -> bytes:
         while len(self._buffer) < count:
             self._more()
-        data = bytes(self._buffer[:count])
+        return bytes(self._buffer[:count])
+
+    def _take(self, count: int) -> bytes:
+        data = self._peek(count)
         del self._buffer[:count]
         return data
 
@@ -162,9 +164,9 @@ class Cafe(Client):
 
     def receive(self) -> Frame:
         """The next frame; raises EOFError."""
-        magic, opcode, length = HEADER.unpack(self._take(HEADER.size))
+        magic, opcode, length = HEADER.unpack(self._peek(HEADER.size))
         assert magic == 0xCAFE
-        return Frame(opcode, self._take(length))
+        return Frame(opcode, self._take(HEADER.size + length)[HEADER.size :])
 
     def receive_texts(self, count: int) -> list[bytes]:
         """What the next ``count`` frames, all MESSAGE, carry."""
@@ -186,12 +188,20 @@ class Cafe(Client):
     def receive_rest(self) -> list[Frame]:
         """Every frame up to the end of the connection, which must not cut one."""
         frames: list[Frame] = []
-        while True:
-            try:
+        with contextlib.suppress(EOFError):
+            while True:
                 frames.append(self.receive())
-            except EOFError as end:
-                assert end.args == (b"",), end
-                return frames
+        assert not self._buffer, "a frame was cut"
+        return frames
+
+    def receive_until_reset(self) -> list[Frame]:
+        """Every whole frame that came before the connection was broken, as it has to be."""
+        frames: list[Frame] = []
+        try:
+            while True:
+                frames.append(self.receive())
+        except ConnectionResetError:
+            return frames
 
 
 class Nsd(Client):

@@ -54,7 +54,7 @@ class Member:
 
     def kill(self) -> None:
         """End it without a word."""
-        self.broker.discard()
+        self.broker.kill()
 
     def saw(self, line: str, count: int = 1) -> None:
         """Wait for a line of its log."""

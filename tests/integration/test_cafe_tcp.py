@@ -147,7 +147,10 @@ def test_what_was_sent_before_the_end_counts(broker: Broker) -> None:
 
 
 def test_subscriptions_change(broker: Broker) -> None:
-    with Cafe.subscriber(broker, b"\x01\x02\x01") as subscriber, Cafe.publisher(broker) as publisher:
+    with (
+        Cafe.subscriber(broker, b"\x01\x02\x01") as subscriber,
+        Cafe.publisher(broker) as publisher,
+    ):
         everywhere = b"".join(publish(n, b"%d" % n) for n in (1, 2, 3))
         publisher.send(everywhere)
         assert sorted(subscriber.receive_texts(2)) == [b"1", b"2"]

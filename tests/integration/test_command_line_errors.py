@@ -73,9 +73,7 @@ LINES: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "about"), LINES, ids=[" ".join(o) for o, _ in LINES])
-def test_the_command_line_cannot_be_used(
-    tmp_path: Path, options: list[str], about: str
-) -> None:
+def test_the_command_line_cannot_be_used(tmp_path: Path, options: list[str], about: str) -> None:
     assert_one_line(run(options, tmp_path), about)
     assert not list(tmp_path.iterdir())
 
@@ -127,9 +125,7 @@ def test_a_taken_port(tmp_path: Path, taken: int, pidfile: str) -> None:
 
 def test_a_port_given_twice(tmp_path: Path, taken: int) -> None:
     """The first listener is open by then: it goes as well."""
-    result = run(
-        ["--proto=nsd", "--port=0", "--proto=cafe", f"--port={taken}"], tmp_path
-    )
+    result = run(["--proto=nsd", "--port=0", "--proto=cafe", f"--port={taken}"], tmp_path)
     assert_one_line(result, "cafe: cannot listen")
     assert "nsd on tcp" in result.stdout
 

@@ -54,7 +54,7 @@ def test_what_was_missed_comes_once_and_in_order(broker: Broker, how: str) -> No
         for _ in range(3):
             publisher.send(*[publish(1 + n % 2, b"%d" % n) for n in range(expected, expected + 10)])
             publisher.sync()
-            texts = sorted((int(text(f)) for f in subscriber.sync()))
+            texts = sorted(int(text(f)) for f in subscriber.sync())
             texts += [int(t) for t in subscriber.receive_texts(10 - len(texts))]
             assert sorted(texts) == list(range(expected, expected + 10))
             getattr(subscriber, how)()
@@ -196,12 +196,11 @@ def test_no_window_no_resumption(start: Start) -> None:
 
 
 def test_the_window_passes(start: Start) -> None:
-    """Asked again and again: within the window a session is there, later never again."""
+    """Time has to pass here; whether it was more than enough does not matter."""
     broker = start(*listen("cafe"), "--resume-window=0.5")
     subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
     with Cafe(broker.port("cafe")) as clock:
         subscriber.close()
-        # Half a second of nothing, measured by the broker answering nothing to nobody.
         clock.sock.settimeout(1.5)
         with pytest.raises(TimeoutError):
             clock.receive()
@@ -225,9 +224,7 @@ def test_a_history_too_short_is_told(start: Start) -> None:
 
 
 @pytest.mark.parametrize("slow_bytes", ["128K", "1M"])
-def test_a_slow_reader_that_was_given_up_gets_the_rest_later(
-    start: Start, slow_bytes: str
-) -> None:
+def test_a_slow_reader_that_was_given_up_gets_the_rest_later(start: Start, slow_bytes: str) -> None:
     """What was never written to the old connection is not lost for the session."""
     broker = start(*listen("cafe"), "--slow-consumer=disconnect", f"--slow-bytes={slow_bytes}")
     sent = [b"%05d" % n + bytes(20_000) for n in range(1200)]
@@ -236,10 +233,7 @@ def test_a_slow_reader_that_was_given_up_gets_the_rest_later(
         publisher.send(*[publish(1, each) for each in sent])
         publisher.sync()
         broker.wait_line(r"'bob@[\d.:]+' disconnected: slow consumer")
-        received: list[bytes] = []
-        with pytest.raises((ConnectionResetError, EOFError)):
-            while True:
-                received += slow.receive_texts(1)
+        received = [text(f) for f in slow.receive_until_reset()]
         slow.close()
         with resume(broker, slow.session) as again:
             tail = again.receive_texts(1)

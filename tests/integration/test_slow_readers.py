@@ -5,7 +5,6 @@ Messages are numbered, so that what is lost, doubled or out of order shows.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Iterator
 
@@ -95,9 +94,8 @@ def test_pause_ends_with_disconnection_of_the_slow_one_alone(start: Start) -> No
         assert all_of_quick.result() == list(range(FLOOD))
         assert quick.sync() == []
         assert "dropped:" in broker.output
-        with contextlib.suppress(ConnectionResetError):
-            frames = slow.receive_rest()
-            assert numbers(frames) == list(range(len(frames)))
+        received = numbers(slow.receive_until_reset())
+        assert received == list(range(len(received)))
     assert broker.output.count(" disconnected: ") == 1
 
 
@@ -110,7 +108,9 @@ def test_drop_counts_what_it_drops(start: Start) -> None:
             source.send(each)
             got += read_numbers(quick, 1)
         assert got == list(range(FLOOD))
-        broker.wait_line(r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': slow-consumer")
+        broker.wait_line(
+            r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': slow-consumer"
+        )
         broker.signal()
         frames = slow.receive_rest()
         assert frames.pop().opcode == DISCONNECT
@@ -135,8 +135,8 @@ def test_disconnect_waits_for_nobody(start: Start) -> None:
             got += read_numbers(quick, 1)
         assert got == list(range(FLOOD))
         broker.wait_line(r"'stuck@[\d.:]+' disconnected: slow consumer: over 524288 bytes behind")
-        with pytest.raises(ConnectionResetError):
-            slow.receive_rest()
+        received = numbers(slow.receive_until_reset())
+        assert received == list(range(len(received)))
     broker.stop()
     assert broker.totals()["dropped"] > 0
 
@@ -157,10 +157,8 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_from(start: Start) 
     with Cafe(broker.port("cafe"), receive_buffer=4096) as client:
         client.shake(bytes.fromhex("feca02020000000000"))
         client.sock.settimeout(2)
-        bad = publish(1, b"") * 100_000
         with pytest.raises(TimeoutError):
-            for _ in range(100):
-                client.sock.sendall(bad)
+            client.send(publish(1, b"") * 10_000_000)
         assert broker.memory() - before < 48 * MIB
         with Cafe.subscriber(broker) as other:
             other.sync()

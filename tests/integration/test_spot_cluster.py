@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from tests.integration.broker import Start
+from tests.integration.broker import HOST, Start
 from tests.integration.clients import ERROR, Cafe, Frame, Nsd, handshake_pub, message, publish
-from tests.integration.cluster import Member, Open, eventually, mesh, sockets, subscribe
+from tests.integration.cluster import (
+    Member,
+    Open,
+    eventually,
+    free_port,
+    mesh,
+    sockets,
+    subscribe,
+)
 
 CHANNEL = "--cafe-channels=1:orders"
 UNREACHABLE = Frame(ERROR, b"\x02")
@@ -133,12 +141,10 @@ def test_what_is_local_stays_local_with_a_warning(start: Start, connect: Open) -
 
 
 def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
-    (alone,) = mesh(start, 1)
-    port = int(alone.endpoint.rpartition(":")[2])
-    alone.kill()
-    again = Member(start, alone.host, port, [alone.endpoint])
-    again.saw("is this broker itself; it is left alone")
-    reader = subscribe(connect(zmq.DEALER, again.endpoint), b"t")
+    port = free_port()
+    alone = Member(start, HOST, port, [f"tcp://{HOST}:{port}"])
+    alone.saw("is this broker itself; it is left alone")
+    reader = subscribe(connect(zmq.DEALER, alone.endpoint), b"t")
     reader.send(b"", b"\x01", b"t", b"once")
     assert reader.receive()[-1] == b"once"
     assert reader.nothing()

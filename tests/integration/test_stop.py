@@ -118,14 +118,12 @@ def test_a_subscriber_that_never_reads_is_given_up_at_the_deadline(start: Start)
     ):
         publisher.sock.settimeout(1)
         with pytest.raises(TimeoutError):
-            for _ in range(1000):
-                publisher.send(publish(1, bytes(MIB // 8)))
+            publisher.send(publish(1, bytes(MIB // 8)) * 1000)
         broker.signal()
         broker.wait_line(r"\d+ connections did not close in time")
         # Far less than any of the broker's other limits in time would take.
         assert broker.wait(20) in (0, -signal.SIGTERM)
-        with pytest.raises(ConnectionResetError):
-            stuck.receive_rest()
+        stuck.receive_until_reset()
     assert broker.totals()["dropped"] > 0
 
 
@@ -179,8 +177,8 @@ def test_the_next_instance_starts_on_the_same_port_at_once(start: Start) -> None
     cafe, nsd = first.port("cafe"), first.port("nsd")
     clients = [Cafe.subscriber(first) for _ in range(20)]
     first.signal()
-    for client in clients:
-        client.receive_rest()
+    for waiting in clients:
+        waiting.receive_rest()
     # Connections that the broker closed first linger in TIME_WAIT now.
     first.stop()
     second = start(
@@ -192,13 +190,5 @@ def test_the_next_instance_starts_on_the_same_port_at_once(start: Start) -> None
         assert subscriber.receive_texts(1) == [b"fresh"]
         # The history was in memory.
         assert [m["when"] for m in client.get("cafe/5")] == [1]
-    for client_ in clients:
-        client_.close()
-
-
-def test_a_second_signal_does_no_harm(broker: Broker) -> None:
-    with Cafe.subscriber(broker) as client:
-        broker.signal()
-        broker.signal()
-        assert client.receive_rest() == [(DISCONNECT, b"")]
-    broker.stop()
+    for closing in clients:
+        closing.close()

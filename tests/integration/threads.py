@@ -16,9 +16,7 @@ _R = TypeVar("_R")
 
 
 @contextlib.contextmanager
-def background(
-    call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs
-) -> Iterator[Future[_R]]:
+def background(call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Future[_R]]:
     """Run ``call`` in a thread; the context ends when it has, and raises what it raised."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(call, *args, **kwargs)

@@ -17,11 +17,14 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import MIXED, Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.queue_keys import Recheck
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.interfaces import IWireProtocol
@@ -201,7 +204,12 @@ class Bench:
         """The reactor's turn ends."""
         self.clock.advance(0)
 
-    def outbox(self, policy: SlowPolicy | None = None, label: str = "bob") -> Transport:
+    def outbox(
+        self,
+        policy: SlowPolicy | None = None,
+        label: str = "bob",
+        recheck: Recheck = lambda topic, change: True,
+    ) -> Transport:
         """A transport with an outbox, which is shut when the policy gives it up."""
         transport = Transport()
 
@@ -209,7 +217,7 @@ class Bench:
             self.closed.append(reason)
             box.shut("disconnected")
 
-        box = Outbox(self.router, transport, policy or SlowPolicy(), close, label)
+        box = Outbox(self.router, transport, policy or SlowPolicy(), close, label, recheck)
         transport.outbox = box
         return transport
 
@@ -219,6 +227,8 @@ def make_broker(
     limits: BrokerLimits | None = None,
     store: MemoryStore | None = None,
     draw: Callable[[int], int] | None = None,
+    ring: SecretRing | None = None,
+    audit: AuditLog | None = None,
 ) -> BrokerService:
     """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
     return BrokerService(
@@ -226,6 +236,8 @@ def make_broker(
         MemoryStore(1000, 2**20) if store is None else store,
         limits,
         draw or drawing(),
+        ring,
+        audit,
     )
 
 

@@ -18,9 +18,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, directlyProvides, provider
 
+from pubsub.broker.audit import AuditLog
+from pubsub.broker.keys import SecretRing
 from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits
-from pubsub.config import CommandLine, merge
+from pubsub.config import CommandLine, Config, merge
 from pubsub.plugin import installed_protocols
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.connection import Connection
@@ -58,6 +60,7 @@ class Stream:
         self.reading = True
         self.paused = False
         self.half_closed = self.aborted = self.losing = self.lost = False
+        self._write_lost = False
         self._clock = clock
         self._peer = peer
         self._producer_paused = False
@@ -99,6 +102,7 @@ class Stream:
 
     def loseWriteConnection(self) -> None:
         self.half_closed = True
+        self._clock.callLater(0, self._sent)
 
     def loseConnection(self) -> None:
         self.losing = True
@@ -150,13 +154,16 @@ class Stream:
             self.protocol.dataReceived(self._unread.pop(0))
 
     def _sent(self) -> None:
-        if self.buffered:
+        if self.buffered or self.lost or self.aborted:
             return
         if self.producer is not None and self._producer_paused:
             self._producer_paused = False
             self.producer.resumeProducing()
         elif self.losing:
             self._lose(ConnectionDone())
+        elif self.half_closed and not self._write_lost:
+            self._write_lost = True
+            self.protocol.writeConnectionLost()
 
 
 class Client:
@@ -202,12 +209,12 @@ class House:
         clock: Clock | None = None,
         top: Mapping[str, object] | None = None,
     ) -> None:
-        document = {
+        self.document = {
             **(top or {}),
             "listen": [{"protocol": name, **settings} for name, settings in listen.items()],
         }
-        protocols = {name: p for name, p in installed_protocols().items() if name in listen}
-        self.config = merge(protocols, CommandLine(), document)
+        self._protocols = {n: p for n, p in installed_protocols().items() if n in listen}
+        self.config = self.read()
         whole = self.config.broker
         self.clock = clock_at() if clock is None else clock
         self.store = MemoryStore(*whole["history"]) if store is None else store
@@ -219,15 +226,27 @@ class House:
             resume_window=whole["resume-window"],
             stop_seconds=whole["stop-timeout"],
         )
-        self.broker = make_broker(self.clock, limits, self.store, draw or drawing())
+        self.broker = make_broker(
+            self.clock,
+            limits,
+            self.store,
+            draw or drawing(),
+            SecretRing(self.config.secrets),
+            AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"]),
+        )
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}
         for config in self.config.listeners:
             name = config.protocol.name
-            listener = Listener(self.broker, name, config.settings)
+            listener = Listener(self.broker, name, config.settings, config.endpoint)
             self.listeners[name] = listener
+            self.broker.listeners.append(listener)
             self.factories[name] = config.protocol.make_factory(listener)
         self._ports = iter(range(40_000, 60_000))
+
+    def read(self) -> Config:
+        """The configuration, from ``document`` as it is now."""
+        return merge(self._protocols, CommandLine(), self.document)
 
     def connect(self, protocol: str, host: str = "192.0.2.1") -> Client:
         """A new client of ``protocol`` from its own port."""

@@ -19,7 +19,8 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
 )
-from pubsub.protocols.cafe.scan import MIXED, Run, encode_messages, scan, split_frames
+from pubsub.protocols.cafe.scan import Run, encode_messages, scan, split_frames
+from pubsub.wire.runs import MIXED
 
 CHANNELS = st.sampled_from([0, 1, 2, 0x10, 0xFE, 0xFF])
 # Payloads that look like headers, so that a scanner which loses its place finds false frames.

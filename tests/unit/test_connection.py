@@ -144,6 +144,7 @@ class CloseTests(SynchronousTestCase):
         assert client.stream.half_closed
         assert connection.ends == 1
         client.send(b"\x01a")
+        assert connection.frames == []
         setup.clock.advance(LINGER - 0.01)
         assert not bool(client.stream.aborted)
         setup.clock.advance(0.01)
@@ -152,11 +153,36 @@ class CloseTests(SynchronousTestCase):
         assert (client.stream.lost, connection.ends) == (True, 1)
         assert not setup.broker.clients
 
+    def test_a_client_that_reads_slowly_has_time_for_the_last_bytes(self) -> None:
+        setup = Setup(slow_seconds=7)
+        client, connection = setup.connect()
+        client.stream.stop_reading()
+        connection.close(b"last")
+        setup.clock.advance(LINGER + 6.9)
+        assert not bool(client.stream.aborted)
+        client.stream.read()
+        assert client.take() == b"last"
+        setup.clock.advance(LINGER - 0.01)
+        assert not bool(client.stream.aborted)
+        setup.clock.advance(0.01)
+        assert client.stream.aborted
+
+    def test_a_client_that_never_reads_the_last_bytes_is_aborted(self) -> None:
+        setup = Setup(slow_seconds=7)
+        client, connection = setup.connect()
+        client.stream.stop_reading()
+        connection.close(b"last")
+        setup.clock.advance(LINGER + 6.9)
+        assert not bool(client.stream.aborted)
+        setup.clock.advance(0.1)
+        assert client.stream.aborted
+
     def test_no_abort_if_the_peer_closes_first(self) -> None:
         setup = Setup()
         client, connection = setup.connect()
         connection.close(b"last")
         client.stream.lose(clean=True)
+        setup.clock.advance(0)
         assert not setup.clock.getDelayedCalls()
         assert not client.stream.aborted
         assert connection.ends == 1

@@ -221,9 +221,15 @@ class ReadTests(StoreCase):
     def test_a_page_ends_when_it_has_its_bytes(self) -> None:
         for _ in range(10):
             self.store.append(batch_of([b"x" * 10], "a"))
-        page = self.page(self.store, 0, None, 30)
+        # What a batch and a message cost beside their payload counts too.
+        page = self.page(self.store, 0, None, 3 * (10 + BLOCK_BYTES))
         assert len(page.batches) == 3
         assert page.next_offset == 3
+
+    def test_empty_messages_fill_a_page_too(self) -> None:
+        self.store.append(batch_of([b""] * 5000, "a"))
+        self.store.append(batch_of([b""], "a"))
+        assert len(self.page(self.store, 0, None, 100_000).batches) == 1
 
     def test_a_page_has_a_message_however_small_it_should_be(self) -> None:
         self.store.append(batch_of([b"x" * 1000], "a"))

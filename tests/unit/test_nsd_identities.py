@@ -34,8 +34,8 @@ class IdentitiesTests(SynchronousTestCase):
 
     def test_opening_is_remembered(self) -> None:
         assert not self.identities.opened("ada")
-        self.identities.open("ada", MANY)
-        self.identities.open("ada", MANY)
+        self.identities.open("ada")
+        self.identities.open("ada")
         assert self.identities.opened("ada")
         assert self.memory.used == IDENTITY_BYTES
 
@@ -65,8 +65,18 @@ class IdentitiesTests(SynchronousTestCase):
         with pytest.raises(LimitReached, match="identities"):
             self.identities.subscribe("ben", "a", 1, 2)
         with pytest.raises(LimitReached, match="identities"):
-            self.identities.open("ben", 1)
-        self.identities.open("ada", 1)
+            self.identities.check_room("ben", None, 1, 2)
+        self.identities.check_room("ada", None, 1, 2)
+        self.identities.check_room("ada", "a", 1, 2)
+        with pytest.raises(LimitReached, match="subscriptions"):
+            self.identities.check_room("ada", "c", 1, 2)
+        assert self.identities.find("ben") is None
+
+    def test_the_channels_are_those_that_were_opened(self) -> None:
+        self.identities.open("ada")
+        self.identities.subscribe("ben", "ada", MANY, MANY)
+        self.identities.open("cal")
+        assert sorted(self.identities.opened_channels()) == ["ada", "cal"]
 
     def test_without_memory_nothing_is_remembered(self) -> None:
         memory = MemoryBudget(1)
@@ -74,13 +84,15 @@ class IdentitiesTests(SynchronousTestCase):
         memory.add(1)
         for _ in range(2):
             with pytest.raises(MemoryExhausted):
-                identities.open("ada", MANY)
+                identities.open("ada")
+            with pytest.raises(MemoryExhausted):
+                identities.check_room("ada", "ada", MANY, MANY)
         assert identities.find("ada") is None
         assert list(self.store.items(TABLE)) == []
         assert memory.used == 1
 
     def test_everything_comes_back_from_the_store(self) -> None:
-        self.identities.open("zoë", MANY)
+        self.identities.open("zoë")
         for channel in ("zoë", "b", 'c"\n', "gone"):
             self.identities.subscribe("zoë", channel, MANY, MANY)
         self.identities.unsubscribe("zoë", "gone")

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, PORTION, SlowPolicy
+from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.router import PORTION
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
 
@@ -157,7 +158,7 @@ class ShutTests(OutboxCase):
         bob = self.subscriber()
         self.publish(b"a")
         assert bob.outbox is not None
-        assert bob.outbox.shut("disconnected") is None
+        assert bob.outbox.shut("disconnected") == {}
         assert self.drops() == {}
         assert self.bench.counters.delivered == 1
 
@@ -168,7 +169,7 @@ class ShutTests(OutboxCase):
         bob.outbox.pause()
         self.publish(b"c", b"d", b"e")
         self.publish(b"f")
-        assert bob.outbox.shut("disconnected") == 2
+        assert bob.outbox.shut("disconnected") == {self.topic: 2}
         assert self.drops() == {("bob", "t", "disconnected"): 4}
         assert self.bench.counters.delivered == 2
 
@@ -177,14 +178,14 @@ class ShutTests(OutboxCase):
         assert bob.outbox is not None
         bob.outbox.pause()
         self.publish(b"a")
-        assert bob.outbox.shut(None) == 0
+        assert bob.outbox.shut(None) == {self.topic: 0}
         assert self.drops() == {}
 
     def test_what_this_turn_gathered_is_seen_too(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         self.bench.router.route(self.topic, batch_of([b"a"], offset=7))
-        assert bob.outbox.shut("disconnected") == 7
+        assert bob.outbox.shut("disconnected") == {self.topic: 7}
         self.bench.turn()
         assert bob.writes == []
         assert self.drops() == {("bob", "t", "disconnected"): 1}
@@ -197,7 +198,28 @@ class ShutTests(OutboxCase):
         # A replay queues what is older than what came live while it ran.
         bob.outbox.deliver(b"live", 1, self.topic, 100)
         bob.outbox.deliver(b"replayed", 1, self.topic, 3)
-        assert bob.outbox.shut(None) == 3
+        assert bob.outbox.shut(None) == {self.topic: 3}
+
+    def test_each_topic_has_a_first_offset_of_its_own(self) -> None:
+        bob, other = self.subscriber(), Topic("other")
+        assert bob.outbox is not None
+        self.bench.router.subscribe(bob.outbox, other, Lines())
+        bob.outbox.pause()
+        self.publish(b"a", b"b")
+        self.publish(b"c", topic=other)
+        self.publish(b"d")
+        assert bob.outbox.shut(None) == {self.topic: 0, other: 2}
+
+    def test_who_waits_for_it_is_called_when_the_turn_ends(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        calls: list[str] = []
+        bob.outbox.pause()
+        bob.outbox.when_drained(lambda: calls.append("drained"))
+        bob.outbox.shut("disconnected")
+        assert calls == []
+        self.bench.turn()
+        assert calls == ["drained"]
 
     def test_it_lets_go_of_publishers_and_subscriptions(self) -> None:
         bob, publisher = self.subscriber(SlowPolicy(PAUSE, KIB, 30)), Held()
@@ -300,7 +322,7 @@ class MemoryTests(OutboxCase):
         assert written == sorted(set(written))
         assert len(written) == self.bench.counters.delivered
         assert len(written) + self.bench.counters.dropped == published
-        assert first is None or all(number < first for number in written)
+        assert all(number < first.get(self.topic, published) for number in written)
         assert self.bench.memory.used == 0
         assert not self.bench.memory.holders
         assert not self.bench.router.slow

@@ -197,7 +197,7 @@ class SweepTests(ServiceCase):
 
     def test_sessions_expire(self) -> None:
         session = self.broker.sessions.open("kind", b"", lambda: None)
-        self.broker.sessions.detach(session, {}, 0)
+        self.broker.sessions.detach(session, {})
         self.advance(59)
         assert len(self.broker.sessions) == 1
         self.advance(1)

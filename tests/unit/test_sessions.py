@@ -11,7 +11,7 @@ from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown
-from tests.unit.fakes import Lines, clock_at
+from tests.unit.fakes import clock_at
 
 KIND = ("toy", "subscriber")
 
@@ -45,7 +45,7 @@ class IdTests(SessionCase):
     def test_an_id_is_unique_among_live_and_resumable_sessions(self) -> None:
         sessions = self.registry([5, 5, 6, 5, 6, 0, 9])
         detached = sessions.open(KIND, b"a", nothing)
-        sessions.detach(detached, {}, 0)
+        sessions.detach(detached, {})
         assert sessions.open(KIND, b"b", nothing).id == 6
         assert sessions.open(KIND, b"c", nothing).id == 9
 
@@ -67,19 +67,18 @@ class ResumeTests(SessionCase):
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", nothing)
         topic = Topic("news")
-        sessions.detach(session, {topic: Lines()}, 42)
+        sessions.detach(session, {topic: 42})
         self.clock.advance(59.9)
         found = sessions.find(session.id, KIND, b"bob")
         sessions.resume(found, nothing)
         assert found is session
-        assert found.subscriptions == {topic: Lines()}
-        assert found.offset == 42
+        assert found.subscriptions == {topic: 42}
 
     def test_the_window_is_counted_from_the_end_of_the_connection(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", nothing)
         self.clock.advance(1000)
-        sessions.detach(session, {}, 0)
+        sessions.detach(session, {})
         self.clock.advance(60)
         with pytest.raises(SessionUnknown):
             sessions.find(session.id, KIND, b"bob")
@@ -89,7 +88,7 @@ class ResumeTests(SessionCase):
     def test_a_live_session_does_not_expire(self) -> None:
         sessions = self.registry()
         resumed = sessions.open(KIND, b"bob", nothing)
-        sessions.detach(resumed, {}, 0)
+        sessions.detach(resumed, {})
         self.clock.advance(30)
         sessions.resume(sessions.find(resumed.id, KIND, b"bob"), nothing)
         self.clock.advance(1000)
@@ -100,7 +99,7 @@ class ResumeTests(SessionCase):
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", nothing)
         for _ in range(3):
-            sessions.detach(session, {}, 0)
+            sessions.detach(session, {})
             self.clock.advance(50)
             sessions.resume(sessions.find(session.id, KIND, b"bob"), nothing)
         assert len(sessions) == 1
@@ -108,9 +107,9 @@ class ResumeTests(SessionCase):
     def test_expiry_closes_only_those_whose_window_has_passed(self) -> None:
         sessions = self.registry()
         first, second = (sessions.open(KIND, name, nothing) for name in (b"1", b"2"))
-        sessions.detach(second, {}, 0)
+        sessions.detach(second, {})
         self.clock.advance(30)
-        sessions.detach(first, {}, 0)
+        sessions.detach(first, {})
         self.clock.advance(30)
         sessions.expire()
         assert len(sessions) == 1
@@ -119,7 +118,7 @@ class ResumeTests(SessionCase):
     def test_another_kind_another_client_and_another_id_are_unknown(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", nothing)
-        sessions.detach(session, {}, 0)
+        sessions.detach(session, {})
         for number, kind, client in (
             (session.id, ("toy", "publisher"), b"bob"),
             (session.id, KIND, b"bo"),
@@ -136,14 +135,15 @@ class ResumeTests(SessionCase):
 
         def leave() -> None:
             self.displaced.append("old")
-            sessions.detach(session, {}, 17)
+            sessions.detach(session, {topic: 17})
 
+        topic = Topic("news")
         session = sessions.open(KIND, b"bob", leave)
         sessions.resume(
             sessions.find(session.id, KIND, b"bob"), lambda: self.displaced.append("new")
         )
         assert self.displaced == ["old"]
-        assert session.offset == 17
+        assert session.subscriptions == {topic: 17}
         assert session.displace is not None
         session.displace()
         assert self.displaced == ["old", "new"]
@@ -151,22 +151,10 @@ class ResumeTests(SessionCase):
         sessions.expire()
         assert len(sessions) == 1
 
-    def test_a_connection_that_ends_the_session_leaves_nothing_to_take_over(self) -> None:
-        sessions = self.registry(window=0)
-
-        def leave() -> None:
-            sessions.detach(session, {}, 0)
-
-        session = sessions.open(KIND, b"bob", leave)
-        found = sessions.find(session.id, KIND, b"bob")
-        with pytest.raises(SessionUnknown):
-            sessions.resume(found, nothing)
-        assert len(sessions) == 0
-
     def test_a_closed_session_is_gone(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", nothing)
-        sessions.detach(session, {}, 0)
+        sessions.detach(session, {})
         sessions.close(session)
         sessions.close(session)
         with pytest.raises(SessionUnknown):
@@ -181,9 +169,17 @@ class WindowZeroTests(SessionCase):
         sessions = self.registry(window=0)
         session = sessions.open(KIND, b"bob", nothing)
         assert not sessions.keeps(session)
-        sessions.detach(session, {}, 0)
+        sessions.detach(session, {})
         assert len(sessions) == 0
         assert self.memory.used == 0
+
+    def test_a_live_session_is_not_found_and_its_connection_stays(self) -> None:
+        sessions = self.registry(window=0)
+        session = sessions.open(KIND, b"bob", lambda: self.displaced.append("old"))
+        with pytest.raises(SessionUnknown):
+            sessions.find(session.id, KIND, b"bob")
+        assert self.displaced == []
+        assert len(sessions) == 1
 
     def test_keeps_says_what_detach_would_do(self) -> None:
         sessions = self.registry()
@@ -210,9 +206,9 @@ class LimitTests(SessionCase):
     def test_at_the_limit_the_session_detached_first_is_given_up(self) -> None:
         sessions = self.registry()
         first, second, third = self.opened(sessions, 3)
-        sessions.detach(second, {}, 0)
+        sessions.detach(second, {})
         self.clock.advance(1)
-        sessions.detach(first, {}, 0)
+        sessions.detach(first, {})
         sessions.open(KIND, b"x", nothing)
         assert sessions.find(first.id, KIND, b"0") is first
         assert sessions.find(third.id, KIND, b"2") is third
@@ -225,10 +221,10 @@ class LimitTests(SessionCase):
     def test_a_session_detached_again_goes_to_the_end_of_the_line(self) -> None:
         sessions = self.registry()
         first, second, _third = self.opened(sessions, 3)
-        sessions.detach(first, {}, 0)
-        sessions.detach(second, {}, 0)
+        sessions.detach(first, {})
+        sessions.detach(second, {})
         sessions.resume(first, nothing)
-        sessions.detach(first, {}, 0)
+        sessions.detach(first, {})
         sessions.open(KIND, b"x", nothing)
         assert sessions.find(first.id, KIND, b"0") is first
         with pytest.raises(SessionUnknown):

@@ -1,21 +1,20 @@
 """cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
 
 What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; where
-frames of one length follow one another they are cut by a ``struct`` iterator, and headers are
-put before payloads by a join. Nothing here knows Twisted or the broker.
+frames of one length follow one another they are cut a block at a time. Nothing here knows Twisted
+or the broker.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import chain
+from functools import partial
 from struct import Struct
 
 from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
+from pubsub.wire.runs import MIXED, cut_run, join_run
 
 PREFIX = 8
 """Bytes before the message in PUBLISH: the header and the channel."""
-MIXED = -1
 _PUBLISH, _MESSAGE = 0x10, 0x13
 _MESSAGE_PREFIX = Struct("<HBIBQ")
 # Lengths times channels that are remembered; then it starts anew.
@@ -36,22 +35,6 @@ def _learn(head: bytes) -> int:
         _lengths.clear()
     _lengths[head] = HEADER.size + length
     return HEADER.size + int(length)
-
-
-@lru_cache(maxsize=1024)
-def _cutter(size: int) -> Struct:
-    return Struct(f"{PREFIX}x{size}s")
-
-
-def _repeats(data: bytes, at: int, length: int, head: bytes) -> int:
-    """How many frames of ``length`` bytes that begin with ``head`` follow one another."""
-    count = (len(data) - at) // length
-    for index in range(PREFIX):
-        column = data[at + index : at + count * length : length]
-        byte = head[index : index + 1]
-        if column.count(byte) != count:
-            count -= len(column.lstrip(byte))
-    return count
 
 
 def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
@@ -79,13 +62,11 @@ def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
             size = length - PREFIX
         elif size != length - PREFIX:
             size = MIXED
-        # Two looks ahead before the count, which costs a pass over the rest of the data.
-        if data.startswith(head, stop) and data.startswith(head, stop + length):
-            count = _repeats(data, at, length, head)
-            stop = at + count * length
-            cut = _cutter(length - PREFIX).iter_unpack(memoryview(data)[at:stop])
-            payloads.extend(chain.from_iterable(cut))
-            nbytes += count * (length - PREFIX)
+        if data.startswith(head, stop):
+            row = cut_run(data, at, head, length - PREFIX)
+            payloads += row
+            nbytes += len(row) * (length - PREFIX)
+            stop = at + len(row) * length
         else:
             payloads.append(data[at + PREFIX : stop])
             nbytes += length - PREFIX
@@ -93,20 +74,6 @@ def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
     if payloads:
         runs.append((channel, payloads, nbytes, size))
     return at, runs
-
-
-class _Prefixes(dict[int, bytes]):
-    """What stands before a message of a given length, made when first asked for."""
-
-    def __init__(self, channel: int, timestamp: int) -> None:
-        super().__init__()
-        self._channel = channel
-        self._timestamp = timestamp
-
-    def __missing__(self, length: int) -> bytes:
-        prefix = _message_prefix(self._channel, self._timestamp, length)
-        self[length] = prefix
-        return prefix
 
 
 def _message_prefix(channel: int, timestamp: int, length: int) -> bytes:
@@ -118,13 +85,7 @@ def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: i
 
     ``timestamp`` is ms since the Unix epoch; no payload is longer than MAX_MESSAGE.
     """
-    if size != MIXED:
-        prefix = _message_prefix(channel, timestamp, size)
-        return prefix.join([b"", *payloads])
-    parts: list[bytes] = [b""] * (2 * len(payloads))
-    parts[0::2] = map(_Prefixes(channel, timestamp).__getitem__, map(len, payloads))
-    parts[1::2] = payloads
-    return b"".join(parts)
+    return join_run(partial(_message_prefix, channel, timestamp), payloads, size)
 
 
 def split_frames(data: bytes, limit: int) -> list[bytes]:

@@ -1,16 +1,14 @@
 """rheos's client ids: what each is subscribed to, and the one connection its deliveries go to.
 
 A subscription belongs to a client id, not to a connection (rheos §4). Of the open connections on
-which an id was heard the one opened last is its place: there its messages go. When a later one
-comes, or that one goes, its subscriptions move. Without any it is kept for the resume window.
+which an id was heard the latest is its place: there its messages go. When the id comes on another
+one, or that one goes, its subscriptions move. Without any it is kept for the resume window.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from operator import attrgetter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached
@@ -30,39 +28,36 @@ if TYPE_CHECKING:
 # What a client id and one of its subscriptions cost, estimates for the memory budget.
 CLIENT_BYTES = 768
 SUBSCRIPTION_BYTES = 256
-_by_order = attrgetter("order")
 
 
 class Client:
-    """A client id that was heard. ``places`` has its connections, the one opened last at the end;
-    ``name`` is the id as other protocols show it."""
+    """A client id that was heard. ``places`` has its connections, the latest at the end;
+    ``sender`` is the id as other protocols show it."""
 
-    __slots__ = ("expiry", "id", "name", "places", "topics")
+    __slots__ = ("expiry", "id", "places", "sender", "topics")
 
     def __init__(self, client_id: bytes) -> None:
         self.id = client_id
-        self.name = client_name(client_id)
+        self.sender = client_name(client_id).encode()
         self.topics: dict[Topic, None] = {}
         self.places: list[Place] = []
         self.expiry: IDelayedCall | None = None
 
 
 class Place:
-    """A connection as somewhere that messages go; ``order`` counts up as connections open.
+    """A connection as somewhere that messages go.
 
     Several ids may share it. A topic's messages come once however many of them read it.
     """
 
-    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router", "order")
+    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router")
 
     def __init__(
         self,
-        order: int,
         listener: Listener,
         open_outbox: Callable[[], Outbox],
         encoding: Callable[[Topic], Encoding],
     ) -> None:
-        self.order = order
         self._router = listener.broker.router
         self._open_outbox = open_outbox
         self._encoding = encoding
@@ -88,27 +83,15 @@ class Place:
         """Nobody here reads ``topic`` any more; returns who did."""
         return self._readers.pop(topic, set())
 
-    @contextmanager
-    def hushed(self, client: Client, topic: Topic) -> Iterator[None]:
-        """What is published meanwhile is not for ``client``.
+    def hushed(self, client: Client, topic: Topic) -> AbstractContextManager[None]:
+        """What is published on ``topic`` meanwhile is not for ``client``.
 
-        Taken out of the topic's subscribers for that time, it costs the others nothing: they go
-        on sharing one encoding. Where another id reads the topic here the message comes all the
-        same, and from another broker there is no telling whose it was.
+        Where another id reads the topic here it comes all the same.
         """
         outbox = self._open_outbox()
-        encoding = outbox.subscriptions.get(topic)
-        alone = self._readers.get(topic) == {client}
-        if encoding is None or not alone or topic.upstream is not None:
-            yield
-            return
-        self._router.unsubscribe(outbox, topic)
-        try:
-            yield
-        finally:
-            # Messages handed on early may have been too many for a slow reader.
-            if not outbox.closed:
-                self._router.subscribe(outbox, topic, encoding)
+        if topic in outbox.subscriptions and self._readers.get(topic) == {client}:
+            return self._router.withheld(outbox, topic)
+        return nullcontext()
 
 
 class Clients:
@@ -136,13 +119,13 @@ class Clients:
             client.expiry.cancel()
             client.expiry = None
             del self._kept[client_id]
-        insort(client.places, place, key=_by_order)
-        if client.places[-1] is place:
-            self._move(client, client.places[-2] if len(client.places) > 1 else None, place)
+        old = client.places[-1] if client.places else None
+        client.places.append(place)
+        self._move(client, old, place)
         return client
 
     def leave(self, client: Client, place: Place) -> None:
-        """The connection at ``place`` ends: deliveries go to the one opened before it, if any."""
+        """The connection at ``place`` ends: deliveries go to the one before it, if any."""
         latest = client.places[-1] is place
         client.places.remove(place)
         if latest:
@@ -183,7 +166,7 @@ class Clients:
             if not self._exists(topic):
                 self._forget(client, topic)
             elif not self._listener.access.may_subscribe(topic.name):
-                self._listener.refuse("revoked", client.name)
+                self._listener.refuse("revoked", client.sender.decode())
                 self._forget(client, topic)
             elif new is not None:
                 new.add(client, topic)
@@ -206,13 +189,10 @@ class Clients:
 
     def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
-        if topic not in client.topics:
+        hushed = topic in client.topics
+        with client.places[-1].hushed(client, topic) if hushed else nullcontext():
             return publisher.publish(
-                topic, run.payloads, run.nbytes, run.size, sender=client.name.encode()
-            )
-        with client.places[-1].hushed(client, topic):
-            return publisher.publish(
-                topic, run.payloads, run.nbytes, run.size, sender=client.name.encode()
+                topic, run.payloads, run.nbytes, run.size, sender=client.sender
             )
 
     def _make_room(self, client: Client) -> None:

@@ -49,7 +49,9 @@ class ResponseEncoding:
         return join_run(partial(self._head, sender), batch.payloads, batch.size)
 
     def _head(self, sender: bytes, length: int) -> bytes:
-        envelope = self.before + length.to_bytes(self.data_length, "little")
+        envelope = b""
+        if self.before:
+            envelope = self.before + length.to_bytes(self.data_length, "little")
         return response_head(sender, len(envelope) + length) + envelope
 
 

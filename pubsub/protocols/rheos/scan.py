@@ -25,6 +25,8 @@ from pubsub.protocols.rheos.codec import (
 from pubsub.wire.fields import decode_fields
 from pubsub.wire.runs import MIXED, cut_run
 
+# Where a request's topic name starts; its length is just before.
+_NAME = HEADER_SIZE + 2
 # What a topic's name may have; the codec sees to requests with a longer one.
 _MAX_NAME = 255
 # Heads that are remembered; then it starts anew.
@@ -49,14 +51,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the message: ``size`` bytes follow, then maybe a checksum.
+    """What stands before a message of ``size`` bytes, of a client id and a topic: the address.
 
-    ``address`` is the client id and the topic, ``crc`` the checksum so far.
+    ``rest`` bytes follow it, the checksum included; ``crc`` is the checksum so far.
     """
 
-    data: bytes
     address: tuple[bytes, bytes]
     size: int
+    rest: int
     crc: int
 
 
@@ -66,8 +68,6 @@ class Scanner:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._seal = CHECKSUM_SIZE * codec.checksum
-        # The topic's name starts here; its length is just before it.
-        self._name = HEADER_SIZE + 2
         self._heads: dict[bytes, Head] = {}
 
     def scan(self, data: bytes, at: int) -> tuple[int, list[Run]]:
@@ -77,72 +77,63 @@ class Scanner:
         a PUBLISH in order: that is for ``Codec.decode``.
         """
         runs: list[Run] = []
-        address: tuple[bytes, bytes] | None = None
+        heads, seal, data_length = self._heads, self._seal, self._codec.layout.data_length
+        end = len(data)
+        address = (b"", b"")
         payloads: list[bytes] = []
         nbytes = 0
         size = MIXED
-        while (head := self._head(data, at)) is not None:
-            found = self._row(data, at, head)
-            if not found:
+        while at + _NAME <= end:
+            name_length = data[at + _NAME - 2] | data[at + _NAME - 1] << 8
+            start = at + _NAME + name_length + data_length
+            key = data[at:start]
+            head = heads.get(key) or self._learn(key, name_length)
+            if head is None or start + head.rest > end:
                 break
+            stop = start + head.rest
+            # A look ahead, as most rows of equal heads are either long or a single frame.
+            alike = data.startswith(key, stop)
+            row = cut_run(data, at, key, head.rest) if alike else [data[start:stop]]
+            if seal:
+                row = _unseal(row, head.crc)
+                if not row:
+                    break
             if head.address != address:
-                if address is not None:
+                if payloads:
                     runs.append(Run(*address, payloads, nbytes, size))
-                address, payloads, nbytes, size = head.address, found, 0, head.size
+                address, payloads, nbytes, size = head.address, row, 0, head.size
             else:
-                payloads += found
+                payloads += row
                 if size != head.size:
                     size = MIXED
-            nbytes += len(found) * head.size
-            at += len(found) * (len(head.data) + head.size + self._seal)
-        if address is not None:
+            nbytes += len(row) * head.size
+            at += len(row) * (stop - at)
+        if payloads:
             runs.append(Run(*address, payloads, nbytes, size))
         return at, runs
 
-    def _head(self, data: bytes, at: int) -> Head | None:
-        """The head at ``at``, if it is that of a PUBLISH."""
-        name = at + self._name
-        if name > len(data):
-            return None
-        length = data[name - 2] | data[name - 1] << 8
-        head = data[at : name + length + self._codec.layout.data_length]
-        return self._heads.get(head) or self._learn(head, length)
-
-    def _learn(self, data: bytes, name_length: int) -> Head | None:
-        """Remember a head; None if it is none, or not all there."""
+    def _learn(self, key: bytes, name_length: int) -> Head | None:
+        """Remember the head that ``key`` is; None if it is none, or not all there."""
         codec = self._codec
-        name, after = self._name, self._name + name_length
-        if len(data) != after + codec.layout.data_length or name_length > _MAX_NAME:
+        name_end = _NAME + name_length
+        if len(key) != name_end + codec.layout.data_length or name_length > _MAX_NAME:
             return None
         try:
-            whole = codec.needed(data, 0)
+            whole = codec.needed(key, 0)
         except RheosError:
             return None
-        header = decode_fields(codec.layout.header, data[1:HEADER_SIZE])
-        size = int.from_bytes(data[after:], "little")
+        header = decode_fields(codec.layout.header, key[1:HEADER_SIZE])
         if header.opcode != Opcode.PUBLISH or header.client_id == NIL:
             return None
-        if whole != len(data) + size + self._seal:
+        size = int.from_bytes(key[name_end:], "little")
+        rest = size + self._seal
+        if whole != len(key) + rest:
             return None
         if len(self._heads) >= _KNOWN:
             self._heads.clear()
-        head = Head(data, (header.client_id, data[name:after]), size, crc32(data))
-        self._heads[data] = head
+        address = (header.client_id, key[_NAME:name_end])
+        head = self._heads[key] = Head(address, size, rest, crc32(key))
         return head
-
-    def _row(self, data: bytes, at: int, head: Head) -> list[bytes]:
-        """The payloads of the frames with this head that stand in a row at ``at``."""
-        start = at + len(head.data)
-        length = head.size + self._seal
-        stop = start + length
-        if stop > len(data):
-            return []
-        # A look ahead, as most rows are either long or of one frame.
-        if data.startswith(head.data, stop):
-            pieces = cut_run(data, at, head.data, length)
-        else:
-            pieces = [data[start:stop]]
-        return _unseal(pieces, head.crc) if self._seal else pieces
 
 
 def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
@@ -77,10 +76,10 @@ class RheosConnection(Connection):
     _latest = b""
     _publisher: Publisher | None = None
 
-    def __init__(self, listener: Listener, server: RheosFactory, order: int) -> None:
+    def __init__(self, listener: Listener, server: RheosFactory) -> None:
         super().__init__(listener)
         self._server = server
-        self._place = Place(order, listener, self.open_outbox, server.encoding)
+        self._place = Place(listener, self.open_outbox, server.encoding)
         self._heard: dict[bytes, Client] = {}
 
     @property
@@ -215,7 +214,6 @@ class RheosFactory(ConnectionFactory):
         self.scanner = Scanner(self.codec)
         self.clients = Clients(listener)
         self._envelope = settings["envelope"] == "topic"
-        self._orders = count()
 
     def encoding(self, topic: Topic) -> ResponseEncoding:
         """How messages of ``topic`` look on this listener."""
@@ -223,7 +221,7 @@ class RheosFactory(ConnectionFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> RheosConnection:
         """See IProtocolFactory."""
-        return RheosConnection(self.listener, self, next(self._orders))
+        return RheosConnection(self.listener, self)
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:

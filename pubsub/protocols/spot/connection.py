@@ -58,7 +58,7 @@ class Role(Protocol):
     def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
         """Publications that begin with ``stem``."""
 
-    def ended(self) -> None:
+    def left(self) -> None:
         """The connection is gone."""
 
 
@@ -207,6 +207,6 @@ class ZmtpConnection(Connection):
         """See ``Connection``."""
         self._stop_clock()
         if self._role is not None:
-            self._role.ended()
+            self._role.left()
         if self.outbox is not None:
             self.outbox.shut("disconnected")

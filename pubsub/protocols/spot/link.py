@@ -182,6 +182,9 @@ class Link(ZmtpConnection):
         if broker.memory.full:
             broker.memory.wait(self)
 
+    def left(self) -> None:
+        """See ``Role``; ``ended`` has seen to it."""
+
     # Housekeeping
 
     def sweep(self, now: float) -> None:

@@ -67,7 +67,7 @@ class XSubSide:
             if late:
                 listener.refuse(RateLimited.reason, self._link.label, late)
 
-    def ended(self) -> None:
+    def left(self) -> None:
         """See ``Role``."""
 
 
@@ -129,7 +129,7 @@ class RouterSide(XSubSide):
             return False
         return True
 
-    def ended(self) -> None:
+    def left(self) -> None:
         """See ``Role``."""
         self._subscriptions.clear()
 
@@ -161,6 +161,6 @@ class XPubSide:
     def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
         """See ``Role``: they do not publish."""
 
-    def ended(self) -> None:
+    def left(self) -> None:
         """See ``Role``."""
         self._subscriptions.clear()

@@ -1,0 +1,1 @@
+"""For those who use a broker: the command ``pubsub``."""

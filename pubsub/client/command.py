@@ -1,0 +1,32 @@
+"""The command ``pubsub``: master secrets and tokens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from pubsub.client import secret, token
+from pubsub.errors import PubSubError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="pubsub", description="Tools for the pubsub broker.")
+    top.add_argument("--version", action="version", version=f"pubsub {version('pubsub-broker')}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    secret.add(commands)
+    token.add(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code. What goes wrong is one line on standard error."""
+    options = parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except (PubSubError, OSError, ValueError) as error:
+        print(f"pubsub: {error}", file=sys.stderr)
+        return 1
+    return 0

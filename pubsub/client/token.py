@@ -1,0 +1,124 @@
+"""``pubsub token``: makes the tokens that the protocol fast asks for, and looks into them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jwt
+
+from pubsub.broker.keys import ALGORITHMS, HMACS
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+MAX_TOKEN = 255
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def add(commands: Commands) -> None:
+    """Add the subcommand with its own two."""
+    token = commands.add_parser("token", help="make and inspect tokens")
+    actions = token.add_subparsers(metavar="ACTION", required=True)
+    _add_make(actions)
+    inspect = actions.add_parser("inspect", help="show what a token says, whether valid or not")
+    inspect.add_argument("token", help="the token, or - to read it from standard input")
+    inspect.set_defaults(run=_inspect)
+
+
+def _add_make(actions: Commands) -> None:
+    make = actions.add_parser("make", help="make a token and print it")
+    make.add_argument(
+        "--secret-file", required=True, help="the secret; for EdDSA a private PEM key"
+    )
+    make.add_argument("--algorithm", choices=ALGORITHMS, default="HS256")
+    make.add_argument("--kid", help="the id of the secret in the broker's [keys] table")
+    make.add_argument("--sub", help="who it is for")
+    make.add_argument("--queue-key", required=True, help="the key of the topics it is for")
+    make.add_argument(
+        "--permission",
+        action="append",
+        default=[],
+        help="publish, subscribe, rotate, create or *; may be repeated",
+    )
+    make.add_argument("--expires", type=_seconds, help="how long it is valid, such as 90s or 12h")
+    make.add_argument("--claim", action="append", default=[], metavar="NAME=VALUE")
+    make.set_defaults(run=_make)
+
+
+def _seconds(text: str) -> int:
+    """Seconds from a number with a unit of s, m, h or d."""
+    unit = _UNITS.get(text[-1:], 0)
+    if not unit or not text[:-1].isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a time such as 90s or 12h, not {text!r}")
+    return int(text[:-1]) * unit
+
+
+def _claims(options: argparse.Namespace, now: float) -> dict[str, Any]:
+    claims: dict[str, Any] = {}
+    if options.sub:
+        claims["sub"] = options.sub
+    claims["queue_key"] = options.queue_key
+    permissions = options.permission
+    claims["permissions"] = permissions[0] if len(permissions) == 1 else permissions
+    if options.expires is not None:
+        claims["exp"] = int(now) + options.expires
+    for claim in options.claim:
+        name, equals, value = claim.partition("=")
+        if not equals:
+            raise ValueError(f"--claim: expected NAME=VALUE, not {claim!r}")
+        claims[name] = value
+    return claims
+
+
+def _make(options: argparse.Namespace) -> None:
+    key = Path(options.secret_file).read_bytes()
+    if options.algorithm in HMACS:
+        key = key.removesuffix(b"\n")
+    headers = {"kid": options.kid} if options.kid else None
+    try:
+        made = jwt.encode(_claims(options, time.time()), key, options.algorithm, headers)
+    except (jwt.PyJWTError, TypeError) as error:
+        raise ValueError(f"{options.secret_file}: {error}") from None
+    if len(made) > MAX_TOKEN:
+        print(f"pubsub: {advice(made)}", file=sys.stderr)
+    print(made)
+
+
+def advice(token: str) -> str:
+    """What to shorten in a token that does not fit a packet."""
+    header, payload, signature = (len(part) for part in token.split("."))
+    claims = jwt.decode(token, options={"verify_signature": False})
+    longest = sorted(claims, key=lambda name: len(json.dumps(claims[name])), reverse=True)
+    return (
+        f"the token has {len(token)} bytes, fast takes {MAX_TOKEN}: header {header}, claims "
+        f"{payload}, signature {signature}; shorten {' or '.join(longest[:2])}"
+        + (", or leave --kid out" if header > 40 else "")
+        + (", or use HS256" if signature > 43 else "")
+    )
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    token = (sys.stdin.read() if options.token == "-" else options.token).strip()
+    try:
+        header = jwt.get_unverified_header(token)
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except jwt.PyJWTError as error:
+        raise ValueError(f"no token: {error}") from None
+    shown = {
+        "header": header,
+        "claims": claims,
+        "bytes": len(token),
+        "fits": len(token) <= MAX_TOKEN,
+    }
+    for name in ("nbf", "exp"):
+        if isinstance(claims.get(name), int | float):
+            shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
+    print(json.dumps(shown, indent=2))
+    if len(token) > MAX_TOKEN:
+        print(f"pubsub: {advice(token)}", file=sys.stderr)

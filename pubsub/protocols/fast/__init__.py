@@ -1,0 +1,1 @@
+"""The protocol fast, specified in ``seeds/fast.md``."""

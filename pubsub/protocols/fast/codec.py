@@ -1,0 +1,183 @@
+"""fast: packets. Sans-IO; ``seeds/fast.md`` is the specification.
+
+A packet is a type byte and fields of which every one says its own length, all big-endian. There
+is no length of the whole: what cannot be parsed cannot be passed over. ``scan.py`` beside this
+module does the same for runs of PUBLISH and MESSAGE, which are most of the traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from pubsub.wire.fields import (
+    U8,
+    U32_BE,
+    FieldError,
+    counted,
+    decode_prefix,
+    encode_fields,
+    u8,
+    u32_be,
+)
+
+PUBLISH = 0x03
+DURABLE, EXCLUSIVE = 0x01, 0x02
+# Type, token length, topic id and payload length: what PUBLISH has beside token and payload.
+PUBLISH_OVERHEAD = 10
+
+
+class ErrorCode(IntEnum):
+    """What an ERROR packet says (fast §6)."""
+
+    BAD_TOKEN = 1
+    WRONG_QUEUE_KEY = 2
+    MISSING_PERMISSION = 3
+    NO_SUCH_TOPIC = 4
+    TOPIC_EXISTS = 5
+    ID_COLLISION = 6
+    TOO_LARGE = 7
+    RATE_LIMITED = 8
+    SUBSCRIPTION_ENDED = 9
+    INVALID_REQUEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Client to broker: make a topic whose queue key is the token's."""
+
+    token: bytes = counted(U8)
+    name: bytes = counted(U8)
+    flags: int = u8()
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Client to broker: deliver this topic."""
+
+    token: bytes = counted(U8)
+    topic_id: int = u32_be()
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Client to broker: a message."""
+
+    token: bytes = counted(U8)
+    topic_id: int = u32_be()
+    payload: bytes = counted(U32_BE)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Broker to client: a message."""
+
+    topic_id: int = u32_be()
+    payload: bytes = counted(U32_BE)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Client to broker: deliver this topic no longer."""
+
+    token: bytes = counted(U8)
+    topic_id: int = u32_be()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUpdate:
+    """Broker to subscriber: the topic's queue key from now on."""
+
+    topic_id: int = u32_be()
+    key: bytes = counted(U8)
+
+
+@dataclass(frozen=True, slots=True)
+class RotateKey:
+    """Client to broker: replace the topic's queue key."""
+
+    token: bytes = counted(U8)
+    topic_id: int = u32_be()
+    key: bytes = counted(U8)
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Broker to client: a request of type ``offending`` was refused (fast §6)."""
+
+    offending: int = u8()
+    code: int = u8()
+    topic_id: int = u32_be()
+
+
+Packet: TypeAlias = (
+    Create | Subscribe | Publish | Message | Unsubscribe | KeyUpdate | RotateKey | Error
+)
+
+PACKETS: dict[int, type[Packet]] = {
+    0x01: Create,
+    0x02: Subscribe,
+    0x03: Publish,
+    0x04: Message,
+    0x05: Unsubscribe,
+    0x06: KeyUpdate,
+    0x07: RotateKey,
+    0x7F: Error,
+}
+TYPES = {packet: number for number, packet in PACKETS.items()}
+_FROM_CLIENT = frozenset(
+    TYPES[packet] for packet in (Create, Subscribe, Publish, Unsubscribe, RotateKey)
+)
+
+
+class FastError(Exception):
+    """Bytes that are no packet of a client's; the stream cannot be followed any further."""
+
+    def __init__(self, code: ErrorCode, offending: int, topic_id: int = 0) -> None:
+        super().__init__(code.name)
+        self.code = code
+        self.offending = offending
+        self.topic_id = topic_id
+
+
+def encode(packet: Packet) -> bytes:
+    """The whole packet. Raises OverflowError for a value that its field cannot hold."""
+    return bytes((TYPES[type(packet)],)) + encode_fields(packet)
+
+
+def decode(data: bytes, at: int = 0) -> tuple[Packet, int] | None:
+    """The packet that starts at ``at`` and where it ends; None if there is not enough of it.
+
+    Raises FastError for a type that does not exist.
+    """
+    if at >= len(data):
+        return None
+    packet = PACKETS.get(data[at])
+    if packet is None:
+        raise FastError(ErrorCode.INVALID_REQUEST, data[at])
+    try:
+        return decode_prefix(packet, data, at + 1)
+    except FieldError:
+        return None
+
+
+def needed(data: bytes, at: int, max_payload: int) -> int:
+    """How many bytes from ``at`` on are worth another look.
+
+    Raises FastError for a type that is not a client's to send, and for a PUBLISH whose payload
+    is over ``max_payload``, as soon as its length is there.
+    """
+    available = len(data) - at
+    if available and data[at] not in _FROM_CLIENT:
+        raise FastError(ErrorCode.INVALID_REQUEST, data[at])
+    if available < 2 or data[at] != PUBLISH:
+        return available + 1
+    before = PUBLISH_OVERHEAD + data[at + 1]
+    if available < before:
+        return before
+    length = int.from_bytes(data[at + before - 4 : at + before])
+    if length > max_payload:
+        topic_id = int.from_bytes(data[at + before - 8 : at + before - 4])
+        raise FastError(ErrorCode.TOO_LARGE, PUBLISH, topic_id)
+    return before + length

@@ -1,0 +1,259 @@
+"""fast's connection: each request proves itself with a token; nothing else is remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pubsub.broker.topics import fnv1a32, topic_name
+from pubsub.errors import (
+    BadToken,
+    IdCollision,
+    InvalidRequest,
+    InvalidTopicName,
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    MissingPermission,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    TopicExists,
+    TopicNotFound,
+    TopicUnreachable,
+    WrongKey,
+)
+from pubsub.protocols.fast.codec import (
+    DURABLE,
+    EXCLUSIVE,
+    PUBLISH,
+    TYPES,
+    Create,
+    Error,
+    ErrorCode,
+    FastError,
+    KeyUpdate,
+    Packet,
+    RotateKey,
+    Subscribe,
+    Unsubscribe,
+    decode,
+    encode,
+    needed,
+)
+from pubsub.protocols.fast.readers import Readers
+from pubsub.protocols.fast.scan import Run
+from pubsub.protocols.fast.throttle import Throttle
+from pubsub.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.tokens import Token
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.fast.server import FastFactory
+
+CODES: dict[type[Refused], ErrorCode] = {
+    BadToken: ErrorCode.BAD_TOKEN,
+    WrongKey: ErrorCode.WRONG_QUEUE_KEY,
+    MissingPermission: ErrorCode.MISSING_PERMISSION,
+    NotAuthorized: ErrorCode.MISSING_PERMISSION,
+    TopicNotFound: ErrorCode.NO_SUCH_TOPIC,
+    TopicUnreachable: ErrorCode.NO_SUCH_TOPIC,
+    TopicExists: ErrorCode.TOPIC_EXISTS,
+    IdCollision: ErrorCode.ID_COLLISION,
+    MessageTooLarge: ErrorCode.TOO_LARGE,
+    RateLimited: ErrorCode.RATE_LIMITED,
+    LimitReached: ErrorCode.RATE_LIMITED,
+    MemoryExhausted: ErrorCode.RATE_LIMITED,
+    InvalidTopicName: ErrorCode.INVALID_REQUEST,
+    InvalidRequest: ErrorCode.INVALID_REQUEST,
+}
+"""The protocol's code for each refusal of the broker (fast §6)."""
+
+
+class FastConnection(Connection):
+    """A client."""
+
+    _waiting = False
+    _readers: Readers | None = None
+    owned: set[Topic] | None = None
+    """The exclusive topics that end with this connection."""
+
+    def __init__(self, listener: Listener, server: FastFactory) -> None:
+        super().__init__(listener)
+        self._server = server
+        self._publisher = listener.publisher(self, b"")
+        self._throttle = Throttle(server.verifications)
+
+    # Input
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``. Stops early where the client has to wait for its tokens."""
+        at, need = 0, 1
+        while not (self.closing or self._waiting):
+            start = at
+            at, runs = self._server.scanner.scan(data, at)
+            for run in runs:
+                if self._must_wait(run.token):
+                    return start, need
+                self._publish(run)
+                start = run.end
+            try:
+                need = needed(data, at, self._server.max_payload)
+                decoded = decode(data, at)
+                if decoded is None or self._must_wait(_token_of(decoded[0])):
+                    break
+                packet, at = decoded
+                self._handle(packet)
+            except FastError as problem:
+                reason = problem.code.name.lower().replace("_", "-")
+                self.fail(reason, self._error(problem.offending, problem.code, problem.topic_id))
+        return at, need
+
+    def _handle(self, packet: Packet) -> None:
+        topic_id = 0 if isinstance(packet, Create) else packet.topic_id
+        try:
+            match packet:
+                case Create():
+                    topic_id = fnv1a32(packet.name)
+                    self._create(packet)
+                case Subscribe():
+                    self._subscribe(packet)
+                case Unsubscribe():
+                    self._unsubscribe(packet)
+                case RotateKey():
+                    self._rotate(packet)
+        except Refused as refused:
+            self._refuse(TYPES[type(packet)], refused, topic_id)
+
+    def _publish(self, run: Run) -> None:
+        """Publish a run; each message refused gets an ERROR of its own."""
+        count = len(run.payloads)
+        try:
+            token, topic = self._proved(run.token, run.topic_id, "publish")
+            batch = self._publisher.publish(
+                topic, run.payloads, run.nbytes, run.size, sender=token.subject.encode()
+            )
+        except Refused as refused:
+            self._refuse(PUBLISH, refused, run.topic_id, count)
+        else:
+            if len(batch.payloads) < count:
+                self._refuse(PUBLISH, RateLimited(), run.topic_id, count - len(batch.payloads))
+
+    # Tokens
+
+    def _must_wait(self, raw: bytes) -> bool:
+        """Has this client to wait before a signature is verified for it?"""
+        if self.listener.broker.tokens.known(raw):
+            return False
+        seconds = self._throttle.wait()
+        if not seconds:
+            return False
+        self._waiting = True
+        self.hold("tokens")
+        self.listener.broker.clock.callLater(seconds, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._waiting = False
+        self.release("tokens")
+        self.parse_rest()
+
+    def _token(self, raw: bytes) -> Token:
+        try:
+            token = self.listener.broker.tokens.check(raw, self.listener.broker.seconds())
+        except BadToken:
+            self._throttle.failed()
+            raise
+        self._throttle.succeeded()
+        return token
+
+    def _proved(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
+        """The token and the topic of a request; raises what is wrong with them (fast §5.2)."""
+        token = self._token(raw)
+        broker = self.listener.broker
+        topic = broker.topics.by_id(topic_id)
+        if not broker.queue_keys.matches(topic, token.queue_key):
+            raise WrongKey(topic.name)
+        if permission is not None and not token.permits(permission):
+            raise MissingPermission(permission)
+        return token, topic
+
+    # Requests
+
+    def _create(self, packet: Create) -> None:
+        token = self._token(packet.token)
+        if not token.queue_key:
+            raise WrongKey("a token without queue_key")
+        if self.listener.settings["require-create"] and not token.permits("create"):
+            raise MissingPermission("create")
+        name = topic_name(packet.name)
+        if packet.flags & ~(DURABLE | EXCLUSIVE):
+            raise InvalidRequest("flags")
+        if not self.listener.access.may_subscribe(name):
+            self.listener.access.check_publish(name)
+        self._server.create(name, token, self, bool(packet.flags & EXCLUSIVE))
+
+    def _subscribe(self, packet: Subscribe) -> None:
+        token, topic = self._proved(packet.token, packet.topic_id, "subscribe")
+        self.listener.access.check_subscribe(topic.name)
+        if not self._server.may_read(topic, self):
+            raise MissingPermission("the topic is exclusive")
+        if self._readers is None:
+            self._readers = Readers(self.listener, self.open_outbox(), self._ended, self._updated)
+        self._readers.add(topic, token)
+
+    def _unsubscribe(self, packet: Unsubscribe) -> None:
+        _token, topic = self._proved(packet.token, packet.topic_id, None)
+        if self._readers is not None:
+            self._readers.remove(topic)
+
+    def _rotate(self, packet: RotateKey) -> None:
+        token, topic = self._proved(packet.token, packet.topic_id, "rotate")
+        try:
+            key = packet.key.decode()
+        except UnicodeDecodeError:
+            key = ""
+        if not key:
+            # No token could hold such a key, so that nobody could ever use the topic again.
+            raise InvalidRequest("a queue key is text of at least one character")
+        self.listener.broker.queue_keys.rotate(topic, packet.key, token.subject, self.label)
+
+    # Answers and ends
+
+    def _ended(self, topic: Topic) -> None:
+        self.listener.refuse("subscription-ended", self.label)
+        self._answer(self._error(TYPES[Subscribe], ErrorCode.SUBSCRIPTION_ENDED, topic.id))
+
+    def _updated(self, topic: Topic, key: bytes) -> None:
+        self.reply(encode(KeyUpdate(topic.id, key)))
+
+    def _refuse(self, offending: int, refused: Refused, topic_id: int, count: int = 1) -> None:
+        self.listener.refuse(refused.reason, self.label, count)
+        self._answer(self._error(offending, CODES[type(refused)], topic_id) * count)
+
+    def _answer(self, answer: bytes) -> None:
+        if answer:
+            self.reply(answer)
+
+    def _error(self, offending: int, code: ErrorCode, topic_id: int) -> bytes:
+        if not self.listener.settings["errors"]:
+            return b""
+        return encode(Error(offending, code, topic_id))
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``."""
+        return self._error(0, CODES[type(refused)], 0)
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        if self._readers is not None:
+            self._readers.clear()
+        if self.outbox is not None:
+            self.outbox.shut("disconnected")
+        self._server.left(self)
+
+
+def _token_of(packet: Packet) -> bytes:
+    """The token of a client's packet."""
+    token: bytes = getattr(packet, "token", b"")
+    return token

@@ -1,0 +1,254 @@
+"""A protocol by somebody else: one package and one dropin file, and nothing edited here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker import DEFECTS, Broker, Start, brokers, listen, run
+from tests.integration.clients import Cafe, Client, Nsd, publish
+
+DROPIN = """
+from pubsub.plugin import WireProtocol
+
+toy = WireProtocol("toy", 7999, "lines of text", "toy.server")
+"""
+SERVER = '''
+"""toy: ``PUB topic payload`` and ``SUB topic``; deliveries are ``topic payload``."""
+
+from dataclasses import dataclass
+
+from pubsub.errors import Refused
+from pubsub.settings import BOOLEAN, COUNT, Setting
+from pubsub.wire.connection import Connection, ConnectionFactory
+
+SETTINGS = (
+    Setting("max-line", COUNT, 1000, "bytes a line may have"),
+    Setting("shout", BOOLEAN, False, "deliver in capitals", flag="toy-shout"),
+)
+
+
+@dataclass(frozen=True)
+class Lines:
+    topic: str
+    shout: bool
+    limit: int = 1 << 20
+
+    def encode(self, batch):
+        name = self.topic.encode()
+        lines = b"".join(b"%s %s\\n" % (name, payload) for payload in batch.payloads)
+        return lines.upper() if self.shout else lines
+
+
+class ToyConnection(Connection):
+    delimiter = b"\\n"
+
+    def __init__(self, listener):
+        super().__init__(listener)
+        self.publisher = listener.publisher(self, b"toy")
+
+    def consume(self, data):
+        *lines, rest = data.split(b"\\n")
+        for line in lines:
+            self.handle(line)
+        if len(rest) > self.listener.settings["max-line"]:
+            self.fail("too-long", b"ERR line too long\\n")
+        return len(data) - len(rest), self.listener.settings["max-line"] + 1
+
+    def handle(self, line):
+        broker = self.listener.broker
+        try:
+            match line.split(b" ", 2):
+                case [b"PUB", name, payload]:
+                    topic = broker.topics.create(name)
+                    self.publisher.publish(topic, [payload], len(payload), len(payload))
+                case [b"SUB", name]:
+                    topic = broker.topics.create(name)
+                    self.listener.access.check_subscribe(topic.name)
+                    encoding = Lines(topic.name, self.listener.settings["shout"])
+                    broker.router.subscribe(self.open_outbox(), topic, encoding)
+                case _:
+                    self.reply(b"ERR what?\\n")
+                    return
+            self.reply(b"OK\\n")
+        except Refused as refused:
+            self.listener.refuse(refused.reason, self.label)
+            self.reply(b"ERR %s\\n" % refused.reason.encode())
+
+    def refusal(self, error):
+        return b"ERR %s\\n" % error.reason.encode()
+
+    def goodbye(self):
+        return b"BYE\\n"
+
+    def ended(self):
+        if self.outbox is not None:
+            self.outbox.shut("disconnected")
+
+
+class ToyFactory(ConnectionFactory):
+    def buildProtocol(self, addr):
+        return ToyConnection(self.listener)
+
+
+def make_factory(listener):
+    return ToyFactory(listener)
+'''
+
+
+class Toy(Client):
+    """A client of the toy protocol."""
+
+    def ask(self, line: bytes) -> bytes:
+        """Send a line; the next line that comes."""
+        self.send(line + b"\n")
+        return self.line()
+
+    def line(self) -> bytes:
+        """The next line; empty at the end of the connection."""
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = self.sock.recv(1)
+            if not byte:
+                break
+            line += byte
+        return bytes(line.rstrip(b"\n"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A directory with the protocol in it, as somebody else would lay it out."""
+    plugins = tmp_path / "twisted" / "plugins"
+    plugins.mkdir(parents=True)
+    (plugins / "pubsub_toy.py").write_text(DROPIN)
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "__init__.py").write_text("")
+    (tmp_path / "toy" / "server.py").write_text(SERVER)
+    return tmp_path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with brokers(tmp_path) as starter:
+        yield starter
+
+
+def path(home: Path) -> dict[str, str]:
+    """The environment with that directory on the path of modules."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))}
+
+
+def broker(start: Start, home: Path, *options: str) -> Broker:
+    """A broker with a listener of each of three protocols."""
+    return start(
+        *listen("toy", "cafe", "nsd"), "--cafe-channels=1:shared", *options, env=path(home)
+    )
+
+
+def assert_help(home: Path) -> None:
+    """--help lists the protocol with its setting and its flag."""
+    result = run(["--help"], home, env=path(home))
+    assert result.returncode == 0
+    assert "--toy-max-line=" in result.stdout
+    assert "--toy-shout" in result.stdout
+    protocols = result.stdout.partition("Protocols:\n")[2].split()
+    assert {"cafe", "nsd", "toy"} <= set(protocols)
+    assert "lines of text; default port 7999" in result.stdout
+    assert not any(word in result.stdout + result.stderr for word in DEFECTS)
+
+
+def test_help(home: Path) -> None:
+    assert_help(home)
+
+
+def test_messages_cross(start: Start, home: Path) -> None:
+    made = broker(start, home)
+    with (
+        Toy(made.port("toy")) as toy,
+        Cafe.subscriber(made) as subscriber,
+        Cafe.publisher(made) as publisher,
+        Nsd.to(made) as nsd,
+    ):
+        assert toy.ask(b"PUB shared from toy") == b"OK"
+        assert subscriber.receive_texts(1) == [b"from toy"]
+        assert toy.ask(b"SUB shared") == b"OK"
+        publisher.send(publish(1, b"from cafe"))
+        assert toy.line() == b"shared from cafe"
+        nsd.do("Subscribe", "ada", channel="shared")
+        assert [(m["from"], m["body"]) for m in nsd.get("ada")] == [
+            ("toy", "from toy"), ("", "from cafe"),
+        ]  # fmt: skip
+        assert toy.ask(b"DANCE") == b"ERR what?"
+        made.signal()
+        assert toy.line() == b"BYE"
+        assert toy.line() == b""
+
+
+def test_its_own_settings_and_those_of_every_listener(start: Start, home: Path) -> None:
+    made = broker(
+        start, home, "--toy-shout", "--toy-max-line=30", "--allow-publish=shared",
+        "--max-connections=1",
+    )  # fmt: skip
+    with Toy(made.port("toy")) as toy:
+        assert toy.ask(b"SUB shared") == b"OK"
+        assert toy.ask(b"PUB other no") == b"ERR not-authorized"
+        with Toy(made.port("toy")) as second:
+            assert second.line() == b"ERR limit-reached"
+        with Cafe.publisher(made) as publisher:
+            publisher.send(publish(1, b"quiet"))
+            assert toy.line() == b"SHARED QUIET"
+        assert toy.ask(b"x" * 50)[:3] == b"ERR"
+    made.wait_line("refused: 1 on toy: not-authorized")
+
+
+def test_a_file_knows_its_settings(start: Start, home: Path) -> None:
+    config = home / "pubsub.toml"
+    config.write_text('[toy]\nshout = true\n\n[[listen]]\nprotocol = "toy"\nport = 0\n')
+    made = start(f"--config={config}", env=path(home))
+    with Toy(made.port("toy")) as toy:
+        assert toy.ask(b"SUB a") == b"OK"
+        assert {toy.ask(b"PUB a b"), toy.line()} == {b"OK", b"A B"}
+    config.write_text("[toy]\nshuot = true\n")
+    result = run([f"--config={config}"], home, env=path(home))
+    assert result.returncode == 1
+    assert result.stderr == "pubsub: [toy] shuot: no such setting; did you mean shout?\n"
+
+
+def test_a_cache_of_plugins_that_is_no_good_does_not_matter(home: Path) -> None:
+    """Twisted's dropin.cache: in the way, damaged, of before the protocol, of one now gone."""
+    plugins = home / "twisted" / "plugins"
+    cache = plugins / "dropin.cache"
+    # A directory of that name can be neither read nor written, even by root.
+    cache.mkdir()
+    assert_help(home)
+    cache.rmdir()
+    cache.write_bytes(b"damaged")
+    assert_help(home)
+    assert_help(home)
+    (plugins / "pubsub_toy.py").rename(plugins / "pubsub_toys.py")
+    assert_help(home)
+    (plugins / "pubsub_toys.py").unlink()
+    gone = run(["--help"], home, env=path(home))
+    assert gone.returncode == 0
+    assert "toy" not in gone.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_directory_of_plugins(home: Path) -> None:
+    plugins = home / "twisted" / "plugins"
+    plugins.chmod(0o555)
+    try:
+        assert_help(home)
+        assert not (plugins / "dropin.cache").exists()
+    finally:
+        plugins.chmod(0o755)
+
+
+def test_nothing_of_it_stays(home: Path) -> None:
+    """Without that directory on the path the protocol is not there."""
+    result = run(["--proto=toy"], home)
+    assert result.returncode == 1
+    assert result.stderr.startswith("pubsub: no protocol 'toy' is installed")

@@ -1,0 +1,248 @@
+"""Limits and access rules of a listener: what the client is told, and what the log says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.broker import Broker, Start, listen
+from tests.integration.clients import (
+    ERROR,
+    HANDSHAKE_ACK,
+    PING,
+    PONG,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Cafe,
+    Client,
+    Nsd,
+    frame,
+    handshake_pub,
+    handshake_sub,
+    message,
+    publish,
+)
+
+LIMITED = (ERROR, b"\x04")
+
+
+def assert_turned_away(client: Cafe, answer: tuple[int, bytes]) -> None:
+    """The client is told so before the connection ends."""
+    with client:
+        assert client.receive_rest() == [answer]
+
+
+def let_in(broker: Broker) -> bool:
+    """Is there room for one more connection?"""
+    with Cafe(broker.port("cafe")) as client:
+        client.send(frame(PING))
+        return client.receive().opcode == PONG
+
+
+def refused(code: int) -> tuple[int, bytes]:
+    """A failed acknowledgment."""
+    return HANDSHAKE_ACK, bytes([code]) + bytes(8)
+
+
+def test_messages_a_second(start: Start) -> None:
+    """One error for each message refused; those before it count; the connection goes on."""
+    broker = start(*listen("cafe"), "--rate-messages=5")
+    with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker, 1, b"hasty") as publisher:
+        publisher.send(*[publish(1, b"%d" % n) for n in range(1000)])
+        errors = publisher.sync()
+        assert set(errors) == {LIMITED}
+        accepted = [int(t) for t in subscriber.receive_texts(1000 - len(errors))]
+        assert accepted[:5] == list(range(5))
+        assert accepted == sorted(set(accepted))
+        # More only if the machine was so slow that tokens came meanwhile.
+        assert len(accepted) < 500
+        assert subscriber.sync() == []
+    broker.wait_line(r"refused: \d+ on cafe: rate-limited, last by 'hasty@[\d.:]+'")
+    broker.stop()
+    assert broker.totals()["refused"] == len(errors)
+    assert broker.totals()["published"] == len(accepted)
+
+
+def test_each_connection_has_its_own_rate(start: Start) -> None:
+    broker = start(*listen("cafe"), "--rate-messages=1000")
+    with Cafe.publisher(broker) as hasty, Cafe.publisher(broker) as patient:
+        hasty.send(publish(1, b"") * 50_000)
+        assert LIMITED in hasty.sync()
+        patient.send(publish(1, b"") * 100)
+        assert patient.sync() == []
+
+
+def test_a_rate_for_all_connections_of_a_listener(start: Start) -> None:
+    broker = start(*listen("cafe", "cafe"), "--listener-rate-messages=100")
+    first, second = broker.ports("cafe")
+    with Cafe(first) as one, Cafe(first) as two, Cafe(second) as elsewhere:
+        for client in (one, two, elsewhere):
+            client.shake(handshake_pub())
+        one.send(publish(1, b"") * 20_000)
+        assert LIMITED in one.sync()
+        two.send(publish(1, b"") * 20_000)
+        assert LIMITED in two.sync()
+        elsewhere.send(publish(1, b"") * 50)
+        assert elsewhere.sync() == []
+
+
+def test_bytes_a_second(start: Start) -> None:
+    """A message larger than what may pass in a second passes now and then rather than never."""
+    broker = start(*listen("cafe"), "--rate-bytes=10K")
+    with Cafe.publisher(broker) as publisher:
+        publisher.send(publish(1, bytes(200_000)) * 2)
+        assert publisher.sync() == [LIMITED]
+    broker.wait_line("refused: 1 on cafe: rate-limited")
+
+
+def test_rates_of_nsd(start: Start) -> None:
+    broker = start(*listen("nsd"), "--rate-messages=2")
+    with Nsd.to(broker) as client:
+        client.do("Open", "ada")
+        answers = [client.ask("Publish", "ada", message=message(str(n))) for n in range(50)]
+        errors = [a["error"] for a in answers if a["_class"] == "ErrorResponse"]
+        assert set(errors) == {"RATE LIMIT EXCEEDED"}
+        # What was refused has used up no `when`.
+        received = client.get("ada")
+        assert [m["when"] for m in received] == list(range(1, 51 - len(errors)))
+    broker.wait_line("refused: 1 on nsd: rate-limited")
+
+
+@pytest.mark.parametrize("option", ["--max-connections=2", "--max-connections-per-address=2"])
+def test_connections(start: Start, option: str) -> None:
+    broker = start(*listen("cafe", "nsd"), option)
+    # Each listener counts its own.
+    with Cafe.subscriber(broker), Cafe.subscriber(broker) as second:
+        with Nsd.to(broker) as one, Nsd.to(broker) as two, Nsd.to(broker) as three:
+            one.do("Open", "a")
+            two.do("Open", "b")
+            assert three.answer() == {"_class": "ErrorResponse", "error": "TOO MANY CONNECTIONS"}
+            assert three.at_end()
+        assert_turned_away(Cafe(broker.port("cafe")), LIMITED)
+        second.send(frame(0x04))
+        assert second.at_end()
+        second.close()
+        # The place is free as soon as the broker has seen its end too.
+        assert any(let_in(broker) for _ in range(1000))
+    broker.wait_line(r"refused: 1 on cafe: limit-reached, last by '127\.0\.0\.1:\d+'")
+    broker.wait_line(r"refused: 1 on nsd: limit-reached, last by '127\.0\.0\.1:\d+'")
+
+
+def test_a_flood_of_connections_over_the_quota(start: Start) -> None:
+    """Each is told and closed, however many there are, and those inside are served."""
+    broker = start(*listen("cafe"), "--max-connections=1")
+    with Cafe.publisher(broker) as inside:
+        outside = [Cafe(broker.port("cafe")) for _ in range(200)]
+        for client in outside:
+            client.send(handshake_pub())
+        for client in outside:
+            assert_turned_away(client, LIMITED)
+        assert inside.sync() == []
+    broker.stop()
+    assert broker.totals()["refused"] == 200
+
+
+def test_sessions(start: Start) -> None:
+    """A quota that depends on the handshake fails it with its own code."""
+    broker = start(*listen("cafe"), "--max-sessions=1")
+    with Cafe.subscriber(broker, b"\x01", b"first"), Cafe(broker.port("cafe")) as second:
+        second.send(handshake_sub())
+        assert second.receive_rest() == [refused(0x04)]
+    broker.wait_line("refused: 1 on cafe: limit-reached")
+
+
+def rules(start: Start) -> Broker:
+    """Channels 1 and 2 alone; 1 is read only, 2 is write only."""
+    return start(
+        *listen("cafe", "nsd"), "--cafe-channels=1:news,2:mail",
+        "--allow-publish=mail,own*", "--allow-subscribe=news,own*",
+    )  # fmt: skip
+
+
+def test_handshakes_are_checked(start: Start) -> None:
+    broker = rules(start)
+    for handshake, code in (
+        (handshake_pub(1), 0x08),
+        (handshake_pub(3), 0x02),
+        (handshake_sub(b"\x01\x02"), 0x08),
+        # What does not exist comes before what is not permitted.
+        (handshake_sub(b"\x02\x03"), 0x02),
+    ):
+        with Cafe(broker.port("cafe")) as client:
+            client.send(handshake)
+            assert client.receive_rest() == [refused(code)]
+    broker.wait_line("refused: 1 on cafe: not-authorized")
+    broker.wait_line("refused: 1 on cafe: topic-not-found")
+
+
+def test_requests_are_checked(start: Start) -> None:
+    broker = rules(start)
+    with Cafe.publisher(broker, 2) as publisher, Cafe.subscriber(broker) as subscriber:
+        publisher.send(publish(1, b"x") * 3, publish(3, b"x") * 2, publish(2, b"fine"))
+        assert publisher.sync() == [(ERROR, b"\x08")] * 3 + [(ERROR, b"\x02")] * 2
+        subscriber.send(
+            frame(SUBSCRIBE, b"\x02"), frame(SUBSCRIBE, b"\x03"), frame(UNSUBSCRIBE, b"\x03"),
+            frame(UNSUBSCRIBE, b"\x02"),
+        )  # fmt: skip
+        assert [payload for _opcode, payload in subscriber.sync()] == [b"\x08", b"\x02", b"\x02"]
+    broker.wait_line("refused: 3 on cafe: not-authorized, last by '127")
+    broker.wait_line("refused: 2 on cafe: topic-not-found, last by '127")
+
+
+def test_rules_of_nsd(start: Start) -> None:
+    broker = rules(start)
+    with Nsd.to(broker) as client:
+        assert client.refused("Open", "forbidden") == "NOT AUTHORIZED: forbidden"
+        client.do("Open", "mail")
+        client.do("Publish", "mail", message=message("write only"))
+        assert client.get("mail") == []
+        assert client.refused("Subscribe", "x", channel="mail") == "NOT AUTHORIZED: mail"
+        client.do("Open", "news")
+        assert client.refused("Publish", "news", message=message("x")) == "NOT AUTHORIZED: news"
+        client.do("Open", "own/1")
+        client.do("Publish", "own/1", message=message("mine"))
+        assert [m["body"] for m in client.get("own/1")] == ["mine"]
+        # A channel that the listener of cafe does not offer is not there either.
+        assert client.refused("Subscribe", "x", channel="cafe/3") == "NO SUCH CHANNEL: cafe/3"
+    broker.wait_line("refused: 1 on nsd: not-authorized")
+
+
+def test_channels_stand_for_topics(start: Start) -> None:
+    """One topic under different numbers on two listeners, and by its name over nsd."""
+    broker = start(
+        "--listen=cafe=tcp:0:interface=127.0.0.1", *listen("nsd"), "--cafe-channels=0-3,9:orders"
+    )
+    with Cafe.subscriber(broker, b"\x09") as subscriber, Nsd.to(broker) as nsd:
+        nsd.do("Open", "orders")
+        nsd.do("Publish", "orders", message=message("one"))
+        assert subscriber.receive_texts(1) == [b"one"]
+    with Cafe(broker.port("cafe")) as refused_:
+        refused_.send(handshake_sub(b"\x04"))
+        assert refused_.receive_rest() == [refused(0x02)]
+
+
+def test_quotas_of_nsd(start: Start) -> None:
+    broker = start(*listen("nsd"), "--nsd-max-identities=2", "--nsd-max-subscriptions=1")
+    with Nsd.to(broker) as client:
+        client.do("Open", "a")
+        client.do("Open", "b")
+        assert client.refused("Open", "c") == "LIMIT REACHED: identities"
+        assert client.refused("Subscribe", "a", channel="b") == "LIMIT REACHED: subscriptions"
+        client.do("Open", "a")
+    broker.wait_line("refused: 1 on nsd: limit-reached")
+
+
+def test_silence(start: Start) -> None:
+    """With an idle timeout a connection that says nothing gets DISCONNECT and is closed."""
+    broker = start(*listen("cafe"), "--idle-timeout=1")
+    with Cafe.subscriber(broker, b"\x01", b"quiet") as client:
+        assert client.receive_rest() == [(0x04, b"")]
+    broker.wait_line("refused: 1 on cafe: idle, last by 'quiet@")
+
+
+def test_half_a_frame_is_no_reason_to_wait_for_ever(start: Start) -> None:
+    broker = start(*listen("cafe", "nsd"), "--idle-timeout=1")
+    for port in (broker.port("cafe"), broker.port("nsd")):
+        with Client(port) as client:
+            client.send(b"\xfe\xca" if port == broker.port("cafe") else b"{")
+            while client.sock.recv(100):
+                pass

@@ -1,0 +1,117 @@
+"""spot: a broker that is cut off from another without either being told (§7.5).
+
+Needs the right to make network namespaces; what is made is a namespace and a pair of virtual
+interfaces of their own, which end with the test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from tests.integration.broker import HOST, Start
+from tests.integration.clients import ERROR, Cafe, publish
+from tests.integration.cluster import Member, eventually, free_port, sockets, subscribe
+
+# From the block that is set aside for tests of networks (RFC 2544).
+NEAR, FAR = "198.18.73.1", "198.18.73.2"
+
+
+def ip(*words: str) -> None:
+    """Run ip(8)."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
+
+
+class Island:
+    """A network namespace at the end of a cable that can be pulled."""
+
+    def __init__(self) -> None:
+        self.name = f"spot{os.getpid()}"
+        self._cable = f"v{os.getpid()}"
+        ip("netns", "add", self.name)
+        try:
+            ip("link", "add", self._cable, "type", "veth", "peer", "far0", "netns", self.name)
+            ip("addr", "add", f"{NEAR}/30", "dev", self._cable)
+            ip("link", "set", self._cable, "up")
+            ip("-n", self.name, "addr", "add", f"{FAR}/30", "dev", "far0")
+            ip("-n", self.name, "link", "set", "lo", "up")
+            self.mend()
+        except BaseException:
+            self.close()
+            raise
+
+    def cut(self) -> None:
+        """What is sent from now on is lost, and nobody is told."""
+        ip("-n", self.name, "link", "set", "far0", "down")
+
+    def mend(self) -> None:
+        """Undo ``cut``."""
+        ip("-n", self.name, "link", "set", "far0", "up")
+
+    def close(self) -> None:
+        """Take everything away."""
+        ip("netns", "del", self.name)
+
+
+@pytest.fixture
+def island() -> Iterator[Island]:
+    """A namespace, or a skip where none may be made."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("network namespaces need root and ip(8)")
+    try:
+        made = Island()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespace can be made: {error.stderr!r}")
+    yield made
+    made.close()
+
+
+def test_cut_off_and_back(start: Start, island: Island) -> None:
+    near_port, far_port = free_port(), free_port()
+    near, far = f"tcp://{NEAR}:{near_port}", f"tcp://{FAR}:{far_port}"
+    options = ["--cafe-channels=1:orders"]
+    b = Member(start, FAR, far_port, [near], options, ("ip", "netns", "exec", island.name))
+    a = Member(start, NEAR, near_port, [far], options)
+    for member in (a, b):
+        member.saw("is connected$")
+    with sockets() as connect, Cafe.publisher(a.broker) as cafe:
+        reader = subscribe(connect(zmq.DEALER, far), b"orders")
+        a.saw("hosts 1 more topics")
+        sent = 0
+
+        def publish_for(seconds: float) -> None:
+            nonlocal sent
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                cafe.send(*(publish(1, b"%d" % (sent + n)) for n in range(10)))
+                sent += 10
+                time.sleep(0.01)
+
+        publish_for(1)
+        island.cut()
+        publish_for(6)
+        a.saw("it shows no sign of life")
+        island.mend()
+        a.saw("is connected$", 2)
+        publish_for(1)
+        refused = [frame for frame in cafe.sync() if frame.opcode == ERROR]
+        assert len(refused) > 100
+        got: list[int] = []
+        while not got or got[-1] != sent - 1:
+            got.append(int(reader.receive()[-1]))
+        assert reader.nothing()
+    assert got == sorted(set(got)), "out of order, or more than once"
+    lost = set(range(sent)) - set(got)
+    counted = sum(
+        max(int(m[1]) for m in re.finditer(rf"dropped: (\d+) .*: {reason}$", a.broker.output, re.M))
+        for reason in ("unconfirmed",)
+    )
+    # The log tells of every tenfold; what is lost was refused, or is in that order of magnitude.
+    assert len(refused) < len(lost) <= len(refused) + 10 * counted

@@ -1,0 +1,325 @@
+"""Tokens: what verifies, for how long, and what is remembered of it."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker import tokens as tokens_module
+from pubsub.broker.keys import SecretRing
+from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.errors import BadToken
+from tests.unit.fakes import START
+from tests.unit.tokens import (
+    OTHER_KEY,
+    PRIVATE,
+    PUBLIC_PEM,
+    hmac_secret,
+    part,
+    public_secret,
+    put_together,
+    token,
+    with_hmac,
+)
+
+HEADER = b'{"alg":"HS256"}'
+
+
+class TokenCase(SynchronousTestCase):
+    """A verifier with an HMAC secret and a public key."""
+
+    def setUp(self) -> None:
+        self.tokens = TokenVerifier(SecretRing([hmac_secret(), public_secret()]))
+
+    def check(self, raw: bytes, now: float = START) -> Token:
+        return self.tokens.check(raw, now)
+
+    def refuses(self, raw: bytes, now: float = START, match: str = "") -> None:
+        with pytest.raises(BadToken, match=match):
+            self.check(raw, now)
+
+
+class SignatureTests(TokenCase):
+    """Which signatures count"""
+
+    def test_a_token_of_each_algorithm_verifies(self) -> None:
+        for algorithm in ("HS256", "HS384", "HS512"):
+            self.tokens.replace(SecretRing([hmac_secret(algorithm=algorithm)]))
+            raw = token({"sub": "ada"}, with_hmac(algorithm=algorithm), algorithm)
+            assert self.check(raw).subject == "ada"
+        self.tokens.replace(SecretRing([public_secret()]))
+        assert self.check(token({"sub": "ada"}, PRIVATE.sign, "EdDSA")).subject == "ada"
+
+    def test_forged_tokens_do_not(self) -> None:
+        good = token({"sub": "ada"})
+        header, claims, signature = good.split(b".")
+        self.refuses(token({"sub": "ada"}, with_hmac(OTHER_KEY)), match="no secret verifies it")
+        self.refuses(b".".join([header, part(b'{"sub":"eve"}'), signature]))
+        self.refuses(b".".join([part(b'{"alg":"HS256","typ":"X"}'), claims, signature]))
+        self.refuses(b".".join([header, claims, b""]))
+        self.refuses(b".".join([header, claims, signature[:-4]]))
+        self.refuses(b".".join([header, claims]))
+        for junk in (b"!!!!", b"\n", b"====", b".", b" "):
+            self.refuses(good + junk)
+        self.check(good)
+
+    def test_the_algorithm_none_never_counts(self) -> None:
+        for name in ("none", "None", "NONE", ""):
+            self.refuses(token({"sub": "eve"}, lambda data: b"", name))
+            self.refuses(token({"sub": "eve"}, with_hmac(), name))
+
+    def test_a_public_key_is_not_taken_for_an_hmac_secret(self) -> None:
+        public = PRIVATE.public_key().public_bytes_raw()
+        for ring in ([public_secret()], [public_secret(), hmac_secret()]):
+            self.tokens.replace(SecretRing(ring))
+            for key in (PUBLIC_PEM, PUBLIC_PEM.strip(), public):
+                for algorithm in ("HS256", "HS384", "HS512"):
+                    sign = with_hmac(key, algorithm)
+                    self.refuses(token({"sub": "eve"}, sign, algorithm))
+                    self.refuses(token({"sub": "eve"}, sign, algorithm, kid="public"))
+                self.refuses(token({"sub": "eve"}, with_hmac(key), "EdDSA", kid="public"))
+
+    def test_a_secret_verifies_its_own_algorithm_only(self) -> None:
+        self.refuses(token({}, with_hmac(algorithm="HS512"), "HS512"))
+        self.refuses(token({}, with_hmac(algorithm="HS512"), "HS256"))
+
+    def test_a_key_or_an_algorithm_in_the_header_does_not_count(self) -> None:
+        jwk = {"kty": "oct", "k": part(OTHER_KEY).decode()}
+        self.refuses(token({}, with_hmac(OTHER_KEY), jwk=jwk, jku="file:///dev/null"))
+        self.refuses(put_together(b'{"alg":["HS256"]}', b"{}", with_hmac()))
+        self.refuses(put_together(b'{"typ":"JWT"}', b"{}", with_hmac()))
+
+
+class RingTests(TokenCase):
+    """Several secrets, key ids, ends"""
+
+    def setUp(self) -> None:
+        self.old = hmac_secret("old", OTHER_KEY, ends=START + 10)
+        self.new = hmac_secret("new")
+        self.tokens = TokenVerifier(SecretRing([self.old, self.new, public_secret()]))
+
+    def test_each_of_several_secrets_counts(self) -> None:
+        assert self.check(token({}, with_hmac(OTHER_KEY))).secret == self.old
+        assert self.check(token({})).secret == self.new
+        assert self.check(token({}, PRIVATE.sign, "EdDSA")).secret == public_secret()
+
+    def test_a_key_id_names_the_one_that_has_to_verify_it(self) -> None:
+        assert self.check(token({}, kid="new")).secret == self.new
+        self.refuses(token({}, kid="old"))
+        self.refuses(token({}, kid="public"))
+
+    def test_a_key_id_that_points_nowhere_finds_nothing(self) -> None:
+        for kid in ("", "newer", "../../../dev/null", "new\0", "' OR 1=1"):
+            self.refuses(token({}, kid=kid))
+
+    def test_a_key_id_that_is_no_text_is_refused(self) -> None:
+        for kid in (0, 1.5, True, ["new"], {"new": 1}):
+            self.refuses(token({}, kid=kid))
+
+    def test_a_secret_that_has_ended_verifies_nothing_new(self) -> None:
+        raw = token({"sub": "ada"}, with_hmac(OTHER_KEY))
+        self.refuses(raw, START + 10)
+        self.check(raw, START + 9.999)
+
+    def test_nor_what_it_had_verified_before(self) -> None:
+        raw = token({"exp": START + 1000}, with_hmac(OTHER_KEY))
+        found = self.check(raw)
+        assert found.expires == START + 10
+        assert self.tokens.valid(found, START + 9.999)
+        assert not self.tokens.valid(found, START + 10)
+        self.refuses(raw, START + 10)
+
+    def test_after_replace_only_the_new_secrets_count(self) -> None:
+        kept, gone = token({}), token({}, with_hmac(OTHER_KEY))
+        before = [self.check(raw) for raw in (kept, gone)]
+        self.tokens.replace(SecretRing([self.new]))
+        assert len(self.tokens) == 0
+        assert [self.tokens.valid(found, START) for found in before] == [True, False]
+        self.check(kept)
+        self.refuses(gone)
+
+    def test_another_key_under_the_same_id_is_another_secret(self) -> None:
+        raw = token({}, kid="new")
+        found = self.check(raw)
+        self.tokens.replace(SecretRing([hmac_secret("new", OTHER_KEY)]))
+        assert not self.tokens.valid(found, START)
+        self.refuses(raw)
+
+
+class TimeTests(TokenCase):
+    """exp and nbf, to the second"""
+
+    def test_a_token_expires_exactly_at_its_second(self) -> None:
+        raw = token({"exp": int(START)})
+        for _ in range(2):
+            found = self.check(raw, START - 0.001)
+            assert self.tokens.valid(found, START - 0.001)
+            assert not self.tokens.valid(found, START)
+            self.refuses(raw, START, match="^expired$")
+        self.refuses(raw, START + 1e9, match="^expired$")
+
+    def test_a_token_begins_exactly_at_its_second(self) -> None:
+        raw = token({"nbf": START})
+        for _ in range(2):
+            self.refuses(raw, START - 0.001, match="^not yet valid$")
+            found = self.check(raw, START)
+            assert not self.tokens.valid(found, START - 0.001)
+            assert self.tokens.valid(found, START)
+
+    def test_without_either_it_lasts(self) -> None:
+        raw = token({})
+        self.check(raw, 0)
+        self.check(raw, 1e12)
+
+    def test_issued_at_says_nothing(self) -> None:
+        self.check(token({"iat": START + 1000, "jti": 7, "iss": 1, "aud": ["x"]}))
+
+    def test_times_are_finite_numbers(self) -> None:
+        for claim in ("exp", "nbf"):
+            for value in ("1", "", None, True, [], {}, float("nan"), float("inf"), float("-inf")):
+                self.refuses(token({claim: value}), match=f"^{claim} is a number$")
+
+    def test_a_number_beyond_any_time_is_refused_like_the_others(self) -> None:
+        for claim in ("exp", "nbf"):
+            self.refuses(token({claim: 10**400}))
+            self.refuses(token({claim: -(10**400)}))
+
+
+class ClaimTests(TokenCase):
+    """What a token says"""
+
+    def test_everything_it_says(self) -> None:
+        claims = {"sub": "zoë", "queue_key": "clé", "permissions": ["read:a", "read:b"]}
+        assert self.check(token({**claims, "exp": START + 5, "nbf": START - 5})) == Token(
+            "zoë", "clé".encode(), frozenset({"read:a", "read:b"}), START + 5, START - 5, hmac_secret()
+        )
+
+    def test_what_it_leaves_out_is_empty(self) -> None:
+        found = self.check(token({}))
+        assert (found.subject, found.queue_key, found.permissions) == ("", b"", frozenset())
+        assert not found.permits("")
+
+    def test_permissions_may_be_one_text(self) -> None:
+        found = self.check(token({"permissions": "read:a"}))
+        assert found.permissions == {"read:a"}
+        assert found.permits("read:a")
+        assert not found.permits("r")
+
+    def test_only_what_is_granted_is_permitted(self) -> None:
+        found = self.check(token({"permissions": ["read:a"]}))
+        for other in ("read:b", "read", "read:a ", "READ:A", "read:*", "*", "admin"):
+            assert not found.permits(other)
+
+    def test_a_star_and_admin_permit_everything(self) -> None:
+        for granted in ("*", "admin", ["x", "*"], ["admin"]):
+            assert self.check(token({"permissions": granted})).permits("read:a")
+
+    def test_claims_of_the_wrong_type_are_refused(self) -> None:
+        for claim in ("sub", "queue_key"):
+            for value in (None, 1, True, ["x"], {"x": 1}):
+                self.refuses(token({claim: value}), match="text")
+        for value in (None, 1, True, {"*": 1}, ["*", 1], [["*"]]):
+            self.refuses(token({"permissions": value}), match="text")
+
+    def test_text_that_is_not_utf8_is_refused(self) -> None:
+        for claim in ("queue_key", "sub"):
+            self.refuses(token({claim: "\ud800"}))
+
+    def test_claims_that_are_no_object_are_refused(self) -> None:
+        for claims in (b"", b"1", b"[]", b'"x"', b"null", b"{", b"\xff", b"[" * 100_000):
+            self.refuses(put_together(HEADER, claims, with_hmac()))
+
+
+class CacheTests(TokenCase):
+    """What is remembered"""
+
+    def test_a_verified_token_is_verified_once(self) -> None:
+        raw = token({"sub": "ada"})
+        assert not self.tokens.known(raw)
+        first = self.check(raw)
+        assert self.tokens.known(raw)
+        assert self.check(raw) is first
+        assert (self.tokens.misses, self.tokens.hits, len(self.tokens)) == (1, 1, 1)
+
+    def test_an_invalid_token_is_never_kept(self) -> None:
+        for n in range(20):
+            self.refuses(token({"n": n}, with_hmac(OTHER_KEY)))
+            self.refuses(token({"n": n, "permissions": 1}))
+            self.refuses(b"%d" % n)
+        assert len(self.tokens) == 0
+        assert self.tokens.hits == 0
+
+    def test_an_expired_token_is_not_kept_either(self) -> None:
+        """An old token must not push one that still counts out of the cache."""
+        for n in range(20):
+            self.refuses(token({"n": n, "exp": START - 1}))
+        assert len(self.tokens) == 0
+
+    def test_it_is_bounded_and_the_oldest_goes_first(self) -> None:
+        made = [token({"n": n}) for n in range(7)]
+        with patch.object(tokens_module, "CACHED", 5):
+            for raw in made:
+                self.check(raw)
+                assert len(self.tokens) <= 5
+        assert [self.tokens.known(raw) for raw in made] == [False] * 2 + [True] * 5
+        self.check(made[0])
+
+    def test_a_flood_of_forged_tokens_pushes_nothing_out(self) -> None:
+        raw = token({})
+        self.check(raw)
+        with patch.object(tokens_module, "CACHED", 1):
+            for n in range(10):
+                self.refuses(token({"n": n}, with_hmac(OTHER_KEY)))
+        assert self.tokens.known(raw)
+
+    def test_the_tokens_of_a_queue_key_are_forgotten_with_it(self) -> None:
+        stale = [token({"queue_key": "old", "n": n}) for n in range(3)]
+        fresh = [token({"queue_key": "new"}), token({})]
+        for raw in stale + fresh:
+            self.check(raw)
+        self.tokens.forget_key(b"old")
+        assert [self.tokens.known(raw) for raw in stale + fresh] == [False] * 3 + [True] * 2
+
+
+class NonsenseTests(TokenCase):
+    """Anything at all"""
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_refused(self, raw: bytes) -> None:
+        self.refuses(raw)
+
+    @given(st.lists(st.binary(max_size=60).map(part), max_size=5))
+    def test_any_parts_are_refused(self, parts: list[bytes]) -> None:
+        self.refuses(b".".join(parts))
+
+    @given(
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(["exp", "nbf", "sub", "permissions", "queue_key", "x"]),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=8,
+        ),
+        st.dictionaries(st.sampled_from(["kid", "b64", "crit", "typ", "zip"]), st.none() | st.text()),
+    )
+    def test_any_signed_claims_are_a_token_or_refused(
+        self, claims: dict[str, object], header: dict[str, object]
+    ) -> None:
+        try:
+            found = self.check(token(claims, **header))
+        except BadToken:
+            return
+        assert isinstance(found.permissions, frozenset)
+
+    def test_a_deeply_nested_header_is_refused(self) -> None:
+        for header in (b"[" * 100_000, b'{"alg":' * 100_000):
+            self.refuses(put_together(header, b"{}", with_hmac()))

@@ -1,0 +1,5 @@
+"""The protocol fast."""
+
+from pubsub.plugin import WireProtocol
+
+fast = WireProtocol("fast", 7074, "a JWT in each request, over TCP", "pubsub.protocols.fast.server")
