@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from tests.integration.broker import HOST, Start
+from tests.integration.broker import Start
 from tests.integration.clients import ERROR, Cafe, publish
-from tests.integration.cluster import Member, eventually, free_port, sockets, subscribe
+from tests.integration.cluster import Member, free_port, sockets, subscribe
 
 # From the block that is set aside for tests of networks (RFC 2544).
 NEAR, FAR = "198.18.73.1", "198.18.73.2"

@@ -1,22 +1,21 @@
 """cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
 
-What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; where
-frames of one length follow one another they are cut a block at a time. Nothing here knows Twisted
-or the broker.
+What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; rows of
+equal frames are cut and put together by ``wire/runs.py``. Nothing here knows Twisted or the
+broker.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from struct import Struct
 
 from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
 from pubsub.wire.runs import MIXED, cut_run, join_run
 
-PREFIX = 8
+HEAD = 8
 """Bytes before the message in PUBLISH: the header and the channel."""
 _PUBLISH, _MESSAGE = 0x10, 0x13
-_MESSAGE_PREFIX = Struct("<HBIBQ")
+_MESSAGE_HEAD = Struct("<HBIBQ")
 # Lengths times channels that are remembered; then it starts anew.
 _KNOWN = 4096
 
@@ -28,6 +27,8 @@ _lengths: dict[bytes, int] = {}
 
 def _learn(head: bytes) -> int:
     """The length of the PUBLISH frame that begins with ``head``; 0 if it is anything else."""
+    if len(head) < HEAD:
+        return 0
     magic, opcode, length = HEADER.unpack_from(head)
     if magic != MAGIC or opcode != _PUBLISH or not 1 <= length <= MAX_MESSAGE + 1:
         return 0
@@ -44,40 +45,32 @@ def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
     PUBLISH of a deliverable size: that is for ``codec.decode``.
     """
     runs: list[Run] = []
-    end = len(data)
-    channel = -1
     payloads: list[bytes] = []
-    nbytes = 0
-    size = MIXED
-    while end - at >= PREFIX:
-        head = data[at : at + PREFIX]
-        length = _lengths.get(head) or _learn(head)
+    known = _lengths.get
+    channel, size, start = -1, MIXED, at
+    head = data[at : at + HEAD]
+    while length := known(head) or _learn(head):
         stop = at + length
-        if not length or stop > end:
+        if stop > len(data):
             break
         if head[7] != channel:
             if payloads:
-                runs.append((channel, payloads, nbytes, size))
-            channel, payloads, nbytes = head[7], [], 0
-            size = length - PREFIX
-        elif size != length - PREFIX:
+                runs.append((channel, payloads, at - start - HEAD * len(payloads), size))
+            channel, payloads, size, start = head[7], [], length - HEAD, at
+        elif size != length - HEAD:
             size = MIXED
-        if data.startswith(head, stop):
-            row = cut_run(data, at, head, length - PREFIX)
-            payloads += row
-            nbytes += len(row) * (length - PREFIX)
-            stop = at + len(row) * length
+        following = data[stop : stop + HEAD]
+        if following == head:
+            found = cut_run(data, at, head, length - HEAD)
+            payloads += found
+            stop = at + length * len(found)
+            following = data[stop : stop + HEAD]
         else:
-            payloads.append(data[at + PREFIX : stop])
-            nbytes += length - PREFIX
-        at = stop
+            payloads.append(data[at + HEAD : stop])
+        at, head = stop, following
     if payloads:
-        runs.append((channel, payloads, nbytes, size))
+        runs.append((channel, payloads, at - start - HEAD * len(payloads), size))
     return at, runs
-
-
-def _message_prefix(channel: int, timestamp: int, length: int) -> bytes:
-    return _MESSAGE_PREFIX.pack(MAGIC, _MESSAGE, length + 9, channel, timestamp)
 
 
 def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: int) -> bytes:
@@ -85,7 +78,11 @@ def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: i
 
     ``timestamp`` is ms since the Unix epoch; no payload is longer than MAX_MESSAGE.
     """
-    return join_run(partial(_message_prefix, channel, timestamp), payloads, size)
+
+    def head(length: int) -> bytes:
+        return _MESSAGE_HEAD.pack(MAGIC, _MESSAGE, length + 9, channel, timestamp)
+
+    return join_run(head, payloads, size)
 
 
 def split_frames(data: bytes, limit: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""rheos: how messages reach clients, and as whose (rheos §5.3, §5.4)."""
+"""rheos: how messages reach clients, and as whose (rheos §5.4, §5.5)."""
 
 from __future__ import annotations
 

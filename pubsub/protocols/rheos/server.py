@@ -98,6 +98,8 @@ class RheosConnection(Connection):
             at, runs = scanner.scan(data, at)
             for run in runs:
                 answers.append(self._publish(run))
+            if self.closing:
+                break
             try:
                 decoded = codec.decode(data, at)
                 if decoded is None:
@@ -137,8 +139,8 @@ class RheosConnection(Connection):
     def _carry_out(self, request: Request) -> bytes:
         """CREATE or SUBSCRIBE, as the scanner takes every PUBLISH that is in order."""
         try:
-            client = self._client(request.client_id)
             name = topic_name(request.topic)
+            client = self._client(request.client_id)
             if request.opcode == Opcode.CREATE:
                 topic = self._create(client, name)
             else:
@@ -159,15 +161,16 @@ class RheosConnection(Connection):
         return topic
 
     def _publish(self, run: Run) -> bytes:
-        """Publish a run; returns an acknowledgment for each message (rheos §5.1)."""
+        """Publish a run; returns an acknowledgment for each message (rheos §5.3)."""
         if self.closing:
             return b""
         if self._publisher is None:
             self._publisher = self.listener.publisher(self, b"")
         number = len(run.payloads)
         try:
+            name = topic_name(run.topic)
             client = self._client(run.client_id)
-            topic = self.listener.broker.topics.named(topic_name(run.topic))
+            topic = self.listener.broker.topics.named(name)
             batch = self._server.clients.publish(client, self._publisher, topic, run)
         except Refused as refused:
             return self._refused(refused, number)

@@ -21,6 +21,8 @@ _MAX_CONTEXT = 16
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 NULL = b"NULL".ljust(20, b"\0")
+# Where the version is in the greeting.
+_MAJOR = len(SIGNATURE)
 GREETING = SIGNATURE + b"\x03\x01" + NULL + bytes(32)
 """What we send: version 3.1, mechanism NULL, not a server."""
 
@@ -226,10 +228,11 @@ class Handshake:
         Nothing is left to take once the second is 0. Raises ZmtpError.
         """
         if self.minor is None:
-            self._check_greeting(data[at : at + len(GREETING)])
-            if len(data) - at < len(GREETING):
-                return at, len(GREETING)
-            self.minor = data[at + 11] if data[at + 10] == 3 else 1
+            seen = data[at : at + len(GREETING)]
+            self._check_greeting(seen)
+            if len(seen) < len(GREETING):
+                return at, len(GREETING) if len(seen) > _MAJOR else _MAJOR + 1
+            self.minor = seen[_MAJOR + 1] if seen[_MAJOR] == 3 else 1
             return at + len(GREETING), 2
         unit = decode(data, at, _HANDSHAKE_LIMITS)
         if isinstance(unit, int):
@@ -240,11 +243,14 @@ class Handshake:
     @staticmethod
     def _check_greeting(seen: bytes) -> None:
         """As soon as can be: a peer of another kind may wait for us before it sends 64 bytes."""
-        if not seen.startswith(b"\xff") or (len(seen) > 9 and not seen[9] & 1):
+        if seen and not seen.startswith(b"\xff"):
             raise ZmtpError("not-zmtp")
-        if len(seen) > 10 and seen[10] < 3:
-            raise ZmtpError("version")
-        if len(seen) >= 32 and seen[12:32] != NULL:
+        if len(seen) > _MAJOR:
+            if not seen[_MAJOR - 1] & 1:
+                raise ZmtpError("not-zmtp")
+            if seen[_MAJOR] < 3:
+                raise ZmtpError("version")
+        if len(seen) == len(GREETING) and seen[_MAJOR + 2 : _MAJOR + 2 + len(NULL)] != NULL:
             raise ZmtpError("mechanism")
 
     def _take_ready(self, unit: Unit) -> None:

@@ -1,0 +1,236 @@
+"""Queue keys: closing a topic, rotating its key, and who may stay."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker import queue_keys as queue_keys_module
+from pubsub.broker.audit import AuditLog
+from pubsub.broker.keys import SecretRing
+from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.queue_keys import KeyChange
+from pubsub.broker.topics import Topic
+from pubsub.errors import NotAuthorized
+from tests.unit.fakes import START, Lines, Transport, clock_at, make_broker, make_listener, scratch
+from tests.unit.tokens import hmac_secret, token
+
+
+class KeyHolder(Transport):
+    """A subscriber that presented a key and stays while it is the topic's."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__()
+        self.key = key
+        self.asked: list[tuple[Topic, KeyChange | None]] = []
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        self.asked.append((topic, change))
+        return change is None or self.key == change.new
+
+
+class KeyCase(SynchronousTestCase):
+    """A broker with an audit log, and topics."""
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.path = scratch(self) / "audit"
+        audit = AuditLog(self.clock.seconds, str(self.path))
+        self.addCleanup(audit.close)
+        self.broker = make_broker(self.clock, ring=SecretRing([hmac_secret()]), audit=audit)
+        self.keys = self.broker.queue_keys
+        self.topic = self.broker.topics.create("orders")
+
+    def subscriber(self, key: bytes, topic: Topic | None = None) -> KeyHolder:
+        holder = KeyHolder(key)
+        box = Outbox(
+            self.broker.router, holder, SlowPolicy(), lambda reason: None, "bob", holder.recheck
+        )
+        holder.outbox = box
+        self.broker.router.subscribe(box, topic or self.topic, Lines())
+        return holder
+
+    def publish(self, payload: bytes) -> None:
+        self.broker.publish(self.topic, [payload], len(payload), len(payload), b"", "toy")
+
+    def audited(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+class MatchTests(KeyCase):
+    """matches"""
+
+    def test_only_the_topics_own_key_matches(self) -> None:
+        other = self.broker.topics.create("other")
+        self.keys.close(self.topic, b"key", "ada", "client")
+        self.keys.close(other, b"other key", "ada", "client")
+        assert self.keys.matches(self.topic, b"key")
+        for key in (b"", b"ke", b"key ", b"KEY", b"other key"):
+            assert not self.keys.matches(self.topic, key)
+
+    def test_nothing_matches_a_topic_without_a_key(self) -> None:
+        for key in (b"", b"key"):
+            assert not self.keys.matches(self.topic, key)
+        assert self.topic not in self.keys
+
+    def test_an_empty_key_opens_nothing(self) -> None:
+        self.keys.close(self.topic, b"", "ada", "client")
+        assert not self.keys.matches(self.topic, b"")
+
+    def test_keys_are_compared_in_constant_time(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        compare = patch.object(
+            queue_keys_module.hmac, "compare_digest", wraps=hmac.compare_digest
+        )
+        for key in (b"key", b"not", b""):
+            with compare as compared:
+                self.keys.matches(self.topic, key)
+            compared.assert_called_once_with(b"key", key)
+
+
+class ChangeTests(KeyCase):
+    """close, rotate and forget"""
+
+    def test_closing_ends_the_subscriptions_without_the_key(self) -> None:
+        holder, other = self.subscriber(b"key"), self.subscriber(b"other")
+        self.keys.close(self.topic, b"key", "ada", "192.0.2.1:5")
+        assert self.topic in self.keys
+        self.publish(b"x")
+        self.clock.advance(0)
+        assert (holder.data, other.data) == (b"x\n", b"")
+        assert holder.asked == other.asked == [(self.topic, KeyChange(None, b"key"))]
+        assert self.audited() == [
+            {
+                "time": "2023-11-14T22:13:20.000+00:00",
+                "event": "create",
+                "topic": "orders",
+                "subject": "ada",
+                "client": "192.0.2.1:5",
+                "kept": 1,
+                "removed": 1,
+            }
+        ]
+
+    def test_rotating_counts_who_stays_and_who_goes(self) -> None:
+        self.keys.close(self.topic, b"old", "ada", "client")
+        holders = [self.subscriber(key) for key in (b"new", b"old", b"old", b"new", b"old")]
+        elsewhere = self.subscriber(b"old", self.broker.topics.create("elsewhere"))
+        assert self.keys.rotate(self.topic, b"new", "ben", "client") == (2, 3)
+        assert self.keys.matches(self.topic, b"new")
+        assert not self.keys.matches(self.topic, b"old")
+        assert {change for holder in holders for _, change in holder.asked} == {
+            KeyChange(b"old", b"new")
+        }
+        assert elsewhere.asked == []
+        rotated = self.audited()[-1]
+        assert rotated["event"] == "rotate"
+        assert (rotated["subject"], rotated["kept"], rotated["removed"]) == ("ben", 2, 3)
+
+    def test_what_was_published_before_the_rotation_still_arrives(self) -> None:
+        self.keys.close(self.topic, b"old", "ada", "client")
+        holder = self.subscriber(b"old")
+        self.publish(b"before")
+        self.keys.rotate(self.topic, b"new", "ada", "client")
+        self.publish(b"after")
+        self.clock.advance(0)
+        assert holder.data == b"before\n"
+
+    def test_the_new_key_counts_while_subscribers_are_asked(self) -> None:
+        self.keys.close(self.topic, b"old", "ada", "client")
+        matched: list[bool] = []
+
+        class Asking(KeyHolder):
+            def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+                matched.extend(keys.matches(topic, key) for key in (b"old", b"new"))
+                return False
+
+        keys = self.keys
+        holder = Asking(b"")
+        box = Outbox(
+            self.broker.router, holder, SlowPolicy(), lambda reason: None, "bob", holder.recheck
+        )
+        self.broker.router.subscribe(box, self.topic, Lines())
+        keys.rotate(self.topic, b"new", "ada", "client")
+        assert matched == [False, True]
+
+    def test_rotating_forgets_the_tokens_that_hold_the_old_key(self) -> None:
+        stale, fresh = token({"queue_key": "old"}), token({"queue_key": "new"})
+        tokens = self.broker.tokens
+        self.keys.close(self.topic, b"old", "ada", "client")
+        for raw in (stale, fresh):
+            tokens.check(raw, START)
+        self.keys.rotate(self.topic, b"new", "ada", "client")
+        assert [tokens.known(raw) for raw in (stale, fresh)] == [False, True]
+
+    def test_a_topic_that_ended_has_no_key_any_more(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        self.broker.end_topic(self.topic)
+        again = self.broker.topics.create("orders")
+        assert again not in self.keys
+        assert not self.keys.matches(again, b"key")
+        self.keys.forget(again)
+
+    def test_keys_are_shown_nowhere(self) -> None:
+        self.keys.close(self.topic, b"first hidden", "ada", "client")
+        self.keys.rotate(self.topic, b"second hidden", "ada", "client")
+        assert "hidden" not in self.path.read_text()
+        assert "hidden" not in repr(KeyChange(b"first hidden", b"second hidden"))
+
+    def test_whoever_signs_anything_is_audited(self) -> None:
+        """The audit log takes any subject a verified token can have."""
+        for subject in ('ada"\n', "\0", "zoë", "日本"):
+            self.keys.close(self.topic, b"key", subject, "client")
+            assert self.audited()[-1]["subject"] == subject
+
+
+class AccessTests(KeyCase):
+    """names, as the listeners see it"""
+
+    def test_a_key_closes_the_topic_at_listeners_that_are_there_already(self) -> None:
+        rules = make_listener(self.broker).access
+        rules.check_publish("orders")
+        rules.check_subscribe("orders")
+        self.keys.close(self.topic, b"key", "ada", "client")
+        for check in (rules.check_publish, rules.check_subscribe):
+            with pytest.raises(NotAuthorized):
+                check("orders")
+            check("other")
+        self.broker.end_topic(self.topic)
+        rules.check_publish("orders")
+        rules.check_subscribe("orders")
+
+    def test_a_grant_opens_it(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        make_listener(self.broker, grant="ord*").access.check_publish("orders")
+        assert make_listener(self.broker, grant="ord*").access.may_subscribe("orders")
+        assert not make_listener(self.broker, grant="other").access.may_subscribe("orders")
+
+    def test_a_protocol_that_asks_for_keys_itself_is_not_closed(self) -> None:
+        self.keys.close(self.topic, b"key", "ada", "client")
+        listener = make_listener(self.broker)
+        listener.check_keys_itself()
+        listener.access.check_publish("orders")
+        assert listener.access.may_subscribe("orders")
+
+    def test_closing_ends_what_a_listener_had_let_in_unless_it_is_granted(self) -> None:
+        transports: list[Transport] = []
+        revoked: list[str] = []
+        for grant in ("", "orders"):
+            listener = make_listener(self.broker, grant=grant)
+            transport = Transport()
+            box = listener.outbox(
+                transport, lambda reason: None, "bob", lambda topic: revoked.append(topic.name)
+            )
+            self.broker.router.subscribe(box, self.topic, Lines())
+            transports.append(transport)
+        self.keys.close(self.topic, b"key", "ada", "client")
+        self.publish(b"x")
+        self.clock.advance(0)
+        assert [transport.data for transport in transports] == [b"", b"x\n"]
+        assert revoked == ["orders"]
+        assert self.broker.counters.refusals == {("toy", "revoked"): 1}

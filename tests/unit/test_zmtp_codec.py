@@ -1,0 +1,235 @@
+"""The ZMTP codec (spot §2, RFC 37): greeting, READY, frames, commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.protocols.spot.zmtp import (
+    GREETING,
+    Command,
+    Handshake,
+    Limits,
+    Unit,
+    ZmtpError,
+    decode,
+    encode_command,
+    encode_message,
+    error,
+    frame_head,
+    parse_metadata,
+    ping,
+    ping_seconds,
+    pong,
+    ready,
+)
+
+VECTORS = Path(__file__).parents[2] / "seeds" / "vectors" / "spot-frames.json"
+GREETING_BYTES = bytes.fromhex(
+    "ff 00 00 00 00 00 00 00 00 7f 03 01 4e 55 4c 4c" + " 00" * 48
+)  # fmt: skip
+READY_DEALER = bytes.fromhex(
+    "04 1c 05 52 45 41 44 59 0b 53 6f 63 6b 65 74 2d 54 79 70 65 00 00 00 06 44 45 41 4c 45 52"
+)
+WIDE = Limits(frame=2**20, frames=100)
+commands = st.builds(
+    Command, st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=1).map(str.encode), st.binary()
+)
+messages = st.lists(
+    st.one_of(st.binary(max_size=20), st.binary(min_size=250, max_size=260)), min_size=1
+)
+
+
+def units(data: bytes, limits: Limits = WIDE) -> list[Unit]:
+    """All units of ``data``, which must end with one."""
+    found = []
+    at = 0
+    while at < len(data):
+        unit = decode(data, at, limits)
+        assert isinstance(unit, Unit), unit
+        found.append(unit)
+        at = unit.end
+    return found
+
+
+class FrameTests(SynchronousTestCase):
+    """Frames and the messages they make"""
+
+    def test_short(self) -> None:
+        assert encode_message([b"a", b"", b"bc"]) == b"\x01\x01a\x01\x00\x00\x02bc"
+
+    def test_the_longest_short_and_the_shortest_long(self) -> None:
+        assert frame_head(255) == b"\x00\xff"
+        assert frame_head(256) == b"\x02\x00\x00\x00\x00\x00\x00\x01\x00"
+        assert frame_head(256, 1) == b"\x03\x00\x00\x00\x00\x00\x00\x01\x00"
+
+    def test_long_may_be_used_for_what_is_short(self) -> None:
+        (unit,) = units(b"\x03\0\0\0\0\0\0\0\x01a\x02\0\0\0\0\0\0\0\x00")
+        assert unit.frames == [b"a", b""]
+
+    @given(st.lists(messages))
+    def test_what_is_encoded_is_decoded(self, listed: list[list[bytes]]) -> None:
+        data = b"".join(map(encode_message, listed))
+        assert [unit.frames for unit in units(data)] == listed
+
+    @given(messages)
+    def test_the_last_frame_is_where_it_says(self, frames: list[bytes]) -> None:
+        data = encode_message(frames)
+        (unit,) = units(data)
+        rest = frame_head(len(frames[-1])) + frames[-1]
+        assert data[unit.last :] == rest
+
+    @given(messages, st.binary(max_size=3))
+    def test_less_than_a_message_says_how_much_it_needs(
+        self, frames: list[bytes], before: bytes
+    ) -> None:
+        data = before + encode_message(frames)
+        for end in range(len(before), len(data)):
+            need = decode(data[:end], len(before), WIDE)
+            assert isinstance(need, int)
+            assert end - len(before) < need <= len(data) - len(before)
+
+    @given(messages, commands)
+    def test_commands_may_stand_between_frames(self, frames: list[bytes], command: Command) -> None:
+        heads = [encode_message([frame, b""])[:-2] for frame in frames]
+        data = encode_command(command).join([b"", *heads]) + encode_message([b"end"])
+        first, *rest = units(data, Limits(2**20, 1000))
+        assert (first.frames, first.commands) == ([], [command])
+        ((frames_, between),) = [(unit.frames, unit.commands) for unit in rest]
+        assert frames_ == [*frames, b"end"]
+        assert between == [command] * (len(frames) - 1)
+
+    @given(st.binary())
+    def test_anything_at_all_is_decoded_or_refused(self, data: bytes) -> None:
+        try:
+            unit = decode(data, 0, Limits(64, 4))
+        except ZmtpError:
+            return
+        if isinstance(unit, Unit):
+            assert 0 < unit.end <= len(data)
+        else:
+            assert unit > len(data)
+
+    def test_limits(self) -> None:
+        limits = Limits(frame=3, frames=2)
+        assert decode(b"\x01\x00\x00\x03abc", 0, limits) == Unit([b"", b"abc"], [], 2, 7)
+        for data, reason in (
+            (b"\x00\x04", "too-large"),
+            (b"\x02" + b"\xff" * 8, "too-large"),
+            (b"\x01\x00\x01\x00\x00\x00", "too-many-frames"),
+            (b"\x01\x00\x04\x02\x01A\x00\x00", "too-many-frames"),
+        ):
+            with pytest.raises(ZmtpError) as problem:
+                decode(data, 0, limits)
+            assert problem.value.reason == reason
+
+    def test_malformed_vectors(self) -> None:
+        for vector in json.loads(VECTORS.read_text())["malformed"]:
+            with pytest.raises(ZmtpError) as problem:
+                decode(bytes.fromhex(vector["hex"]), 0, Limits())
+            assert problem.value.reason == vector["error"], vector["name"]
+
+
+class CommandTests(SynchronousTestCase):
+    """READY, ERROR, PING and PONG"""
+
+    def test_ready(self) -> None:
+        assert ready(b"DEALER") == READY_DEALER
+
+    def test_error(self) -> None:
+        assert error(b"no") == b"\x04\t\x05ERROR\x02no"
+
+    @given(commands)
+    def test_what_is_encoded_is_decoded(self, command: Command) -> None:
+        (unit,) = units(encode_command(command))
+        assert (unit.frames, unit.commands) == ([], [command])
+
+    def test_a_pong_has_the_context_of_its_ping(self) -> None:
+        data = ping(b"context", 10)
+        assert data == b"\x04\x0e\x04PING\x00dcontext"
+        (unit,) = units(data)
+        assert pong(unit.commands[0]) == b"\x04\x0c\x04PONGcontext"
+        assert ping_seconds(unit.commands[0]) == 10
+
+    def test_a_context_has_sixteen_bytes_at_most(self) -> None:
+        pong(Command(b"PING", bytes(18)))
+        with pytest.raises(ZmtpError):
+            pong(Command(b"PING", bytes(19)))
+        with pytest.raises(ZmtpError):
+            pong(Command(b"PING", b"\0"))
+
+    @given(st.dictionaries(st.text("abc-", min_size=1).map(str.encode), st.binary()))
+    def test_metadata(self, properties: dict[bytes, bytes]) -> None:
+        (unit,) = units(ready(b"SUB", properties))
+        found = parse_metadata(unit.commands[0].data)
+        assert found == {b"socket-type": b"SUB", **properties}
+
+    @given(st.binary())
+    def test_any_metadata_is_parsed_or_refused(self, data: bytes) -> None:
+        try:
+            found = parse_metadata(data)
+        except ZmtpError:
+            return
+        assert all(found) or not data
+
+    def test_metadata_cut_anywhere_is_refused(self) -> None:
+        data = b"\x0bSocket-Type\0\0\0\x06DEALER"
+        for end in range(1, len(data)):
+            with pytest.raises(ZmtpError):
+                parse_metadata(data[:end])
+
+
+class HandshakeTests(SynchronousTestCase):
+    """The start of a connection, in pieces of any size"""
+
+    def test_greeting(self) -> None:
+        assert GREETING == GREETING_BYTES
+
+    def complete(self, data: bytes, step: int) -> Handshake:
+        """A handshake that was fed ``data`` and whose every byte it took."""
+        handshake = Handshake()
+        at = 0
+        for end in range(step, len(data) + step, step):
+            need = 0
+            while not handshake.done and need <= end - at:
+                at, need = handshake.consume(data[:end], at)
+                if not need:
+                    break
+        assert at == len(data)
+        assert handshake.done
+        return handshake
+
+    def test_whole_and_in_pieces(self) -> None:
+        for step in (1, 7, 64, 65, 1000):
+            handshake = self.complete(GREETING_BYTES + READY_DEALER, step)
+            assert handshake.socket_type == b"DEALER"
+            assert handshake.has_commands
+
+    def test_version_three_zero_knows_no_commands(self) -> None:
+        greeting = GREETING_BYTES[:11] + b"\0" + GREETING_BYTES[12:]
+        assert not self.complete(greeting + READY_DEALER, 1000).has_commands
+
+    def test_later_versions_are_taken_for_ours(self) -> None:
+        greeting = GREETING_BYTES[:10] + b"\x04\0" + GREETING_BYTES[12:]
+        assert self.complete(greeting + READY_DEALER, 1000).has_commands
+
+    def test_what_is_not_spoken_here(self) -> None:
+        for data, reason in (
+            (b"\x01", "not-zmtp"),
+            (b"\xff" + bytes(9) + b"\x03", "not-zmtp"),
+            (GREETING_BYTES[:10] + b"\x02", "version"),
+            (GREETING_BYTES[:12] + b"CURVE" + bytes(47), "mechanism"),
+            (GREETING_BYTES + b"\x00\x00", "no-handshake"),
+            (GREETING_BYTES + b"\x04\x02\x01X", "no-handshake"),
+            (GREETING_BYTES + b"\x04\x07\x05ERROR\0", "refused-by-peer"),
+            (GREETING_BYTES + b"\x06\0\0\0\0\0\0\x10\x01", "too-large"),
+            (GREETING_BYTES + b"\x01\x00\x01\x00", "too-many-frames"),
+        ):
+            with pytest.raises(ZmtpError) as problem:
+                self.complete(data, 1)
+            assert problem.value.reason == reason
