@@ -116,6 +116,11 @@ class Outbox:
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
+    def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+        """As ``deliver``, without limit: for who waits until the outbox has drained."""
+        self._queue.append((data, count, topic, offset))
+        self.queued += len(data)
+
     def flush(self) -> None:
         """Write what is queued, until the transport has enough."""
         while self._queue and not (self._paused or self._held):

@@ -95,7 +95,7 @@ class Replay:
             lost = len(batch.payloads) - count
             counters.drop(self._outbox.label, batch.topic, "too-large", lost)
         if fitting is not None:
-            self._outbox.deliver(encoding.encode(fitting), count, topic, fitting.offset)
+            self._outbox.enqueue(encoding.encode(fitting), count, topic, fitting.offset)
             counters.delivered += count
 
     def _drained(self) -> Deferred[None]:

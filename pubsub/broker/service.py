@@ -234,6 +234,7 @@ class BrokerService(MultiService):
 
     def _drain(self) -> Deferred[None] | None:
         self.router.flush()
+        self.sessions.stop()
         for client in tuple(self.clients):
             client.drain()
         if not self.clients:

@@ -105,6 +105,10 @@ class SessionRegistry:
         if self._sessions.pop(session.id, None) is not None:
             self._memory.free(SESSION_BYTES)
 
+    def stop(self) -> None:
+        """The broker stops, and with it every session: none is kept from now on."""
+        self._window = 0
+
     def expire(self) -> None:
         """Close the detached sessions whose window has passed."""
         now = self._seconds()

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.topics import Topic
 
-# Seconds a connection goes on reading and discarding once its last bytes have left. Closed with
-# unread input, the kernel would send a reset that can overtake the error or goodbye just written.
+# Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
+# with unread input it would send a reset that can overtake the error or goodbye just written.
 LINGER = 2.0
 
 
@@ -272,8 +272,7 @@ class Connection(Protocol):
             stream.resumeProducing()
             cast(ITCPTransport, stream).loseWriteConnection()
             clock = self.listener.broker.clock
-            seconds = LINGER + self.listener.slow.seconds
-            self._lingering = clock.callLater(seconds, self._abort_transport)
+            self._lingering = clock.callLater(self.listener.slow.seconds, self._abort_transport)
         else:
             stream.loseConnection()
 
@@ -285,9 +284,12 @@ class Connection(Protocol):
         self.stream.loseConnection()
 
     def writeConnectionLost(self) -> None:
-        """All that was written has left, and our half is closed, as ``close`` asked for."""
+        """The kernel has all that was written, and our half is closed, as ``close`` asked for."""
         if self._lingering is not None and self._lingering.active():
-            self._lingering.reset(LINGER)
+            self._lingering.cancel()
+            # No abort: the kernel goes on sending to a client that reads slowly.
+            clock = self.listener.broker.clock
+            self._lingering = clock.callLater(LINGER, self.stream.loseConnection)
 
     def drain(self) -> None:
         """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""

@@ -12,9 +12,10 @@ from twisted.application.service import Service
 from twisted.internet import tcp
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
-from twisted.internet.endpoints import serverFromString
+from twisted.internet.endpoints import AdoptedStreamServerEndpoint, serverFromString
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import (
+    IAddress,
     IListeningPort,
     IProtocolFactory,
     IReactorUDP,
@@ -53,8 +54,7 @@ class ListenerService(Service):
 
     def _parse(self) -> IStreamServerEndpoint:
         try:
-            endpoint: IStreamServerEndpoint = serverFromString(self._reactor, self._description)
-            return endpoint
+            return _parse(self._reactor, self._description)
         except (ValueError, TypeError, LookupError, OSError, ImportError) as error:
             hint = ""
             if self._description.startswith("systemd:"):
@@ -63,6 +63,11 @@ class ListenerService(Service):
                 f"{self._protocol}: cannot use endpoint {self._description!r}: "
                 f"{type(error).__name__}: {error}{hint}"
             ) from None
+
+    @property
+    def addresses(self) -> list[IAddress]:
+        """Where it listens, once it does: for port 0, which port that is."""
+        return [port.getHost() for port in self._ports]
 
     def privilegedStartService(self) -> None:
         """Listen, before privileges are dropped."""
@@ -118,6 +123,20 @@ class ListenerService(Service):
         else:
             failure.raiseException()
         return f"{self._protocol}: cannot listen on {self._description}: {reason}"
+
+
+def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
+    """The endpoint, for ``systemd:`` without the address family that Twisted wants to be told.
+
+    The inherited socket knows that itself.
+    """
+    told = not description.startswith("systemd:") or "domain=" in description
+    endpoint = serverFromString(reactor, description + ("" if told else ":domain=INET"))
+    if not told:
+        with socket.socket(fileno=os.dup(endpoint.fileno)) as inherited:
+            family = inherited.family
+        endpoint = AdoptedStreamServerEndpoint(reactor, endpoint.fileno, family)
+    return cast(IStreamServerEndpoint, endpoint)
 
 
 def _tune(port: tcp.Port) -> None:

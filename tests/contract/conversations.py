@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pubsub.config import BROKER_SETTINGS
@@ -19,6 +20,7 @@ STEP = 0.025
 _LARGE = 50_000
 _WHOLE_BROKER = {setting.name for setting in BROKER_SETTINGS}
 _SESSION = re.compile(r"\{session:(\w+)\}")
+_TOKEN = re.compile(r"\{token:([\w-]+)\}")
 _ACK = bytes.fromhex("fe ca 03 09 00 00 00 00")
 
 Conversation = Mapping[str, Any]
@@ -30,8 +32,9 @@ def load(protocol: str) -> list[Conversation]:
     text = (VECTORS / f"{protocol}-conversations.json").read_text(encoding="utf-8")
     document = json.loads(text)
     assert document["protocol"] == protocol
-    conversations: list[Conversation] = document["conversations"]
-    return conversations
+    # What they share: fast's secret and tokens.
+    common = {key: document[key] for key in ("secret", "tokens") if key in document}
+    return [{**common, **conversation} for conversation in document["conversations"]]
 
 
 def is_large(conversation: Conversation) -> bool:
@@ -58,7 +61,13 @@ class Talk:
             for name, options in listen.items()
         }
         top = {key: value for key, value in listen[protocol].items() if key in _WHOLE_BROKER}
-        self._house = House(own, top=top)
+        with TemporaryDirectory() as directory:
+            if "secret" in conversation:
+                secret = Path(directory, "secret")
+                secret.touch(mode=0o600)
+                secret.write_text(conversation["secret"])
+                top["secret-file"] = str(secret)
+            self._house = House(own, top=top)
 
     def run(self) -> None:
         """Every step, and that nothing is left of it."""
@@ -120,7 +129,11 @@ class Talk:
         def session(match: re.Match[str]) -> str:
             return (b"%016x" % self._sessions[match[1]]).hex()
 
-        return bytes.fromhex(_SESSION.sub(session, text))
+        def token(match: re.Match[str]) -> str:
+            raw: bytes = self._conversation["tokens"][match[1]]["text"].encode()
+            return (bytes([len(raw)]) + raw).hex()
+
+        return bytes.fromhex(_TOKEN.sub(token, _SESSION.sub(session, text)))
 
     def _send(self, client: Client, data: bytes) -> None:
         if self._split:

@@ -23,4 +23,6 @@ def _case(name: str, protocol: str) -> type[SynchronousTestCase]:
 
 
 CafeConversationTests = _case("CafeConversationTests", "cafe")
+FastConversationTests = _case("FastConversationTests", "fast")
 NsdConversationTests = _case("NsdConversationTests", "nsd")
+RheosConversationTests = _case("RheosConversationTests", "rheos")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,12 +13,14 @@ from tests.integration.clients import ERROR, Cafe, Frame, Nsd, handshake_pub, me
 from tests.integration.cluster import (
     Member,
     Open,
+    Socket,
     eventually,
     free_port,
     mesh,
     sockets,
     subscribe,
 )
+from tests.integration.threads import background
 
 CHANNEL = "--cafe-channels=1:orders"
 UNREACHABLE = Frame(ERROR, b"\x02")
@@ -148,3 +151,48 @@ def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
     reader.send(b"", b"\x01", b"t", b"once")
     assert reader.receive()[-1] == b"once"
     assert reader.nothing()
+
+
+def test_a_node_of_the_original(start: Start, connect: Open) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as bare:
+        node = Socket(bare)
+        port = node.zmq.bind_to_random_port(f"tcp://{HOST}")
+        a = Member(start, HOST, free_port(), [f"tcp://{HOST}:{port}"], [CHANNEL])
+        peer, *request = node.receive()
+        assert request == [b"", b"\x04"]
+        node.send(peer, b"", b"\x05", b"\x02\0\0\0", b"orders", b"other")
+        a.saw("hosts 2 more topics")
+        reader = connect(zmq.DEALER, a.endpoint)
+        reader.send(b"", b"\x02", b"orders")
+
+        def asked() -> list[bytes]:
+            while True:
+                _, *frames = node.receive()
+                if frames != [b"", b"\x04"]:
+                    return frames
+
+        assert asked() == [b"", b"\x02", b"orders"]
+        # Its programs send PUBLISH without the delimiter.
+        node.send(peer, b"\x01", b"orders", b"from there")
+        assert reader.receive() == [b"", b"\x01", b"orders", b"from there"]
+        with Cafe.publisher(a.broker) as cafe:
+            cafe.send(publish(1, b"from here"))
+            assert asked() == [b"", b"\x01", b"orders", b"from here"]
+        reader.send(b"", b"\x03", b"orders")
+        assert asked() == [b"", b"\x03", b"orders"]
+
+
+def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open) -> None:
+    a, b = mesh(start, 2, CHANNEL)
+    host(b, [a], connect)
+    count, size = 3000, 64 * 1024
+    with Cafe.subscriber(a.broker, receive_buffer=4096) as far, Cafe.publisher(a.broker) as cafe:
+        # Through b and back, into a reader that takes nothing for now.
+        with background(cafe.send, *(publish(1, b"%08d" % n + bytes(size)) for n in range(count))):
+            time.sleep(3)
+            assert a.broker.memory() < 256 * 1024**2
+            got = [int(far.receive().payload[9:17]) for _ in range(count)]
+        assert got == list(range(count))
+        assert cafe.sync() == []
+    for member in (a, b):
+        assert "dropped" not in member.broker.output

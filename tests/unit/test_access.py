@@ -80,3 +80,29 @@ class AccessRulesTests(SynchronousTestCase):
             rules.check_publish("out/1")
         with pytest.raises(NotAuthorized):
             rules.check_subscribe("in/1")
+
+    def test_a_closed_topic_is_closed_both_ways_unless_it_is_granted(self) -> None:
+        rules = AccessRules(["*"], ["*"], ["granted*"], {"closed", "granted/1"})
+        for check in (rules.check_publish, rules.check_subscribe):
+            check("open")
+            check("granted/1")
+            with pytest.raises(NotAuthorized):
+                check("closed")
+        assert rules.may_subscribe("granted/1")
+        assert not rules.may_subscribe("closed")
+
+    def test_a_grant_opens_nothing_that_the_rules_do_not(self) -> None:
+        rules = AccessRules(["in"], ["out"], ["*"], {"in", "out"})
+        with pytest.raises(NotAuthorized):
+            rules.check_publish("out")
+        assert not rules.may_subscribe("in")
+        assert rules.may_subscribe("out")
+
+    def test_what_is_closed_is_asked_each_time(self) -> None:
+        closed: set[str] = set()
+        rules = AccessRules(["*"], ["*"], closed=closed)
+        assert rules.may_subscribe("a")
+        closed.add("a")
+        assert not rules.may_subscribe("a")
+        closed.remove("a")
+        assert rules.may_subscribe("a")

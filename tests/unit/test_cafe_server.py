@@ -76,6 +76,37 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert cafe.broker.counters.dropped == 1
 
 
+class OpcodeTests(SynchronousTestCase):
+    """Frames that only the broker sends (cafe §6.3)"""
+
+    def test_from_a_client_they_are_no_opcode_whatever_they_hold(self) -> None:
+        cafe = Cafe()
+        clients = (cafe.publisher(), cafe.subscriber())
+        payloads = (b"", b"\x00", bytes(9), bytes(10), b"\xff" * 1000)
+        for client in clients:
+            for opcode in (0x03, 0x13, 0xFF):
+                for payload in payloads:
+                    client.send(frame(opcode, payload) + PING)
+                    assert client.take() == error(0x06) + PONG
+        assert cafe.broker.counters.refusals == {("cafe", "invalid-opcode"): 30}
+        assert not any(client.closed for client in clients)
+
+    def test_one_among_many_publishes_ends_nothing(self) -> None:
+        cafe = Cafe()
+        alice, bob = cafe.publisher(), cafe.subscriber()
+        alice.send(publish(1, b"a", b"b") + ack(1) + publish(1, b"c"))
+        assert alice.take() == error(0x06)
+        assert payloads(bob.take()) == [b"a", b"b", b"c"]
+
+    def test_before_the_handshake_they_close_like_the_others(self) -> None:
+        cafe = Cafe()
+        for opcode in (0x03, 0x13, 0xFF):
+            client = cafe.connect("cafe")
+            client.send(frame(opcode, b"\x01"))
+            assert client.take() == error(0x01)
+            assert client.closed
+
+
 class DeliveryTests(SynchronousTestCase):
     """What a MESSAGE says"""
 

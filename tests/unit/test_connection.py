@@ -136,7 +136,7 @@ class HoldTests(SynchronousTestCase):
 class CloseTests(SynchronousTestCase):
     """The ways a connection ends"""
 
-    def test_half_closed_first_and_aborted_after_the_linger(self) -> None:
+    def test_half_closed_first_and_closed_after_the_linger(self) -> None:
         setup = Setup()
         client, connection = setup.connect()
         connection.close(b"last")
@@ -146,36 +146,38 @@ class CloseTests(SynchronousTestCase):
         client.send(b"\x01a")
         assert connection.frames == []
         setup.clock.advance(LINGER - 0.01)
-        assert not bool(client.stream.aborted)
+        assert not bool(client.stream.losing)
         setup.clock.advance(0.01)
-        assert client.stream.aborted
         setup.clock.advance(0)
-        assert (client.stream.lost, connection.ends) == (True, 1)
+        assert (client.stream.lost, client.stream.aborted, connection.ends) == (True, False, 1)
         assert not setup.broker.clients
+        assert not setup.clock.getDelayedCalls()
 
     def test_a_client_that_reads_slowly_has_time_for_the_last_bytes(self) -> None:
         setup = Setup(slow_seconds=7)
         client, connection = setup.connect()
         client.stream.stop_reading()
         connection.close(b"last")
-        setup.clock.advance(LINGER + 6.9)
-        assert not bool(client.stream.aborted)
+        setup.clock.advance(6.9)
         client.stream.read()
         assert client.take() == b"last"
         setup.clock.advance(LINGER - 0.01)
-        assert not bool(client.stream.aborted)
+        assert not bool(client.stream.losing)
         setup.clock.advance(0.01)
-        assert client.stream.aborted
+        setup.clock.advance(0)
+        assert (client.stream.lost, client.stream.aborted) == (True, False)
 
     def test_a_client_that_never_reads_the_last_bytes_is_aborted(self) -> None:
         setup = Setup(slow_seconds=7)
         client, connection = setup.connect()
         client.stream.stop_reading()
         connection.close(b"last")
-        setup.clock.advance(LINGER + 6.9)
+        setup.clock.advance(6.9)
         assert not bool(client.stream.aborted)
         setup.clock.advance(0.1)
         assert client.stream.aborted
+        setup.clock.advance(0)
+        assert (client.stream.lost, connection.ends) == (True, 1)
 
     def test_no_abort_if_the_peer_closes_first(self) -> None:
         setup = Setup()

@@ -11,10 +11,12 @@ from zope.interface import provider
 
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
-from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.limits import CONNECTION_BYTES, Rate
+from pubsub.broker.listener import Listener
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.broker.service import BrokerLimits
-from pubsub.errors import LimitReached, MemoryExhausted
+from pubsub.broker.topics import Topic
+from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized
 from tests.unit.fakes import Transport, make_broker, make_listener
 
 
@@ -66,6 +68,47 @@ class ListenerTests(SynchronousTestCase):
         box = listener.outbox(Transport(), lambda reason: None, "bob")
         assert box.policy == SlowPolicy(DROP, 1024, 7)
         assert box.label == "bob"
+
+    def test_its_outboxes_ask_its_rules_as_they_are_now(self) -> None:
+        broker = make_broker()
+        listener = make_listener(broker, allow_subscribe="news")
+        revoked: list[Topic] = []
+        box = listener.outbox(Transport(), lambda reason: None, "bob", revoked.append)
+        news, sport = broker.topics.create("news"), broker.topics.create("sport")
+        assert box.recheck(news, None)
+        assert revoked == []
+        assert not box.recheck(sport, None)
+        listener.reconfigure({**listener.settings, "allow-subscribe": ("sport",)})
+        assert box.recheck(sport, None)
+        assert not box.recheck(news, None)
+        assert revoked == [sport, news]
+        assert broker.counters.refusals == {("toy", "revoked"): 2}
+
+    def test_a_new_configuration_changes_rules_and_rates(self) -> None:
+        listener = make_listener(make_broker())
+        changed = make_listener(
+            make_broker(), allow_publish="in", grant="in", rate_messages=3, rate_bytes="1K"
+        )
+        slow, quota = listener.slow, listener.quota
+        listener.reconfigure(changed.settings)
+        assert listener.rate == Rate(3, 1024)
+        listener.access.check_publish("in")
+        with pytest.raises(NotAuthorized):
+            listener.access.check_publish("out")
+        assert (listener.slow, listener.quota) == (slow, quota)
+
+    def test_asking_for_keys_itself_survives_a_new_configuration(self) -> None:
+        broker = make_broker()
+        listener = make_listener(broker)
+        listener.check_keys_itself()
+        broker.queue_keys.close(broker.topics.create("news"), b"key", "ada", "client")
+        listener.reconfigure(listener.settings)
+        listener.access.check_publish("news")
+
+    def test_an_endpoint_tells_listeners_apart(self) -> None:
+        settings = make_listener(make_broker()).settings
+        assert Listener(make_broker(), "toy", settings).endpoint == ""
+        assert Listener(make_broker(), "toy", settings, "tcp:1").endpoint == "tcp:1"
 
     def test_refusals_are_counted_by_protocol_and_reason(self) -> None:
         broker = make_broker()

@@ -100,6 +100,19 @@ class LongListTests(SynchronousTestCase):
         lines = client.take().splitlines(keepends=True)
         assert [len(bodies(line)) for line in lines] == [3] * 200
 
+    def test_requests_wait_unparsed_while_the_answers_are_not_read(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("ada"))
+        self.nsd.pump()
+        client.send(b"".join(publish("ada", f"x{n}") for n in range(50)))
+        assert self.nsd.broker.counters.published == 60
+        client.stream.read()
+        self.nsd.pump()
+        assert self.nsd.broker.counters.published == 110
+        answer, *rest = client.take().splitlines(keepends=True)
+        assert bodies(answer) == self.texts
+        assert rest == [SUCCESS] * 50
+
     def test_attachments_count_for_a_page(self) -> None:
         nsd = Nsd()
         nsd.ask(open_("ada"), *[publish("ada", "", file="x" * 200_000) for _ in range(20)])

@@ -136,6 +136,54 @@ class FileTests(SynchronousTestCase):
         assert config.listeners[0].settings["speed"] == 3
 
 
+class SecretTests(SynchronousTestCase):
+    """--secret-file, --allow-weak-secret, --secret"""
+
+    def setUp(self) -> None:
+        self.directory = scratch(self)
+        self.path = self.directory / "secret"
+        self.path.write_bytes(b"a secret of at least 32 bytes...")
+        self.path.chmod(0o600)
+
+    def test_a_file_with_a_secret(self) -> None:
+        assert parsed().secrets == []
+        (secret,) = parsed(f"--secret-file={self.path}").secrets
+        assert secret.key == self.path.read_bytes()
+        assert secret.algorithm == "HS256"
+
+    def test_it_is_one_more_beside_those_of_the_file(self) -> None:
+        document = self.directory / "pubsub.toml"
+        document.write_text(f'[keys.a]\nsecret-file = "{self.path}"\nalgorithm = "HS512"\n')
+        config = parsed(f"--config={document}", f"--secret-file={self.path}")
+        assert [secret.algorithm for secret in config.secrets] == ["HS512", "HS256"]
+
+    def test_a_weak_one_has_to_be_allowed(self) -> None:
+        self.path.write_bytes(b"weak")
+        with pytest.raises(SystemExit, match=r"fewer than 32; .*--allow-weak-secret"):
+            parsed(f"--secret-file={self.path}")
+        (secret,) = parsed("--allow-weak-secret", f"--secret-file={self.path}").secrets
+        assert secret.key == b"weak"
+
+    def test_a_secret_on_the_line_itself_is_refused_and_not_shown(self) -> None:
+        for arguments in (["--secret=hidden"], ["--secret", "hidden"]):
+            with pytest.raises(SystemExit) as caught:
+                parsed(*arguments)
+            line = str(caught.value.code)
+            assert line.startswith("pubsub: --secret: ")
+            assert "--secret-file" in line
+            assert "hidden" not in line
+            assert "\n" not in line
+
+    def test_the_files_are_read_again_on_demand(self) -> None:
+        options = make_options(PROTOCOLS)
+        options.parseOptions([f"--secret-file={self.path}", "--max-topics=7"])
+        self.path.write_bytes(b"another secret of at least 32 bytes")
+        assert options.config.secrets[0].key.startswith(b"a secret")
+        again = options.read()
+        assert again.secrets[0].key.startswith(b"another secret")
+        assert again.broker["max-topics"] == 7
+
+
 class MistakeTests(SynchronousTestCase):
     """One line and an exit code"""
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker import queue_keys as queue_keys_module
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.keys import SecretRing
 from pubsub.broker.outbox import Outbox, SlowPolicy
@@ -84,9 +83,7 @@ class MatchTests(KeyCase):
 
     def test_keys_are_compared_in_constant_time(self) -> None:
         self.keys.close(self.topic, b"key", "ada", "client")
-        compare = patch.object(
-            queue_keys_module.hmac, "compare_digest", wraps=hmac.compare_digest
-        )
+        compare = patch.object(hmac, "compare_digest", wraps=hmac.compare_digest)
         for key in (b"key", b"not", b""):
             with compare as compared:
                 self.keys.matches(self.topic, key)

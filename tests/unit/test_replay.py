@@ -101,6 +101,31 @@ class CatchUpTests(ReplayCase):
         self.turns()
         assert self.lines() == [b"n1", b"n2", b"n3"]
 
+    def test_each_topic_begins_where_it_was_left(self) -> None:
+        for number in range(6):
+            self.publish(self.news if number % 2 else self.sport, b"%d" % number)
+        replay = self.replay_from({self.news: 3, self.sport: 1})
+        assert replay.positions == {self.news: 3, self.sport: 1}
+        replay.start()
+        self.turns()
+        assert self.lines() == [b"2", b"3", b"4", b"5"]
+        assert replay.positions == {}
+
+    def test_each_topic_may_begin_in_the_middle_of_a_batch(self) -> None:
+        self.publish(self.news, b"n0", b"n1", b"n2")
+        self.publish(self.sport, b"s3", b"s4", b"s5")
+        self.replay_from({self.news: 1, self.sport: 5}).start()
+        self.turns()
+        assert self.lines() == [b"n1", b"n2", b"s5"]
+
+    def test_a_topic_that_missed_nothing_is_live_with_the_others(self) -> None:
+        self.publish(self.sport, b"s0")
+        self.publish(self.news, b"n1")
+        self.replay_from({self.news: 0, self.sport: 2}).start()
+        self.publish(self.sport, b"live")
+        self.turns()
+        assert self.lines() == [b"n1", b"live"]
+
     def test_with_nothing_missed_it_is_live_at_once(self) -> None:
         replay = self.replay(self.news)
         self.successResultOf(replay.start())

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.outbox import Outbox
+from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
+from pubsub.broker.router import PORTION
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
@@ -154,6 +155,58 @@ class GroupTests(RouterCase):
         assert [bob.writes for bob in bobs] == [[], []]
         assert self.bench.counters.dropped == 4
         assert self.bench.counters.delivered == 0
+
+
+class PortionTests(RouterCase):
+    """What a turn gathered is handed out in pieces"""
+
+    def test_a_large_turn_is_handed_out_in_portions(self) -> None:
+        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
+        for transport in (bob, eve):
+            self.box(transport).hold()
+        payloads = [b"%d" % number + b"." * 99_990 for number in range(8)]
+        for payload in payloads:
+            self.route(self.news, payload)
+        self.bench.turn()
+        queues = [list(self.box(transport)._queue) for transport in (bob, eve)]
+        assert queues[0] == queues[1]
+        assert [entry[1:] for entry in queues[0]] == [
+            (3, self.news, 0),
+            (3, self.news, 3),
+            (2, self.news, 6),
+        ]
+        assert PORTION <= len(queues[0][0][0]) < PORTION + 100_000
+        assert queues[0][0][0] is queues[1][0][0]
+        self.box(bob).release()
+        assert bob.data == b"".join(payload + b"\n" for payload in payloads)
+        assert self.bench.counters.delivered == 16
+
+    def test_one_large_batch_is_one_piece(self) -> None:
+        bob = self.subscriber(self.news)
+        self.box(bob).hold()
+        self.route(self.news, b"." * PORTION, b"." * PORTION)
+        self.route(self.news, b"small")
+        self.bench.turn()
+        assert [entry[1:] for entry in self.box(bob)._queue] == [
+            (2, self.news, 0),
+            (1, self.news, 2),
+        ]
+
+    def test_a_subscriber_over_its_limit_gets_no_more_of_the_turn(self) -> None:
+        bob = self.bench.outbox(SlowPolicy(DISCONNECT, 2 * PORTION, 30))
+        eve = self.subscriber(self.news)
+        self.router.subscribe(self.box(bob), self.news, Lines())
+        self.box(bob).pause()
+        for _ in range(20):
+            self.route(self.news, b"." * 99_999)
+        self.bench.turn()
+        assert len(self.bench.closed) == 1
+        assert len(eve.data) == 2_000_000
+        assert self.bench.counters.delivered == 20
+        assert self.bench.counters.drops.keys() == {
+            ("bob", "news", "slow-consumer"),
+            ("bob", "news", "disconnected"),
+        }
 
 
 class SubscriptionTests(RouterCase):

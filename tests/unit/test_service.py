@@ -10,8 +10,19 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import message_id
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.broker.topics import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
-from tests.unit.fakes import START, Big, Guest, Lines, Transport, clock_at, drawing, make_broker
+from tests.unit.fakes import (
+    START,
+    Big,
+    Guest,
+    Held,
+    Lines,
+    Transport,
+    clock_at,
+    drawing,
+    make_broker,
+)
 from tests.unit.fakes import make_listener as listener_of
 
 
@@ -61,6 +72,60 @@ class PublishTests(ServiceCase):
         self.broker = make_broker(self.clock, store=MemoryStore(0, 0))
         assert self.publish("a", b"1", b"2") == 0
         assert self.publish("a", b"3") == 2
+
+
+class TopicTests(ServiceCase):
+    """end_topic, recheck, shared"""
+
+    def test_a_topic_that_ends_takes_its_subscriptions_and_its_key_along(self) -> None:
+        bob = self.subscriber(self.broker, "news")
+        topic = self.broker.topics.named("news")
+        self.publish("news", b"before")
+        self.broker.queue_keys.close(topic, b"key", "ada", "client")
+        used = self.broker.memory.used
+        self.broker.end_topic(topic)
+        assert bob.data == b"before\n"
+        assert bob.outbox is not None
+        assert not bob.outbox.subscriptions
+        assert "news" not in self.broker.topics
+        assert not self.broker.queue_keys.names
+        assert self.broker.memory.used == used - TOPIC_BYTES
+        self.broker.end_topic(topic)
+        assert self.broker.memory.used == used - TOPIC_BYTES
+
+    def test_its_name_is_free_for_one_that_has_none_of_it(self) -> None:
+        bob = self.subscriber(self.broker, "news")
+        self.broker.end_topic(self.broker.topics.named("news"))
+        eve = self.subscriber(self.broker, "news")
+        self.publish("news", b"new")
+        self.clock.advance(0)
+        assert (bob.data, eve.data) == (b"", b"new\n")
+
+    def test_publishers_that_waited_for_it_go_on(self) -> None:
+        topic, publisher = self.broker.topics.create("news"), Held()
+        topic.block(object())
+        topic.wait(publisher)
+        self.broker.end_topic(topic)
+        assert publisher.reasons == set()
+        assert not topic.blockers
+
+    def test_every_topic_is_looked_at_again(self) -> None:
+        listener = listener_of(self.broker)
+        for names in (("a", "b"), ("b", "c"), ()):
+            box = listener.outbox(Transport(), lambda reason: None, "bob")
+            for name in names:
+                self.broker.router.subscribe(box, self.broker.topics.create(name), Lines())
+        assert self.broker.recheck() == (4, 0)
+        listener.reconfigure({**listener.settings, "allow-subscribe": ("a", "c")})
+        assert self.broker.recheck() == (2, 2)
+        assert self.broker.recheck() == (2, 0)
+        assert [t.name for t in self.broker.topics if t.groups] == ["a", "c"]
+
+    def test_what_is_shared_is_made_once(self) -> None:
+        made = [self.broker.shared(key, lambda: object()) for key in ("a", "b", "a")]
+        assert made[0] is made[2]
+        assert made[0] is not made[1]
+        assert self.broker.shared("none", lambda: None) is None
 
 
 class TimeTests(ServiceCase):

@@ -239,3 +239,19 @@ class LimitTests(SessionCase):
         assert len(sessions) == 1
         sessions.close(session)
         sessions.open(KIND, b"b", nothing)
+
+
+class StopTests(SessionCase):
+    """stop"""
+
+    def test_when_the_broker_stops_no_session_is_kept(self) -> None:
+        sessions = self.registry()
+        away, here = (sessions.open(KIND, name, nothing) for name in (b"1", b"2"))
+        sessions.detach(away, {})
+        sessions.stop()
+        assert not sessions.keeps(here)
+        sessions.detach(here, {})
+        with pytest.raises(SessionUnknown):
+            sessions.find(here.id, KIND, b"2")
+        with pytest.raises(SessionUnknown):
+            sessions.find(away.id, KIND, b"1")

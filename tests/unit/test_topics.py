@@ -19,7 +19,7 @@ from pubsub.broker.topics import (
     topic_name,
 )
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound
-from tests.unit.fakes import Held
+from tests.unit.fakes import Bench, Held, Lines
 
 
 class NameTests(SynchronousTestCase):
@@ -159,6 +159,103 @@ class RegistryTests(SynchronousTestCase):
         assert topics.create("a") is topic
         assert "b" not in topics
         assert memory.used == TOPIC_BYTES
+
+
+class RemovalTests(SynchronousTestCase):
+    """TopicRegistry.remove and watch"""
+
+    def setUp(self) -> None:
+        self.memory = MemoryBudget(0)
+        self.topics = TopicRegistry(2, self.memory)
+
+    def test_a_topic_removed_is_nowhere_and_costs_nothing(self) -> None:
+        topic, other = self.topics.create("news"), self.topics.create("other")
+        self.topics.remove(topic)
+        assert list(self.topics) == [other]
+        assert "news" not in self.topics
+        with pytest.raises(TopicNotFound):
+            self.topics.named("news")
+        with pytest.raises(TopicNotFound):
+            self.topics.by_id(topic.id)
+        with pytest.raises(TopicNotFound):
+            self.topics.by_uuid(topic.uuid)
+        assert self.memory.used == TOPIC_BYTES
+
+    def test_removing_it_again_changes_nothing(self) -> None:
+        topic = self.topics.create("news")
+        self.topics.remove(topic)
+        self.topics.remove(topic)
+        self.topics.remove(Topic("never there"))
+        assert self.memory.used == 0
+
+    def test_there_is_room_for_another(self) -> None:
+        topic = self.topics.create("a")
+        self.topics.create("b")
+        self.topics.remove(topic)
+        self.topics.create("c")
+        with pytest.raises(LimitReached):
+            self.topics.create("d")
+
+    def test_the_name_is_free_for_a_new_topic(self) -> None:
+        topic = self.topics.create("news")
+        self.topics.remove(topic)
+        again = self.topics.create("news")
+        assert again is not topic
+        assert self.topics.by_id(topic.id) is again
+        assert self.topics.by_uuid(topic.uuid) is again
+        self.topics.remove(again)
+        assert self.memory.used == 0
+
+    def test_a_shared_id_is_given_up_only_by_the_topic_it_stands_for(self) -> None:
+        first, second = self.topics.create("liquid"), self.topics.create("costarring")
+        self.topics.remove(second)
+        assert self.topics.by_id(first.id) is first
+        second = self.topics.create("costarring")
+        self.topics.remove(first)
+        with pytest.raises(TopicNotFound):
+            self.topics.by_id(first.id)
+        assert self.topics.by_uuid(second.uuid) is second
+
+    def test_watchers_see_every_topic_made_and_none_twice(self) -> None:
+        self.topics.create("before")
+        seen: list[Topic] = []
+        self.topics.watch(seen.append)
+        topic = self.topics.create("news")
+        self.topics.create("news")
+        self.topics.create("before")
+        assert seen == [topic]
+        self.topics.remove(topic)
+        assert seen == [topic, self.topics.create("news")]
+
+
+class HostTests(SynchronousTestCase):
+    """hosted, standing, wanted"""
+
+    def test_a_topic_that_is_only_offered_is_nobodys_until_it_is_used(self) -> None:
+        topics = TopicRegistry(3, MemoryBudget(0))
+        topic = topics.create("news", hosted=False)
+        assert not topic.hosted
+        topics.create("news", hosted=False)
+        assert not topic.hosted
+        topics.create("news")
+        assert bool(topic.hosted)
+        topics.create("news", hosted=False)
+        assert bool(topic.hosted)
+
+    def test_a_topic_is_wanted_while_somebody_reads_it(self) -> None:
+        bench, topic = Bench(), Topic("news")
+        box = bench.outbox().outbox
+        assert box is not None
+        assert not topic.wanted
+        bench.router.subscribe(box, topic, Lines())
+        bench.router.read_history(topic)
+        bench.router.unsubscribe(box, topic)
+        assert bool(topic.wanted)
+        bench.router.leave_history(topic)
+        assert not topic.wanted
+        bench.router.leave_history(topic)
+        bench.router.read_history(topic)
+        assert bool(topic.wanted)
 
 
 class BlockTests(SynchronousTestCase):

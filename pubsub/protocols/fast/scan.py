@@ -62,7 +62,7 @@ class Scanner:
             else:
                 found = [data[start:stop]]
             at += len(found) * (stop - at)
-            if run is None or run.token is not token or run.topic_id != topic_id:
+            if run is None or run.token != token or run.topic_id != topic_id:
                 run = Run(token, topic_id, found, 0, size, at)
                 runs.append(run)
             else:

@@ -103,9 +103,9 @@ class Scanner:
                     runs.append(Run(*address, payloads, nbytes, size))
                 address, payloads, nbytes, size = head.address, row, 0, head.size
             else:
+                # Of one address and one length it would have been one row.
                 payloads += row
-                if size != head.size:
-                    size = MIXED
+                size = MIXED
             nbytes += len(row) * head.size
             at += len(row) * (stop - at)
         if payloads:

@@ -1,0 +1,157 @@
+"""fast's bytes put together by hand, its tokens, and a house whose clients speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.fakes import START, scratch
+from tests.unit.streams import Client, House
+from tests.unit.tokens import KEY, token, with_hmac
+
+CREATE, SUBSCRIBE, PUBLISH, MESSAGE = 0x01, 0x02, 0x03, 0x04
+UNSUBSCRIBE, KEY_UPDATE, ROTATE_KEY, ERROR = 0x05, 0x06, 0x07, 0x7F
+DURABLE, EXCLUSIVE = 0x01, 0x02
+
+BAD_TOKEN, WRONG_KEY, NO_PERMISSION, NO_TOPIC, EXISTS = 1, 2, 3, 4, 5
+COLLISION, TOO_LARGE, RATE_LIMITED, ENDED, INVALID = 6, 7, 8, 9, 10
+
+# FNV-1a 32 of b"news".
+NEWS = 0x4BC7BC46
+
+
+def topic_id(name: str) -> int:
+    """FNV-1a 32 of the name, written anew."""
+    value = 2166136261
+    for byte in name.encode():
+        value = (value ^ byte) * 16777619 % 2**32
+    return value
+
+
+def _short(data: bytes) -> bytes:
+    return bytes([len(data)]) + data
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+def create(raw: bytes, name: str | bytes = "news", flags: int = 0) -> bytes:
+    topic = name.encode() if isinstance(name, str) else name
+    return b"\x01" + _short(raw) + _short(topic) + bytes([flags])
+
+
+def subscribe(raw: bytes, topic: int = NEWS) -> bytes:
+    return b"\x02" + _short(raw) + _u32(topic)
+
+
+def publish(raw: bytes, *payloads: bytes, topic: int = NEWS) -> bytes:
+    head = b"\x03" + _short(raw) + _u32(topic)
+    return b"".join(head + _u32(len(payload)) + payload for payload in payloads)
+
+
+def message(*payloads: bytes, topic: int = NEWS) -> bytes:
+    return b"".join(b"\x04" + _u32(topic) + _u32(len(p)) + p for p in payloads)
+
+
+def unsubscribe(raw: bytes, topic: int = NEWS) -> bytes:
+    return b"\x05" + _short(raw) + _u32(topic)
+
+
+def key_update(key: bytes, topic: int = NEWS) -> bytes:
+    return b"\x06" + _u32(topic) + _short(key)
+
+
+def rotate(raw: bytes, key: bytes, topic: int = NEWS) -> bytes:
+    return b"\x07" + _short(raw) + _u32(topic) + _short(key)
+
+
+def error(offending: int, code: int, topic: int = NEWS) -> bytes:
+    return b"\x7f" + bytes([offending, code]) + _u32(topic)
+
+
+def grant(
+    *permissions: str, key: str = "k1", sub: str = "ada", secret: bytes = KEY, **claims: object
+) -> bytes:
+    """A token of ``sub`` for ``key``; with no permissions named it has ``*``."""
+    permitted = list(permissions) or ["*"]
+    whole = {"sub": sub, "queue_key": key, "permissions": permitted, **claims}
+    made = token(whole, with_hmac(secret))
+    assert len(made) <= 255
+    return made
+
+
+def for_seconds(seconds: float, *permissions: str, **claims: Any) -> bytes:
+    """A token that expires so long after the clock's start."""
+    return grant(*permissions, exp=START + seconds, **claims)
+
+
+# For ``news`` once it has been made with OWNER.
+OWNER = grant()
+READER = grant("subscribe", sub="bob")
+WRITER = grant("publish", sub="eve")
+
+
+class Fast(House):
+    """A house with one fast listener. ``secrets`` are written to files and named in ``[keys]``."""
+
+    def __init__(
+        self,
+        case: SynchronousTestCase,
+        also: Mapping[str, Mapping[str, object]] | None = None,
+        top: Mapping[str, object] | None = None,
+        secrets: Mapping[str, bytes] | None = None,
+        **settings: object,
+    ) -> None:
+        self._directory = scratch(case)
+        keys = {id: self.secret_file(id, key) for id, key in (secrets or {"main": KEY}).items()}
+        own = {name.replace("_", "-"): value for name, value in settings.items()}
+        super().__init__({"fast": own, **(also or {})}, top={"keys": keys, **(top or {})})
+
+    def secret_file(self, id: str, key: bytes) -> dict[str, object]:
+        """A table for ``[keys]``: a secret, or a public key if it looks like one."""
+        path = self._directory / id
+        path.write_bytes(key)
+        path.chmod(0o600)
+        kind = "public-key-file" if key.startswith(b"-----") else "secret-file"
+        return {kind: str(path)}
+
+    def client(self, sends: bytes = b"", host: str = "192.0.2.1") -> Client:
+        """A client that has sent ``sends``."""
+        client = self.connect("fast", host)
+        if sends:
+            client.send(sends)
+        return client
+
+    def owner(self, flags: int = 0) -> Client:
+        """A client that has made ``news``."""
+        client = self.client(create(OWNER, flags=flags))
+        assert client.take() == b""
+        return client
+
+    def reader(self, raw: bytes = READER) -> Client:
+        """A client that has subscribed to ``news``."""
+        client = self.client(subscribe(raw))
+        assert client.take() == b""
+        return client
+
+    def refusals(self) -> dict[str, int]:
+        """What the fast listener has refused, by reason."""
+        found = self.broker.counters.refusals.items()
+        return {reason: count for (name, reason), count in found if name == "fast"}
+
+
+class FastCase(SynchronousTestCase):
+    """Tests with a house of their own; ``settings`` are the fast listener's."""
+
+    def house(self, **settings: Any) -> Fast:
+        return Fast(self, **settings)
+
+    def answer(self, fast: Fast, sends: bytes) -> bytes:
+        """What a new client is answered; its connection stays open."""
+        client = fast.client(sends)
+        answer = client.take()
+        assert not client.closed
+        return answer

@@ -1,0 +1,110 @@
+"""rheos's bytes put together by hand, and a house whose clients speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import pack
+from uuid import UUID, uuid5
+from zlib import crc32
+
+from pubsub.protocols.rheos.server import RheosConnection
+from pubsub.store.memory import MemoryStore
+from tests.unit.streams import Client, House
+
+CREATE, SUBSCRIBE, PUBLISH = 0, 1, 2
+ALICE = bytes.fromhex("a11ce000a11ce000a11ce000a11ce000")
+BOB = bytes.fromhex("00b0b00000b0b00000b0b00000b0b000")
+CAROL = bytes.fromhex("ca201000ca201000ca201000ca201000")
+NIL = bytes(16)
+FAILED = b"\xac" + NIL + b"\x01"
+TOPICS = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
+SENDERS = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")
+
+
+def body(name: bytes, data: bytes = b"", length: str = "<H") -> bytes:
+    """The topic encoding."""
+    return pack("<H", len(name)) + name + pack(length, len(data)) + data
+
+
+def raw(opcode: int, client_id: bytes, payload: bytes) -> bytes:
+    """A request with any body."""
+    return b"\xfa" + pack("<I", len(payload)) + client_id + bytes([opcode]) + payload
+
+
+def create(client_id: bytes, name: bytes = b"news") -> bytes:
+    return raw(CREATE, client_id, body(name))
+
+
+def subscribe(client_id: bytes, name: bytes = b"news") -> bytes:
+    return raw(SUBSCRIBE, client_id, body(name))
+
+
+def publish(client_id: bytes, *payloads: bytes, name: bytes = b"news") -> bytes:
+    return b"".join(raw(PUBLISH, client_id, body(name, payload)) for payload in payloads)
+
+
+def original(opcode: int, client_id: bytes, name: bytes, data: bytes = b"") -> bytes:
+    """A request in the original's layout."""
+    payload = body(name, data, "<I")
+    return b"\xfa" + pack("<I", len(payload)) + bytes([opcode]) + client_id + payload
+
+
+def sealed(packet: bytes) -> bytes:
+    """With a checksum."""
+    return packet + pack("<I", crc32(packet))
+
+
+def ack(message_id: bytes) -> bytes:
+    return b"\xac" + message_id + b"\x00"
+
+
+def topic_ack(name: str = "news") -> bytes:
+    return ack(uuid5(TOPICS, name).bytes)
+
+
+def response(sender_id: bytes, *payloads: bytes) -> bytes:
+    return b"".join(
+        b"\x15" + pack("<I", len(payload)) + sender_id + payload for payload in payloads
+    )
+
+
+def message_ids(data: bytes) -> list[bytes]:
+    """The ids in ``data``, which must be acknowledgments of success."""
+    assert len(data) % 18 == 0
+    acks = [data[at : at + 18] for at in range(0, len(data), 18)]
+    assert all(one[0] == 0xAC and one[17] == 0 for one in acks)
+    return [one[1:17] for one in acks]
+
+
+class Rheos(House):
+    """A house with one rheos listener and the topic "news"."""
+
+    def __init__(
+        self,
+        top: Mapping[str, object] | None = None,
+        also: Mapping[str, Mapping[str, object]] | None = None,
+        store: MemoryStore | None = None,
+        **settings: object,
+    ) -> None:
+        own = {name.replace("_", "-"): value for name, value in settings.items()}
+        super().__init__({"rheos": own, **(also or {})}, store=store, top=top)
+        self.listener = self.listeners["rheos"]
+        self.clients = self.factories["rheos"].clients
+        self.broker.topics.create("news")
+
+    def reader(self, client_id: bytes, *names: str) -> Client:
+        """A client on a connection of its own that is subscribed to these topics, or to news."""
+        client = self.connect("rheos")
+        for name in names or ("news",):
+            client.send(subscribe(client_id, name.encode()))
+            assert client.take() == topic_ack(name)
+        return client
+
+    def connection(self, client: Client) -> RheosConnection:
+        """The broker's end."""
+        assert isinstance(client.protocol, RheosConnection)
+        return client.protocol
+
+    def refused(self, reason: str) -> int:
+        """How often that was the reason of a FAILED."""
+        return self.broker.counters.refusals["rheos", reason]

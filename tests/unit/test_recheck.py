@@ -1,0 +1,150 @@
+"""Router: subscribers that are asked whether they may stay, and topics that end."""
+
+from __future__ import annotations
+
+from pubsub.broker.outbox import DISCONNECT, SlowPolicy
+from pubsub.broker.queue_keys import KeyChange, Recheck
+from pubsub.broker.topics import Topic
+from tests.unit.fakes import Held, Lines, Transport
+from tests.unit.test_router import RouterCase
+
+
+class RecheckTests(RouterCase):
+    """recheck"""
+
+    def asked(self, *answers: bool) -> tuple[list[Transport], list[KeyChange | None]]:
+        """Subscribers that answer so when they are asked, and what they were asked."""
+        changes: list[KeyChange | None] = []
+
+        def answering(answer: bool) -> Recheck:
+            def recheck(topic: Topic, change: KeyChange | None) -> bool:
+                assert topic is self.news
+                changes.append(change)
+                return answer
+
+            return recheck
+
+        transports = []
+        for index, answer in enumerate(answers):
+            transport = self.bench.outbox(recheck=answering(answer))
+            self.router.subscribe(self.box(transport), self.news, Lines(b">" * (index % 2)))
+            transports.append(transport)
+        return transports, changes
+
+    def test_who_may_not_stay_gets_what_was_published_before_and_no_more(self) -> None:
+        transports, changes = self.asked(True, False, False, True, False)
+        self.route(self.news, b"before")
+        change = KeyChange(None, b"key")
+        assert self.router.recheck(self.news, change) == (2, 3)
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert changes == [change] * 5
+        assert [b"after" in transport.data for transport in transports] == [
+            True, False, False, True, False,
+        ]  # fmt: skip
+        assert all(b"before" in transport.data for transport in transports)
+        assert self.bench.counters.delivered == 7
+
+    def test_the_last_to_go_leaves_no_group(self) -> None:
+        self.asked(False, False, False)
+        assert self.router.recheck(self.news) == (0, 3)
+        assert not self.news.groups
+        assert self.router.recheck(self.news) == (0, 0)
+
+    def test_other_topics_are_not_asked_about(self) -> None:
+        (bob,), changes = self.asked(False)
+        self.router.subscribe(self.box(bob), self.sport, Lines())
+        assert self.router.recheck(self.news) == (0, 1)
+        assert changes == [None]
+        assert list(self.box(bob).subscriptions) == [self.sport]
+
+    def test_one_that_is_disconnected_by_the_answer_is_no_trouble(self) -> None:
+        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
+
+        def leave(topic: Topic, change: KeyChange | None) -> bool:
+            self.box(bob).evict("does not read its errors")
+            return False
+
+        self.box(bob).recheck = leave
+        assert self.router.recheck(self.news) == (1, 1)
+        self.route(self.news, b"a")
+        self.bench.turn()
+        assert (bob.data, eve.data) == (b"", b"a\n")
+
+    def test_who_blocked_the_topic_lets_its_publishers_go(self) -> None:
+        (bob,), _changes = self.asked(False)
+        publisher = Held()
+        self.news.block(self.box(bob))
+        self.news.wait(publisher)
+        self.router.recheck(self.news)
+        assert publisher.reasons == set()
+
+
+class EndTests(RouterCase):
+    """end"""
+
+    def test_the_end_of_a_topic_ends_every_subscription_to_it(self) -> None:
+        first, second = self.subscriber(self.news, self.sport), self.subscriber(self.news)
+        publisher = Held()
+        self.route(self.news, b"last")
+        self.news.block(object())
+        self.news.wait(publisher)
+        self.router.end(self.news)
+        self.route(self.news, b"late")
+        self.route(self.sport, b"goes on")
+        self.bench.turn()
+        assert (first.data, second.data) == (b"last\ngoes on\n", b"last\n")
+        assert not self.news.groups
+        assert not self.news.blockers
+        assert publisher.reasons == set()
+
+
+class WithheldTests(RouterCase):
+    """withheld"""
+
+    def test_what_is_published_meanwhile_is_for_the_others(self) -> None:
+        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
+        self.route(self.news, b"before")
+        with self.router.withheld(self.box(bob), self.news):
+            self.route(self.news, b"own")
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"before\nafter\n"
+        assert eve.data == b"before\nown\nafter\n"
+        assert len(self.news.groups) == 1
+        assert self.bench.counters.delivered == 5
+
+    def test_the_only_subscriber_stays_subscribed(self) -> None:
+        bob = self.subscriber(self.news)
+        with self.router.withheld(self.box(bob), self.news):
+            self.route(self.news, b"own")
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"after\n"
+        assert self.bench.counters.delivered == 1
+        assert self.router.unsubscribe(self.box(bob), self.news)
+        assert not self.news.groups
+
+    def test_it_ends_with_an_error_too(self) -> None:
+        bob = self.subscriber(self.news)
+        try:
+            with self.router.withheld(self.box(bob), self.news):
+                raise ValueError
+        except ValueError:
+            self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"after\n"
+
+    def test_it_stays_though_all_the_others_are_given_up_meanwhile(self) -> None:
+        bob = self.subscriber(self.news)
+        slow = self.bench.outbox(SlowPolicy(DISCONNECT, 10, 30))
+        self.router.subscribe(self.box(slow), self.news, Lines())
+        self.box(slow).pause()
+        with self.router.withheld(self.box(bob), self.news):
+            self.route(self.news, b"more than ten bytes")
+        assert len(self.bench.closed) == 1
+        self.route(self.news, b"after")
+        self.bench.turn()
+        assert bob.data == b"after\n"
+        assert self.router.unsubscribe(self.box(bob), self.news)
+        assert not self.news.groups

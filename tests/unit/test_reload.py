@@ -1,0 +1,275 @@
+"""Reloading: secrets and rules change under live clients, and an error changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.errors import BadToken
+from pubsub.reload import Reloader
+from tests.unit.cafe_wire import (
+    GAP,
+    error,
+    frames,
+    hs_pub,
+    hs_sub,
+    payloads,
+    publish,
+    resume,
+    subscribe,
+)
+from tests.unit.fakes import START, scratch
+from tests.unit.streams import Client, House, logged
+from tests.unit.tokens import KEY, OTHER_KEY, PUBLIC_PEM, token, with_hmac
+
+
+def received(client: Client) -> list[tuple[int, bytes] | int]:
+    """What came: messages as channel and payload, errors as their code."""
+    return [
+        (payload[0], payload[9:]) if opcode == 0x13 else payload[0]
+        for opcode, payload in frames(client.take())
+    ]
+
+
+class Signalled:
+    """The part of a reactor that a signal handler may call."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def callFromThread(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+
+
+class ReloadCase(SynchronousTestCase):
+    """A house with a cafe listener, two secrets and an audit log."""
+
+    def setUp(self) -> None:
+        self.directory = scratch(self)
+        self.first = self.secret("first", KEY)
+        self.second = self.secret("second", OTHER_KEY)
+        top = {"audit-log": str(self.directory / "audit"), "keys": {"first": self.first}}
+        self.house = House({"cafe": {}}, top=top)
+        self.broker = self.house.broker
+        self.addCleanup(self.broker.audit.close)
+        self.reactor = Signalled()
+        self.reloader = Reloader(self.broker, self.house.read, self.reactor)
+        self.lines = logged(self)
+
+    def secret(self, name: str, key: bytes) -> dict[str, str]:
+        path = self.directory / name
+        path.write_bytes(key)
+        path.chmod(0o600)
+        return {"secret-file": str(path)}
+
+    def reload(self, keys: object = None, **settings: object) -> None:
+        """The file has these secrets and these settings of the cafe listener now."""
+        self.house.document["listen"] = [
+            {"protocol": "cafe", **{k.replace("_", "-"): v for k, v in settings.items()}}
+        ]
+        if keys is not None:
+            self.house.document["keys"] = keys
+        self.reloader.reload()
+
+    def audited(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.directory / "audit").read_text().splitlines()]
+
+    def client(self, handshake: bytes) -> Client:
+        client = self.house.connect("cafe")
+        client.send(handshake)
+        self.house.clock.advance(GAP)
+        client.take()
+        return client
+
+
+class SecretTests(ReloadCase):
+    """The ring"""
+
+    def holds(self, key: bytes) -> bool:
+        try:
+            self.broker.tokens.check(token({}, with_hmac(key)), START)
+        except BadToken:
+            return False
+        return True
+
+    def test_new_secrets_count_and_removed_ones_do_not(self) -> None:
+        assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [True, False]
+        self.reload({"first": self.first, "second": self.second})
+        assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [True, True]
+        self.reload({"second": self.second})
+        assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [False, True]
+        self.reload({})
+        assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [False, False]
+        assert [(r["secrets_added"], r["secrets_removed"]) for r in self.audited()] == [
+            (["second"], []),
+            ([], ["first"]),
+            ([], ["second"]),
+        ]
+
+    def test_the_files_are_read_again(self) -> None:
+        (self.directory / "first").write_bytes(OTHER_KEY)
+        self.reload()
+        assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [False, True]
+
+    def test_what_was_verified_before_is_looked_at_again(self) -> None:
+        raw = token({})
+        found = self.broker.tokens.check(raw, START)
+        self.reload({"second": self.second})
+        assert not self.broker.tokens.valid(found, START)
+        assert not self.broker.tokens.known(raw)
+        with pytest.raises(BadToken):
+            self.broker.tokens.check(raw, START)
+
+    def test_public_keys_come_like_the_others(self) -> None:
+        path = self.directory / "public"
+        path.write_bytes(PUBLIC_PEM)
+        self.reload({"public": {"public-key-file": str(path)}})
+        assert [secret.algorithm for secret in self.broker.tokens.ring] == ["EdDSA"]
+
+    def test_no_secret_is_audited_or_logged(self) -> None:
+        hidden = self.secret("hidden", b"very hidden " * 3)
+        self.reload({"hidden": hidden})
+        self.reload({"hidden": self.secret("hidden", b"weak hidden")})
+        for text in (json.dumps(self.audited()), *self.lines):
+            assert "very hidden" not in text
+            assert "weak hidden" not in text
+
+
+class RuleTests(ReloadCase):
+    """Rules, rates and live subscriptions"""
+
+    def test_a_subscription_that_is_closed_ends_with_an_error(self) -> None:
+        bob, alice = self.client(hs_sub(b"\x01\x02", b"bob")), self.client(hs_pub(1))
+        alice.send(publish(1, b"before"))
+        self.reload(allow_subscribe="cafe/2")
+        alice.send(publish(1, b"after") + publish(2, b"two"))
+        assert received(bob) == [(1, b"before"), 0x08, (2, b"two")]
+        assert not bob.closed
+        assert self.audited()[-1] == {
+            "time": self.audited()[-1]["time"],
+            "event": "reload",
+            "secrets_added": [],
+            "secrets_removed": [],
+            "kept": 1,
+            "removed": 1,
+        }
+        assert "reloaded: 1 subscriptions stay, 1 end" in self.lines
+
+    def test_every_subscription_that_ends_has_an_error_of_its_own(self) -> None:
+        clients = [self.client(hs_sub(b"\x01\x02\x03")) for _ in range(3)]
+        self.reload(allow_subscribe="cafe/3")
+        assert [client.take() for client in clients] == [error(0x08) * 2] * 3
+        assert self.broker.counters.refusals == {("cafe", "revoked"): 6}
+        assert (self.audited()[-1]["kept"], self.audited()[-1]["removed"]) == (3, 6)
+
+    def test_what_was_gathered_in_this_turn_comes_before_the_error(self) -> None:
+        bob, alice = self.client(hs_sub(b"\x01")), self.client(hs_pub(1))
+        alice.stream.feed(publish(1, b"before"))
+        self.reload(allow_subscribe="")
+        assert received(bob) == [(1, b"before"), 0x08]
+
+    def test_a_session_that_is_away_comes_back_without_what_was_closed(self) -> None:
+        bob, alice = self.client(hs_sub(b"\x01\x02", b"bob")), self.client(hs_pub(1))
+        (session,) = (s for s in self.broker.sessions._sessions.values() if s.client == b"bob")
+        bob.stream.lose()
+        alice.send(publish(1, b"one") + publish(2, b"two"))
+        self.reload(allow_subscribe="cafe/2")
+        again = self.house.connect("cafe")
+        again.send(hs_sub(b"", resume(b"bob", session.id)))
+        assert len(again.take()) == 16
+        alice.send(publish(1, b"one") + publish(2, b"two again"))
+        self.house.clock.advance(GAP)
+        assert payloads(again.take()) == [b"two", b"two again"]
+
+    def test_publishing_is_closed_to_those_that_are_there(self) -> None:
+        alice = self.client(hs_pub(1))
+        self.reload(allow_publish="cafe/2")
+        alice.send(publish(1, b"x") + publish(2, b"x"))
+        assert alice.take() == error(0x08)
+
+    def test_what_is_opened_is_open_at_once(self) -> None:
+        bob = self.client(hs_sub(b"\x01"))
+        self.reload(allow_subscribe="")
+        self.reload(allow_subscribe="*")
+        bob.take()
+        bob.send(subscribe(1))
+        assert bob.take() == b""
+        self.client(hs_pub(1)).send(publish(1, b"x"))
+        assert payloads(bob.take()) == [b"x"]
+
+    def test_new_rates_are_for_connections_to_come(self) -> None:
+        before = self.client(hs_pub(1))
+        self.reload(rate_messages=2)
+        after = self.client(hs_pub(1))
+        for client, answer in ((before, b""), (after, error(0x04))):
+            client.send(publish(1, b"1", b"2", b"3"))
+            assert client.take() == answer
+
+    def test_a_listener_that_is_new_or_elsewhere_needs_a_restart(self) -> None:
+        bob = self.client(hs_sub(b"\x01"))
+        self.house.document["listen"] = [
+            {"protocol": "cafe", "port": 1234, "allow-subscribe": ""},
+        ]
+        self.reloader.reload()
+        assert bob.take() == b""
+        assert self.broker.listeners == [self.house.listeners["cafe"]]
+        assert self.broker.listeners[0].access.may_subscribe("cafe/1")
+
+
+class ErrorTests(ReloadCase):
+    """A configuration that cannot be used"""
+
+    def test_it_changes_nothing(self) -> None:
+        bob = self.client(hs_sub(b"\x01"))
+        ring, access = self.broker.tokens.ring, self.house.listeners["cafe"].access
+        weak = self.secret("weak", b"weak")
+        missing = {"secret-file": str(self.directory / "missing")}
+        wrong: list[object] = [{"weak": weak}, {"first": missing}, {"first": {}}, {"x": 1}, "keys"]
+        for keys in wrong:
+            self.reload(keys, allow_subscribe="")
+        self.reload({}, allow_subscribe=7)
+        self.reload({}, slow_consumer="wait", allow_subscribe="")
+        assert self.broker.tokens.ring is ring
+        assert self.house.listeners["cafe"].access is access
+        assert bob.take() == b""
+        assert self.audited() == []
+
+    def test_it_is_told_in_one_line(self) -> None:
+        self.reload({}, max_body=1)
+        (line,) = self.lines
+        assert line.startswith("reload: nothing is changed: [[listen]] max-body: ")
+
+    def test_the_next_one_counts_again(self) -> None:
+        self.reload({"first": {}})
+        self.reload({"second": self.second})
+        assert [secret.id for secret in self.broker.tokens.ring] == ["second"]
+
+
+class SignalTests(ReloadCase):
+    """SIGHUP"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.getsignal(signal.SIGHUP))
+
+    def test_the_signal_reloads_in_the_reactors_own_time(self) -> None:
+        self.reloader.startService()
+        self.house.document["keys"] = {"second": self.second}
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert [secret.id for secret in self.broker.tokens.ring] == ["first"]
+        (call,) = self.reactor.calls
+        call()
+        assert [secret.id for secret in self.broker.tokens.ring] == ["second"]
+        self.reloader.stopService()
+
+    def test_while_stopping_the_signal_does_nothing(self) -> None:
+        self.reloader.startService()
+        self.reloader.stopService()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert self.reactor.calls == []

@@ -1,0 +1,348 @@
+"""rheos's client ids: where deliveries go, what is kept, what is bounded, what comes to nothing."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
+from tests.unit.fakes import Lines
+from tests.unit.rheos_wire import (
+    ALICE,
+    BOB,
+    CAROL,
+    FAILED,
+    Rheos,
+    create,
+    message_ids,
+    publish,
+    response,
+    subscribe,
+    topic_ack,
+)
+
+
+class PlaceTests(SynchronousTestCase):
+    """rheos §4.2: an id's deliveries go to its latest connection"""
+
+    def setUp(self) -> None:
+        self.rheos = Rheos()
+        self.carol = self.rheos.connect("rheos")
+        self.sent = 0
+
+    def say(self) -> bytes:
+        """Carol publishes; the response that subscribers get."""
+        self.sent += 1
+        payload = b"%d" % self.sent
+        self.carol.send(publish(CAROL, payload))
+        assert len(message_ids(self.carol.take())) == 1
+        return response(CAROL, payload)
+
+    def test_the_first_request_on_a_new_connection_moves_them(self) -> None:
+        first = self.rheos.reader(ALICE)
+        second = self.rheos.connect("rheos")
+        assert self.say() == first.take()
+        for request in (create(ALICE), publish(ALICE, b"x"), subscribe(ALICE, b"void")):
+            second.send(request)
+            assert second.take()[:1] == b"\xac"
+            assert self.say() == second.take()
+            assert first.take() == b""
+
+    def test_later_requests_on_the_older_one_do_not_move_them_back(self) -> None:
+        first, second = self.rheos.reader(ALICE), self.rheos.reader(ALICE)
+        first.send(publish(ALICE, b"x") + subscribe(ALICE))
+        assert first.take()[18:] == topic_ack()
+        assert self.say() == second.take()
+        assert first.take() == b""
+
+    def test_what_was_published_before_goes_to_the_old_one(self) -> None:
+        first = self.rheos.reader(ALICE)
+        second = self.rheos.connect("rheos")
+        self.carol.stream.feed(publish(CAROL, b"before"))
+        second.stream.feed(create(ALICE))
+        self.carol.stream.feed(publish(CAROL, b"after"))
+        self.rheos.turn()
+        assert first.take() == response(CAROL, b"before")
+        assert second.take() == FAILED + response(CAROL, b"after")
+
+    def test_an_older_one_that_ends_changes_nothing(self) -> None:
+        first, second = self.rheos.reader(ALICE), self.rheos.reader(ALICE)
+        first.stream.lose()
+        assert self.say() == second.take()
+
+    def test_they_go_back_when_the_latest_ends(self) -> None:
+        readers = [self.rheos.reader(ALICE) for _ in range(4)]
+        readers[1].stream.lose()
+        for index in (3, 2):
+            readers[index].stream.lose()
+            assert self.say() == readers[index - 1 if index == 3 else 0].take()
+
+    def test_a_topic_shared_by_ids_leaves_with_the_last_of_them(self) -> None:
+        shared = self.rheos.reader(ALICE)
+        shared.send(subscribe(BOB))
+        shared.take()
+        alice = self.rheos.reader(ALICE)
+        said = self.say()
+        assert (shared.take(), alice.take()) == (said, said)
+        bob = self.rheos.reader(BOB)
+        said = self.say()
+        assert (shared.take(), alice.take(), bob.take()) == (b"", said, said)
+        bob.stream.lose()
+        assert self.say() == shared.take()
+
+    def test_the_same_id_on_another_listener_is_another_client(self) -> None:
+        other = self.rheos.factories["rheos"].__class__(self.rheos.listener)
+        first = self.rheos.reader(ALICE)
+        self.rheos.factories["rheos"] = other
+        second = self.rheos.reader(ALICE)
+        said = self.say()
+        assert (first.take(), second.take()) == (said, said)
+
+
+class OwnMessageTests(SynchronousTestCase):
+    """rheos §5.3: to every subscriber but the publisher"""
+
+    def test_the_others_share_one_encoding(self) -> None:
+        rheos = Rheos()
+        readers = [rheos.reader(client) for client in (ALICE, BOB, CAROL)]
+        topic = rheos.broker.topics.named("news")
+        assert len(topic.groups) == 1
+        readers[0].send(publish(ALICE, b"1", b"2"))
+        assert len(message_ids(readers[0].take())) == 2
+        assert [r.take() for r in readers[1:]] == [response(ALICE, b"1", b"2")] * 2
+        assert len(topic.groups) == 1
+        assert rheos.broker.counters.delivered == 4
+
+    def test_in_one_turn_order_is_kept(self) -> None:
+        rheos = Rheos()
+        readers = {client: rheos.reader(client) for client in (ALICE, BOB, CAROL)}
+        for number, client in enumerate((ALICE, BOB, BOB, CAROL, ALICE)):
+            readers[client].stream.feed(publish(client, b"%d" % number))
+        rheos.turn()
+        said = [(ALICE, b"0"), (BOB, b"1"), (BOB, b"2"), (CAROL, b"3"), (ALICE, b"4")]
+        for client, reader in readers.items():
+            own = [sender for sender, _ in said].count(client)
+            wanted = b"".join(response(s, p) for s, p in said if s != client)
+            data = reader.take()
+            # Acknowledgments come between the messages, as the reads came.
+            for one in [data[at : at + 18] for at in range(len(data)) if data[at] == 0xAC][:own]:
+                data = data.replace(one, b"", 1)
+            assert data == wanted
+
+    def test_wherever_it_publishes(self) -> None:
+        rheos = Rheos()
+        alice = rheos.reader(ALICE)
+        other = rheos.connect("rheos")
+        other.send(create(BOB) + publish(BOB, b"bob"))
+        assert alice.take() == response(BOB, b"bob")
+        other.take()
+        # From now on that is her latest connection.
+        other.send(publish(ALICE, b"alice"))
+        assert len(message_ids(other.take())) == 1
+        assert alice.take() == b""
+
+    def test_other_encodings_are_not_concerned(self) -> None:
+        rheos = Rheos(also={"cafe": {"channels": "1:news"}})
+        alice = rheos.reader(ALICE)
+        bob = rheos.connect("cafe")
+        bob.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
+        rheos.clock.advance(0.02)
+        bob.take()
+        alice.send(publish(ALICE, b"hi"))
+        assert bob.take().endswith(b"hi")
+        assert len(message_ids(alice.take())) == 1
+
+    def test_a_refused_message_leaves_the_subscription(self) -> None:
+        rheos = Rheos(rate_messages=1)
+        alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
+        alice.send(publish(ALICE, b"1", b"2") + publish(ALICE, b"3"))
+        assert alice.take()[18:] == FAILED * 2
+        bob.take()
+        bob.send(publish(BOB, b"4"))
+        assert alice.take() == response(BOB, b"4")
+
+    def test_a_slow_publisher_goes_on_holding_the_others(self) -> None:
+        rheos = Rheos(slow_bytes="256K")
+        alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
+        alice.stream.stop_reading()
+        while not bob.stream.paused:
+            bob.send(publish(BOB, bytes(30_000)))
+        topic = rheos.broker.topics.named("news")
+        blockers = set(topic.blockers)
+        assert blockers
+        alice.stream.feed(publish(ALICE, b"own"))
+        rheos.turn()
+        assert topic.blockers == blockers
+        assert bob.stream.paused
+
+    def test_a_publisher_too_slow_for_what_was_gathered_is_given_up_cleanly(self) -> None:
+        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
+        alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
+        alice.stream.stop_reading()
+        bob.send(publish(BOB, bytes(60_000), bytes(60_000)))
+        # Gathered in the turn in which she publishes herself: too much.
+        bob.stream.feed(publish(BOB, bytes(60_000), bytes(60_000)))
+        published = rheos.broker.counters.published
+        alice.stream.feed(publish(ALICE, b"own") + publish(CAROL, b"x") + subscribe(ALICE))
+        rheos.turn()
+        assert alice.stream.aborted
+        assert rheos.broker.counters.published == published + 1
+        rheos.advance(61)
+        assert not rheos.broker.topics.named("news").groups
+        assert len(rheos.clients) == 1
+
+
+class KeptTests(SynchronousTestCase):
+    """rheos §4.3: without a connection, for the resume window"""
+
+    def test_an_id_that_comes_back_in_time_goes_on(self) -> None:
+        rheos = Rheos()
+        rheos.reader(ALICE).stream.lose()
+        bob = rheos.connect("rheos")
+        bob.send(publish(BOB, b"missed"))
+        rheos.advance(59.5)
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE))
+        assert alice.take() == FAILED
+        bob.send(publish(BOB, b"hi"))
+        assert alice.take() == response(BOB, b"hi")
+        rheos.advance(120)
+        bob.send(publish(BOB, b"ho"))
+        assert alice.take() == response(BOB, b"ho")
+
+    def test_after_the_window_it_is_forgotten(self) -> None:
+        rheos = Rheos(top={"resume-window": 5})
+        used = rheos.broker.memory.used
+        rheos.reader(ALICE).stream.lose()
+        assert len(rheos.clients) == 1
+        assert rheos.broker.memory.used == used + CLIENT_BYTES + SUBSCRIPTION_BYTES
+        rheos.advance(5)
+        assert len(rheos.clients) == 0
+        assert rheos.broker.memory.used == used
+        assert not rheos.clock.getDelayedCalls()
+
+    def test_an_id_without_subscriptions_is_forgotten_at_once(self) -> None:
+        rheos = Rheos()
+        used = rheos.broker.memory.used
+        alice = rheos.connect("rheos")
+        alice.send(publish(ALICE, b"hi"))
+        alice.stream.lose()
+        assert len(rheos.clients) == 0
+        assert rheos.broker.memory.used == used
+
+    def test_it_is_forgotten_early_to_make_room(self) -> None:
+        rheos = Rheos(top={"max-sessions": 2})
+        for client in (ALICE, BOB):
+            rheos.reader(client).stream.lose()
+            rheos.advance(1)
+        carol = rheos.reader(CAROL)
+        assert len(rheos.clients) == 2
+        bob = rheos.connect("rheos")
+        bob.send(create(BOB))
+        carol.send(publish(CAROL, b"hi"))
+        assert bob.take() == FAILED + response(CAROL, b"hi")
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE))
+        assert alice.take() == FAILED
+        assert rheos.refused("limit-reached") == 1
+        rheos.advance(61)
+        assert len(rheos.clients) == 2
+
+    def test_what_was_closed_to_it_meanwhile_is_left_out(self) -> None:
+        rheos = Rheos()
+        rheos.broker.topics.create("sport")
+        rheos.reader(ALICE, "news", "sport").stream.lose()
+        rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("sport",)})
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE))
+        assert alice.take() == FAILED
+        assert rheos.refused("revoked") == 1
+        bob = rheos.connect("rheos")
+        bob.send(publish(BOB, b"n") + publish(BOB, b"s", name=b"sport"))
+        assert alice.take() == response(BOB, b"s")
+
+
+class RevokedTests(SynchronousTestCase):
+    """rheos §5.6: live subscriptions are looked at again"""
+
+    def test_one_that_may_not_go_on_ends_without_a_word(self) -> None:
+        rheos = Rheos()
+        used = rheos.broker.memory.used
+        alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
+        rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("sport",)})
+        assert rheos.broker.recheck() == (0, 1)
+        assert rheos.refused("revoked") == 1
+        bob.send(publish(BOB, b"hi"))
+        assert alice.take() == b""
+        assert not alice.closed
+        # It does not come back with a new connection either.
+        rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("*",)})
+        again = rheos.connect("rheos")
+        again.send(create(ALICE))
+        bob.send(publish(BOB, b"ho"))
+        assert again.take() == FAILED
+        for client in (alice, bob, again):
+            client.stream.lose()
+        assert rheos.broker.memory.used == used
+
+    def test_a_topic_that_ends_is_forgotten_when_there_is_need(self) -> None:
+        rheos = Rheos(max_subscriptions=2)
+        topics = rheos.broker.topics
+        topics.create("sport")
+        alice = rheos.reader(ALICE, "news", "sport")
+        rheos.broker.end_topic(topics.named("sport"))
+        topics.create("other")
+        alice.send(subscribe(ALICE, b"sport") + subscribe(ALICE, b"other"))
+        assert alice.take() == FAILED + topic_ack("other")
+        topics.create("sport")
+        alice.send(subscribe(ALICE, b"sport"))
+        assert alice.take() == FAILED
+        assert rheos.refused("limit-reached") == 1
+
+    def test_a_topic_that_ended_does_not_move(self) -> None:
+        rheos = Rheos()
+        topics = rheos.broker.topics
+        old = topics.create("sport")
+        rheos.reader(ALICE, "news", "sport")
+        rheos.broker.end_topic(old)
+        topics.create("sport")
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE))
+        bob = rheos.connect("rheos")
+        bob.send(publish(BOB, b"s", name=b"sport") + publish(BOB, b"n"))
+        assert alice.take() == FAILED + response(BOB, b"n")
+        assert not old.groups
+
+
+class MoveTests(SynchronousTestCase):
+    """A subscriber that turns out to be too slow while its subscriptions move"""
+
+    def test_whoever_is_given_up_meanwhile_leaves_nothing_behind(self) -> None:
+        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
+        alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
+        topic = rheos.broker.topics.named("news")
+        carol = rheos.connect("rheos")
+        bob.stream.stop_reading()
+        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
+        # Moving hands on what was gathered, and that is too much for the connection it comes to.
+        bob.stream.feed(create(ALICE) + subscribe(ALICE) + publish(ALICE, b"x"))
+        rheos.turn()
+        assert bob.stream.aborted
+        assert len(alice.take()) == 4 * 60_021
+        carol.send(publish(CAROL, b"hi"))
+        assert alice.take() == response(CAROL, b"hi")
+        assert [len(group) for group in topic.groups.values()] == [1]
+        alice.stream.lose()
+        carol.stream.lose()
+        rheos.advance(61)
+        assert len(rheos.clients) == 0
+        assert not topic.groups
+
+    def test_other_subscribers_are_as_before(self) -> None:
+        rheos = Rheos()
+        topic = rheos.broker.topics.named("news")
+        box = rheos.listener.outbox(rheos.connect("rheos").stream, lambda reason: None, "x")
+        rheos.broker.router.subscribe(box, topic, Lines())
+        for _ in range(3):
+            rheos.reader(ALICE)
+        assert sorted(len(group) for group in topic.groups.values()) == [1, 1]

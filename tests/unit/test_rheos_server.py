@@ -1,0 +1,367 @@
+"""rheos over streams, what the conversations cannot say: ids, counters, writes, limits, the end."""
+
+from __future__ import annotations
+
+from struct import pack
+from uuid import UUID, uuid5
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import message_id
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.topics import TOPIC_BYTES
+from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
+from pubsub.protocols.rheos.server import PARENTS
+from tests.unit.rheos_wire import (
+    ALICE,
+    BOB,
+    CAROL,
+    FAILED,
+    NIL,
+    SENDERS,
+    Rheos,
+    body,
+    create,
+    message_ids,
+    original,
+    publish,
+    raw,
+    response,
+    sealed,
+    subscribe,
+    topic_ack,
+)
+from tests.unit.streams import logged
+
+ALICE_NAME = "a11ce000-a11c-e000-a11c-e000a11ce000"
+
+
+class AcknowledgmentTests(SynchronousTestCase):
+    """rheos §3"""
+
+    def test_a_message_has_the_id_that_the_broker_gave_it(self) -> None:
+        rheos = Rheos()
+        broker = rheos.broker
+        alice = rheos.connect("rheos")
+        alice.send(publish(ALICE, b"a", b"b") + publish(BOB, b"c", name=b"void"))
+        alice.send(publish(BOB, b"d"))
+        data = alice.take()
+        assert data[36:54] == FAILED
+        ids = message_ids(data[:36] + data[54:])
+        assert ids == [message_id(broker.run_id, number).bytes for number in range(3)]
+        assert {UUID(bytes=one).version for one in ids} == {8}
+
+    def test_the_acknowledgments_of_a_read_are_one_write(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.send(
+            create(ALICE, b"sport")
+            + publish(ALICE, *[b"%d" % number for number in range(600)])
+            + create(ALICE)
+            + raw(7, ALICE, b"")
+            + publish(BOB, b"x")
+        )
+        assert len(alice.stream.writes) == 1
+        data = alice.take()
+        assert data[:18] == topic_ack("sport")
+        assert data[-54:-18] == FAILED * 2
+        assert len(set(message_ids(data[18:-54] + data[-18:]))) == 601
+
+    def test_a_row_of_messages_is_one_batch(self) -> None:
+        rheos = Rheos()
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        published = []
+        publish_ = rheos.broker.publish
+
+        def counting(*args: object) -> object:
+            published.append(args)
+            return publish_(*args)  # type: ignore[arg-type]
+
+        rheos.broker.publish = counting  # type: ignore[assignment]
+        alice.send(publish(ALICE, *[b"x"] * 500) + publish(CAROL, b"y", b"zz"))
+        assert len(published) == 2
+        assert bob.stream.writes[1:] == [
+            response(ALICE, *[b"x"] * 500) + response(CAROL, b"y", b"zz")
+        ]
+
+    def test_subscribers_do_not_wait_for_the_publishers_acknowledgments(self) -> None:
+        rheos = Rheos()
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        alice.stream.stop_reading()
+        alice.send(publish(ALICE, b"hi"))
+        assert bob.take() == response(ALICE, b"hi")
+
+
+class FaultTests(SynchronousTestCase):
+    """rheos §6: what is FAILED is counted by its reason"""
+
+    def test_each_by_its_name(self) -> None:
+        rheos = Rheos(allow_publish="news")
+        rheos.broker.topics.create("sport")
+        alice = rheos.connect("rheos")
+        cases = {
+            "corrupted-data": raw(2, NIL, body(b"news")),
+            "invalid-operation": raw(3, ALICE, body(b"news")),
+            "corrupted-topic": raw(2, ALICE, body(b"news") + b"!"),
+            "duplicate-topic": create(ALICE),
+            "topic-not-found": publish(ALICE, b"hi", name=b"void"),
+            "not-authorized": publish(ALICE, b"hi", name=b"sport"),
+        }
+        for reason, request in cases.items():
+            alice.send(request)
+            assert alice.take() == FAILED, reason
+            assert rheos.refused(reason) == 1, reason
+        for name in (b"", b"\xff", b"n" * 256):
+            for request in (create(ALICE, name), subscribe(ALICE, name)):
+                alice.send(request + publish(ALICE, b"x", b"y", name=name))
+                assert alice.take() == FAILED * 3
+        assert rheos.refused("corrupted-topic") == 1 + 3 * 6
+        assert not alice.closed
+
+    def test_the_first_is_logged_with_the_client(self) -> None:
+        rheos = Rheos()
+        lines = logged(self)
+        alice = rheos.connect("rheos")
+        alice.send(publish(ALICE, b"1", b"2", name=b"void"))
+        alice.send(publish(ALICE, b"3", name=b"void"))
+        assert lines == [
+            f"refused: 2 on rheos: topic-not-found, last by '{ALICE_NAME}@192.0.2.1:40000'"
+        ]
+
+    def test_wrong_magic_closes_after_what_is_due(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE, b"sport") + b"\xac" + create(ALICE, b"other"))
+        assert alice.stream.writes == [topic_ack("sport") + FAILED]
+        assert alice.closed
+        assert rheos.refused("corrupted-data") == 1
+        assert "other" not in rheos.broker.topics
+
+    def test_a_body_over_1_mib_is_not_waited_for(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.send(b"\xfa" + pack("<I", 2**20 + 1) + ALICE)
+        assert alice.take() == b""
+        alice.send(b"\x02")
+        assert alice.take() == FAILED
+        assert alice.closed
+
+    def test_a_message_of_another_topic_object_is_not_mixed_up(self) -> None:
+        rheos = Rheos()
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        alice.send(publish(ALICE, b"n", b"n") + publish(ALICE, b"v", b"v", name=b"void"))
+        data = alice.take()
+        assert len(message_ids(data[:36])) == 2
+        assert data[36:] == FAILED * 2
+        assert bob.take() == response(ALICE, b"n", b"n")
+
+
+class TopicTests(SynchronousTestCase):
+    """rheos §5.1: topics are the broker's"""
+
+    def test_the_creator_is_recorded_as_the_parent(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE, b"sport") + create(BOB, b"sport") + create(BOB))
+        assert alice.take() == topic_ack("sport") + FAILED * 2
+        assert dict(rheos.store.items(PARENTS)) == {"sport": ALICE}
+
+    def test_creating_needs_one_of_the_two_permissions(self) -> None:
+        rheos = Rheos(allow_publish="p*", allow_subscribe="s*")
+        alice = rheos.connect("rheos")
+        alice.send(create(ALICE, b"p1") + create(ALICE, b"s1") + create(ALICE, b"x1"))
+        assert alice.take() == topic_ack("p1") + topic_ack("s1") + FAILED
+        assert rheos.refused("not-authorized") == 1
+
+    def test_topics_are_one_space_with_nsd(self) -> None:
+        rheos = Rheos(also={"nsd": {}})
+        eve, bob = rheos.connect("nsd"), rheos.connect("rheos")
+        eve.send(b'{"_class":"OpenRequest","identity":"eve"}\n')
+        eve.take()
+        bob.send(create(BOB, b"eve") + subscribe(BOB, b"eve"))
+        assert bob.take() == FAILED + topic_ack("eve")
+        message = b'{"_class":"Message","from":"eve","when":0,"body":"hi"}'
+        eve.send(b'{"_class":"PublishRequest","identity":"eve","message":' + message + b"}\n")
+        assert bob.take() == response(uuid5(SENDERS, "eve").bytes, b"hi")
+        bob.send(publish(BOB, b"ho", name=b"eve"))
+        eve.take()
+        eve.send(b'{"_class":"GetRequest","identity":"eve","after":0}\n')
+        assert f'"from":"{UUID(bytes=BOB)}"'.encode() in eve.take()
+
+    def test_a_closed_topic_is_closed_here(self) -> None:
+        rheos = Rheos()
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        topic = rheos.broker.topics.named("news")
+        rheos.broker.queue_keys.close(topic, b"key", "fay", "fast")
+        alice.send(publish(ALICE, b"hi") + subscribe(ALICE))
+        assert alice.take() == FAILED * 2
+        assert rheos.refused("not-authorized") == 2
+        assert rheos.refused("revoked") == 1
+        assert bob.take() == b""
+
+    def test_unless_the_listener_grants_it(self) -> None:
+        rheos = Rheos(grant="news")
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        topic = rheos.broker.topics.named("news")
+        rheos.broker.queue_keys.close(topic, b"key", "fay", "fast")
+        alice.send(publish(ALICE, b"hi"))
+        assert bob.take() == response(ALICE, b"hi")
+
+
+class FormatTests(SynchronousTestCase):
+    """rheos §7: on one broker, listeners that speak differently"""
+
+    def test_a_listener_speaks_its_own_format_alone(self) -> None:
+        rheos = Rheos(layout="original", checksum="crc32")
+        alice = rheos.connect("rheos")
+        alice.send(sealed(original(2, ALICE, b"news", b"hi")))
+        data = alice.take()
+        assert len(data) == 22
+        assert sealed(data[:18]) == data
+        alice.send(original(2, ALICE, b"news", b"hi") + bytes(4))
+        assert alice.take() == sealed(FAILED)
+        assert alice.closed
+
+    def test_a_message_too_long_for_the_envelope_is_dropped_and_counted(self) -> None:
+        rheos = Rheos(envelope="topic", also={"cafe": {"channels": "1:news"}})
+        bob, eve = rheos.reader(BOB), rheos.connect("cafe")
+        eve.send(bytes.fromhex("fe ca 01 02 00 00 00 01 00"))
+        for size in (65_536, 65_535):
+            eve.send(b"\xfe\xca\x10" + pack("<I", size + 1) + b"\1" + bytes(size))
+        sender = uuid5(SENDERS, "").bytes
+        assert bob.take() == response(sender, body(b"news", bytes(65_535)))
+        name = f"{UUID(bytes=BOB)}@192.0.2.1:40000"
+        assert rheos.broker.counters.drops == {(name, "news", "too-large"): 1}
+
+
+class LimitTests(SynchronousTestCase):
+    """rheos §5.7"""
+
+    def test_a_connection_over_quota_is_told_at_accept(self) -> None:
+        rheos = Rheos(max_connections_per_address=1)
+        rheos.connect("rheos")
+        second = rheos.connect("rheos")
+        assert second.take() == FAILED
+        assert second.closed
+
+    def test_messages_over_the_rate_are_refused_one_by_one(self) -> None:
+        rheos = Rheos(rate_messages=3)
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        alice.send(publish(ALICE, b"1", b"2") + create(ALICE) + publish(ALICE, b"3", b"4", b"5"))
+        data = alice.take()
+        assert data[36:54] == FAILED
+        assert data[72:] == FAILED * 2
+        assert bob.take() == response(ALICE, b"1", b"2", b"3")
+        assert rheos.refused("rate-limited") == 2
+        rheos.advance(1)
+        alice.send(publish(ALICE, b"6"))
+        assert len(message_ids(alice.take())) == 1
+
+    def test_memory_at_its_bound_refuses_ids_and_subscriptions(self) -> None:
+        bound = TOPIC_BYTES + 2 * CONNECTION_BYTES + CLIENT_BYTES + SUBSCRIPTION_BYTES
+        rheos = Rheos(top={"history": 0, "max-memory": bound})
+        alice = rheos.reader(ALICE)
+        bob = rheos.connect("rheos")
+        bob.send(publish(BOB, b"hi") + subscribe(BOB))
+        assert bob.take() == FAILED * 2
+        assert rheos.refused("memory") == 2
+        alice.stream.lose()
+        bob.send(subscribe(BOB))
+        assert bob.take() == topic_ack()
+
+    def test_what_is_unfinished_is_accounted_for(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        used = rheos.broker.memory.used
+        request = publish(ALICE, bytes(50_000))
+        alice.send(request[:40_000])
+        assert rheos.broker.memory.used == used + 40_000
+        alice.send(request[40_000:])
+        assert len(message_ids(alice.take())) == 1
+        assert rheos.broker.memory.used == used + CLIENT_BYTES
+
+    def test_everything_is_given_back_at_the_end(self) -> None:
+        rheos = Rheos()
+        used = rheos.broker.memory.used
+        clients = [rheos.reader(ALICE), rheos.reader(ALICE), rheos.reader(BOB)]
+        clients[0].send(subscribe(BOB) + subscribe(CAROL))
+        for client in clients:
+            client.stream.lose()
+        rheos.advance(61)
+        assert rheos.broker.memory.used == used
+        assert not rheos.broker.topics.named("news").groups
+
+
+class FlowTests(SynchronousTestCase):
+    """Clients that do not read"""
+
+    def test_a_publisher_that_does_not_read_its_acknowledgments_is_not_read_from(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.stream.stop_reading()
+        reads = 0
+        while not alice.stream.paused:
+            alice.send(publish(ALICE, *[b""] * 1000))
+            reads += 1
+        assert reads < 10
+        alice.stream.read()
+        assert not alice.stream.paused
+        assert len(message_ids(alice.take())) == reads * 1000
+
+    def test_a_slow_subscriber_holds_publishers(self) -> None:
+        rheos = Rheos(slow_bytes="256K")
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        bob.stream.stop_reading()
+        while not alice.stream.paused:
+            alice.send(publish(ALICE, bytes(50_000)))
+        bob.stream.read()
+        rheos.turn()
+        assert not alice.stream.paused
+        published = len(message_ids(alice.take()))
+        assert bob.take() == response(ALICE, bytes(50_000)) * published
+
+    def test_a_subscriber_too_slow_is_disconnected(self) -> None:
+        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        bob.stream.stop_reading()
+        for _ in range(4):
+            alice.send(publish(ALICE, bytes(60_000)))
+        assert bob.stream.aborted
+        alice.send(publish(ALICE, b"hi"))
+        assert len(message_ids(alice.take())) == 5
+
+
+class EndTests(SynchronousTestCase):
+    """rheos §8"""
+
+    def test_a_broker_that_stops_flushes_and_says_nothing(self) -> None:
+        rheos = Rheos()
+        rheos.start()
+        alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
+        alice.stream.feed(publish(ALICE, b"hi"))
+        rheos.broker.stopService()
+        assert bob.take() == response(ALICE, b"hi")
+        assert len(message_ids(alice.take())) == 1
+        assert alice.closed
+        assert bob.closed
+
+    def test_silence_closes_if_asked_to_and_a_repeated_subscribe_prevents_it(self) -> None:
+        rheos = Rheos(idle_timeout=5)
+        rheos.start()
+        alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
+        for _ in range(3):
+            rheos.advance(3)
+            bob.send(subscribe(BOB))
+            assert bob.take() == topic_ack()
+        assert alice.closed
+        assert alice.take() == b""
+        assert not bob.closed
+
+    def test_requests_after_the_end_do_nothing(self) -> None:
+        rheos = Rheos()
+        alice = rheos.connect("rheos")
+        alice.send(b"\0" + create(ALICE, b"sport"))
+        alice.send(create(ALICE, b"sport"))
+        assert alice.take() == FAILED
+        assert "sport" not in rheos.broker.topics
+        assert len(rheos.clients) == 0

@@ -1,0 +1,356 @@
+"""The client half of spot (§7): other brokers, what they host, and what becomes of them."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.protocols.spot.node import parse_peer
+from tests.unit.brokers import (
+    QUERY,
+    World,
+    message,
+    publish,
+    subscribe,
+    unsubscribe,
+)
+from tests.unit.fakes import START
+from tests.unit.streams import House
+
+B, C = "tcp://b:7073", "tcp://c:7073"
+PING = b"\x04\x0f\x04PING\0\0"
+UNREACHABLE = ("spot", "topic-unreachable")
+
+
+def refusals(house: House) -> dict[tuple[str, str], int]:
+    """What a broker has refused."""
+    return dict(house.broker.counters.refusals)
+
+
+class PairTests(SynchronousTestCase):
+    """A broker ``a`` that knows ``b``, which hosts the topic ``t``"""
+
+    def setUp(self) -> None:
+        self.world = World()
+        self.b = self.world.house("b")
+        self.host = self.world.client(self.b, b"DEALER", publish(b"t", b"first"))
+        self.a = self.world.house("a", "b", cafe={"channels": "1:t"}, nsd={})
+        (self.cable,) = self.world.cables
+        self.cable.take()
+
+    def test_it_asks_and_learns(self) -> None:
+        topic = self.a.broker.topics.named("t")
+        assert topic.upstream is not None
+        assert not topic.hosted
+        assert self.b.broker.topics.named("t").hosted
+
+    def test_it_asks_again_every_ten_seconds(self) -> None:
+        self.world.advance(9)
+        assert QUERY not in self.cable.take()
+        self.world.advance(2)
+        assert QUERY in self.cable.take()
+        self.world.client(self.b, b"DEALER", publish(b"u", b"x"))
+        self.world.advance(10)
+        assert self.a.broker.topics.named("u").upstream is not None
+
+    def test_what_is_published_goes_there_and_nowhere_else(self) -> None:
+        reader = self.world.client(self.b, b"DEALER", subscribe(b"t"))
+        before = self.a.store.next_offset
+        self.world.client(self.a, b"DEALER", publish(b"t", b"x") + publish(b"t", b"y"))
+        self.world.settle()
+        assert self.cable.take() == publish(b"t", b"x") + publish(b"t", b"y")
+        assert reader.take() == publish(b"t", b"x") + publish(b"t", b"y")
+        assert self.a.store.next_offset == before
+        assert self.a.broker.counters.published == 2
+
+    def test_the_first_reader_subscribes_and_the_last_unsubscribes(self) -> None:
+        one = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        assert self.cable.take() == subscribe(b"t")
+        two = self.world.client(self.a, b"DEALER", subscribe(b"*"))
+        assert self.cable.take() == b""
+        self.host.send(publish(b"t", b"x"))
+        self.world.settle()
+        assert [one.take(), two.take()] == [publish(b"t", b"x")] * 2
+        one.send(unsubscribe(b"t"))
+        assert self.cable.take() == b""
+        two.stream.lose()
+        self.world.settle()
+        assert self.cable.take() == unsubscribe(b"t")
+        assert not self.b.broker.topics.named("t").groups
+
+    def test_a_publisher_that_reads_gets_its_own_once(self) -> None:
+        client = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        client.send(publish(b"t", b"mine"))
+        self.world.settle()
+        assert client.take() == publish(b"t", b"mine")
+
+    def test_what_comes_is_stored_with_its_way(self) -> None:
+        self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        self.host.send(publish(b"t", b"x"))
+        self.world.settle()
+        page = self.successResultOf(self.a.store.read(0, None, 1000))
+        (batch,) = page.batches
+        assert (batch.payloads, batch.sender, batch.protocol) == ([b"x"], B.encode(), "spot")
+        assert self.a.broker.counters.published == 0
+
+    def test_an_identity_of_nsd_reads_it(self) -> None:
+        client = self.a.connect("nsd")
+        client.send(b'{"_class":"SubscribeRequest","identity":"ada","channel":"t"}\n')
+        self.world.settle()
+        assert self.cable.take() == subscribe(b"t")
+        client.send(b'{"_class":"UnsubscribeRequest","identity":"ada","channel":"t"}\n')
+        self.world.settle()
+        assert self.cable.take() == unsubscribe(b"t")
+
+    def test_what_was_not_asked_for_is_left_aside(self) -> None:
+        self.cable.near.feed(publish(b"t", b"x") + publish(b"u", b"x"))
+        assert self.a.store.next_offset == 0
+
+    def test_what_is_no_answer_counts_as_eproto(self) -> None:
+        for request in (QUERY, subscribe(b"t"), unsubscribe(b"t"), message(b"x")):
+            self.cable.near.feed(request)
+        assert refusals(self.a) == {("spot", "eproto"): 4}
+
+    def test_too_large_for_the_other_side(self) -> None:
+        self.a.listeners["spot"].settings = {
+            **self.a.listeners["spot"].settings, "max-message": 4,
+        }  # fmt: skip
+        self.world.client(self.a, b"DEALER", publish(b"t", b"12345"))
+        assert refusals(self.a) == {("spot", "too-large"): 1}
+        self.world.client(
+            self.a, b"DEALER", publish(b"t", b"1") + publish(b"t", b"12345") + publish(b"t", b"1")
+        )
+        assert self.a.broker.counters.drops == {(B, "t", "too-large"): 1}
+        assert self.cable.take() == publish(b"t", b"1") * 2
+
+    # Losing it
+
+    def test_a_topic_that_cannot_be_reached_refuses(self) -> None:
+        self.world.crash("b")
+        client = self.world.client(self.a, b"DEALER", publish(b"t", b"x") * 3)
+        assert refusals(self.a) == {UNREACHABLE: 3}
+        assert not client.closed
+        cafe = self.a.connect("cafe")
+        cafe.send(bytes.fromhex("fe ca 01 02 00 00 00 01 00 fe ca 10 02 00 00 00 01 78"))
+        assert cafe.take().endswith(bytes.fromhex("fe ca ff 01 00 00 00 02"))
+        nsd = self.a.connect("nsd")
+        nsd.send(
+            b'{"_class":"OpenRequest","identity":"t"}\n{"_class":"PublishRequest","identity":"t",'
+            b'"message":{"_class":"Message","from":"","when":0,"body":""}}\n'
+        )
+        assert b"NO SUCH CHANNEL: t" in nsd.take()
+
+    def test_subscriptions_come_back_with_it(self) -> None:
+        reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        self.world.crash("b")
+        b = self.world.restart("b")
+        self.world.advance(1)
+        assert self.world.cables[-1].take().endswith(subscribe(b"t") + QUERY)
+        self.world.client(b, b"DEALER", publish(b"t", b"again"))
+        assert reader.take() == publish(b"t", b"again")
+
+    def test_what_is_published_next_is_hosted_there_again(self) -> None:
+        self.world.crash("b")
+        b = self.world.restart("b")
+        self.world.advance(1)
+        self.world.client(self.a, b"DEALER", publish(b"t", b"x"))
+        assert b.broker.topics.named("t").hosted
+        assert b.broker.counters.published == 1
+
+    def test_what_nobody_confirmed_is_counted(self) -> None:
+        client = self.world.client(self.a, b"DEALER", publish(b"t", b"x") * 3)
+        self.world.advance(3)
+        assert PING + (3).to_bytes(8, "big") in self.cable.take()
+        self.cable.is_cut = True
+        client.send(publish(b"t", b"x") * 2)
+        self.world.crash("b")
+        assert self.a.broker.counters.drops == {(B, "*", "unconfirmed"): 2}
+
+    def test_what_waited_is_counted_once(self) -> None:
+        self.cable.near.stop_reading()
+        client = self.world.client(self.a)
+        big = b"\x01\x00\x01\x01\x01\x01\x01t\x02" + (60_000).to_bytes(8, "big") + bytes(60_000)
+        for _ in range(4):
+            client.send(big)
+        self.world.crash("b")
+        assert self.a.broker.counters.dropped == 4
+        assert {key[2] for key in self.a.broker.counters.drops} == {"unconfirmed", "disconnected"}
+
+    def test_silence_is_the_end(self) -> None:
+        self.world.advance(60)
+        assert self.cable.link.is_open
+        self.cable.is_cut = True
+        self.world.advance(6)
+        assert self.cable.link.is_open
+        self.world.advance(2)
+        assert not self.cable.link.is_open
+        assert self.cable.near.aborted
+
+    def test_it_is_heard_while_it_does_not_read(self) -> None:
+        self.cable.far.protocol.hold("a slow subscriber")
+        self.world.advance(20)
+        assert self.cable.link.is_open
+
+    def test_silence_is_no_wonder_while_nobody_listens(self) -> None:
+        self.cable.link.hold("a slow subscriber")
+        self.world.advance(20)
+        assert self.cable.link.is_open
+
+    def test_a_late_answer_is_counted_and_used(self) -> None:
+        self.cable.far.protocol.hold("busy")
+        self.world.client(self.b, b"DEALER", publish(b"u", b"x"))
+        self.world.advance(14)
+        assert refusals(self.a) == {("spot", "query-timeout"): 1}
+        self.cable.far.protocol.release("busy")
+        self.world.advance(1)
+        assert self.a.broker.topics.named("u").upstream is not None
+
+    def test_a_slow_reader_here_slows_the_link(self) -> None:
+        reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
+        reader.stream.stop_reading()
+        big = b"\x01\x00\x01\x01\x01\x01\x01t\x02" + (2**20).to_bytes(8, "big") + bytes(2**20)
+        for _ in range(4):
+            self.host.send(big)
+            self.world.settle()
+        assert self.cable.near.paused
+        reader.stream.read()
+        self.world.settle()
+        assert not self.cable.near.paused
+
+
+class BackoffTests(SynchronousTestCase):
+    """Connecting again and again"""
+
+    def test_it_waits_longer_each_time(self) -> None:
+        world = World()
+        world.house("a", "b")
+        for _ in range(20 * 64):
+            world.clock.advance(1 / 64)
+            world.clock.advance(0)
+        waits = [round(y - x, 1) for x, y in zip(world.attempts, world.attempts[1:], strict=False)]
+        assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+    def test_it_starts_anew_after_success(self) -> None:
+        world = World()
+        house = world.house("a", "b")
+        world.advance(10)
+        world.house("b")
+        world.advance(5)
+        world.attempts.clear()
+        world.crash("b")
+        now = world.clock.seconds()
+        world.clock.advance(0.1)
+        assert world.attempts == [now + 0.1]
+        self.successResultOf(house.broker.stopService())
+        world.advance(10)
+        assert len(world.attempts) == 1
+
+    def test_peers(self) -> None:
+        assert parse_peer("tcp://b.example:7073") == ("b.example", 7073)
+        assert parse_peer("tcp://[::1]:1") == ("::1", 1)
+        for text in (
+            "b:7073",
+            "tcp://b",
+            "tcp://b:0",
+            "tcp://b:65536",
+            "tcp://:1",
+            "udp://b:1",
+            "",
+        ):
+            with pytest.raises(ValueError, match="expected tcp://HOST:PORT"):
+                parse_peer(text)
+
+
+class WhoseTests(SynchronousTestCase):
+    """Who hosts what, when several might"""
+
+    def setUp(self) -> None:
+        self.world = World()
+
+    def test_local_wins(self) -> None:
+        b = self.world.house("b")
+        self.world.client(b, b"DEALER", publish(b"t", b"x"))
+        a = self.world.house("a")
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        a2 = self.world.house("a2", "b")
+        assert a2.broker.topics.named("t").upstream is not None
+        self.world.client(a2, b"DEALER", publish(b"own", b"x"))
+        self.world.client(b, b"DEALER", publish(b"own", b"x"))
+        self.world.advance(11)
+        assert a2.broker.topics.named("own").upstream is None
+        assert a2.broker.topics.named("own").hosted
+
+    def test_the_first_to_host_it_keeps_it(self) -> None:
+        for name in ("b", "c"):
+            house = self.world.house(name)
+            self.world.client(house, b"DEALER", publish(b"t", b"x"))
+        a = self.world.house("a", "b", "c")
+        reader = self.world.client(a, b"DEALER", subscribe(b"t"))
+        for name in ("b", "c"):
+            self.world.client(self.world.houses[name], b"DEALER", publish(b"t", name.encode()))
+        assert reader.take() == publish(b"t", b"b")
+
+    def test_another_takes_over_what_its_host_has_forgotten(self) -> None:
+        b, c = self.world.house("b"), self.world.house("c")
+        self.world.client(b, b"DEALER", publish(b"t", b"x"))
+        a = self.world.house("a", "b", "c")
+        self.world.crash("b")
+        self.world.client(c, b"DEALER", publish(b"t", b"x"))
+        self.world.advance(12)
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        assert refusals(a) == {UNREACHABLE: 1}
+        self.world.restart("b")
+        self.world.advance(22)
+        reader = self.world.client(a, b"DEALER", subscribe(b"t"))
+        self.world.client(c, b"DEALER", publish(b"t", b"of c"))
+        assert reader.take() == publish(b"t", b"of c")
+
+    def test_a_broker_is_not_led_to_a_third(self) -> None:
+        c = self.world.house("c")
+        self.world.client(c, b"DEALER", publish(b"t", b"x"))
+        b = self.world.house("b", "c")
+        node = b.connect("spot")
+        body = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x06X-Node\0\0\0\x0f" + b"0" * 15
+        node.send(
+            b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(48)
+            + bytes([4, len(body)]) + body + subscribe(b"t") + publish(b"t", b"y")
+        )  # fmt: skip
+        node.take()
+        self.world.settle()
+        assert refusals(b) == {UNREACHABLE: 2}
+        assert c.broker.counters.published == 1
+        node.send(QUERY)
+        assert node.take() == message(b"", b"\x05", bytes(4))
+
+    def test_a_channel_nobody_uses_is_nobodys(self) -> None:
+        b = self.world.house("b", cafe={})
+        a = self.world.house("a", "b", cafe={})
+        assert not any(topic.upstream for topic in a.broker.topics)
+        cafe = b.connect("cafe")
+        cafe.send(bytes.fromhex("fe ca 01 02 00 00 00 07 00 fe ca 10 02 00 00 00 07 78"))
+        self.world.advance(11)
+        assert [t.name for t in a.broker.topics if t.upstream is not None] == ["cafe/7"]
+
+    def test_it_does_not_talk_to_itself(self) -> None:
+        a = self.world.house("a", "a")
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        self.world.advance(30)
+        assert len(self.world.attempts) == 1
+        assert self.world.attempts[0] == START
+        assert a.broker.topics.named("t").upstream is None
+
+    def test_each_way(self) -> None:
+        a = self.world.house("a", "b")
+        b = self.world.house("b", "a")
+        self.world.client(a, b"DEALER", publish(b"of a", b"x"))
+        self.world.client(b, b"DEALER", publish(b"of b", b"x"))
+        self.world.advance(12)
+        readers = [self.world.client(h, b"SUB", message(b"\x01")) for h in (a, b)]
+        for house in (a, b):
+            for topic in (b"of a", b"of b"):
+                self.world.client(house, b"PUB", message(topic, b"x"))
+        wanted = sorted([message(b"of a", b"x"), message(b"of b", b"x")] * 2)
+        for reader in readers:
+            data = reader.take()
+            size = len(wanted[0])
+            assert sorted(data[i : i + size] for i in range(0, len(data), size)) == wanted

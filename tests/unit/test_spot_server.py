@@ -1,0 +1,198 @@
+"""The server half of spot beyond its vectors: time limits, counters, access, settings (§2, §5)."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.config import CommandLine, merge
+from pubsub.errors import ConfigurationError
+from pubsub.options import make_options
+from pubsub.plugin import installed_protocols
+from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
+from tests.unit.streams import Client, House
+
+
+def house(**settings: object) -> House:
+    """A broker with one spot listener."""
+    return House({"spot": {name.replace("_", "-"): value for name, value in settings.items()}})
+
+
+def join(house: House, kind: bytes = b"DEALER", *requests: bytes) -> Client:
+    """A client that has shaken hands and sent ``requests``."""
+    client = house.connect("spot")
+    client.send(ready(kind) + b"".join(requests))
+    house.turn()
+    client.take()
+    return client
+
+
+class TimeTests(SynchronousTestCase):
+    """How long a peer may take, and may be silent"""
+
+    def test_the_handshake_has_its_time(self) -> None:
+        home = house(handshake_timeout=3)
+        for sent in (b"", ready(b"DEALER")[:64], ready(b"DEALER")[:-1]):
+            client = home.connect("spot")
+            if sent:
+                client.send(sent)
+            home.clock.advance(2.9)
+            assert not client.closed
+            home.clock.advance(0.2)
+            assert client.closed
+        assert home.broker.counters.refusals == {("spot", "handshake-timeout"): 3}
+
+    def test_after_the_handshake_there_is_no_limit(self) -> None:
+        home = house(handshake_timeout=3)
+        client = join(home)
+        home.start()
+        home.advance(1000)
+        assert not client.closed
+
+    def test_a_peer_is_held_to_its_time_to_live(self) -> None:
+        home = house()
+        home.start()
+        client = join(home, b"SUB", b"\x04\x07\x04PING\x00\x1e")
+        home.advance(3)
+        client.send(b"\x04\x07\x04PING\x00\x1e")
+        home.advance(3)
+        assert not client.closed
+        home.advance(2)
+        assert client.closed
+        assert home.broker.counters.refusals == {("spot", "heartbeat"): 1}
+
+
+class RefusalTests(SynchronousTestCase):
+    """What is not done is counted, by reason"""
+
+    def test_each_message_is_counted(self) -> None:
+        home = house(allow_publish="a")
+        client = join(home, b"DEALER", publish(b"b", b"x") * 5)
+        assert home.broker.counters.refusals == {("spot", "not-authorized"): 5}
+        assert "b" not in home.broker.topics
+        assert not client.closed
+
+    def test_rates(self) -> None:
+        home = house(rate_messages=3)
+        reader = join(home, b"DEALER", subscribe(b"t"))
+        join(home, b"PUB", message(b"t", b"x") * 5)
+        assert reader.take() == publish(b"t", b"x") * 3
+        assert home.broker.counters.refusals == {("spot", "rate-limited"): 2}
+
+    def test_a_connection_too_many_is_closed(self) -> None:
+        home = house(max_connections=1)
+        join(home)
+        client = home.connect("spot")
+        assert client.closed
+        assert client.take() == b""
+
+    def test_topics(self) -> None:
+        home = House({"spot": {}}, top={"max-topics": 1})
+        client = join(home, b"DEALER", publish(b"a", b"") + publish(b"b", b"") + subscribe(b"c"))
+        assert home.broker.counters.refusals == {("spot", "limit-reached"): 2}
+        client.send(QUERY)
+        assert client.take() == message(b"", b"\x05", b"\x01\0\0\0", b"a")
+
+    def test_a_pattern_covers_what_may_be_read(self) -> None:
+        home = house(allow_subscribe="a*")
+        reader = join(home, b"SUB", message(b"\x01"))
+        join(home, b"DEALER", publish(b"a", b"x") + publish(b"b", b"x"))
+        assert reader.take() == message(b"a", b"x")
+        assert home.broker.counters.refusals == {("spot", "not-authorized"): 1}
+
+    def test_a_subscription_that_was_revoked_can_be_made_again(self) -> None:
+        home = house()
+        listener = home.listeners["spot"]
+        reader = join(home, b"DEALER", subscribe(b"t"))
+        listener.reconfigure({**listener.settings, "allow-subscribe": ()})
+        assert home.broker.recheck() == (0, 1)
+        listener.reconfigure({**listener.settings, "allow-subscribe": ("*",)})
+        join(home, b"DEALER", publish(b"t", b"x"))
+        assert reader.take() == b""
+        reader.send(subscribe(b"t") + publish(b"t", b"y"))
+        assert reader.take() == publish(b"t", b"y")
+
+
+class SenderTests(SynchronousTestCase):
+    """Who is said to have sent a message"""
+
+    def senders(self, home: House) -> list[bytes]:
+        page = self.successResultOf(home.store.read(0, None, 10_000))
+        return [batch.sender for batch in page.batches]
+
+    def test_identity_and_origin(self) -> None:
+        home = house()
+        client = home.connect("spot")
+        plain = ready(b"DEALER")
+        body = plain[66:] + b"\x08Identity\0\0\0\x02me"
+        client.send(plain[:64] + bytes([4, len(body)]) + body)
+        client.send(publish(b"t", b"x") + message(b"", b"\x01", b"you", b"t", b"x"))
+        client.send(message(b"\x01", b"", b"t", b"x"))
+        assert self.senders(home) == [b"me", b"you", b""]
+        assert client.protocol.label.startswith("me@192.0.2.1:")
+
+
+class EndTests(SynchronousTestCase):
+    """What is left of a client that has gone"""
+
+    def test_nothing(self) -> None:
+        home = house()
+        for kind, request in (
+            (b"DEALER", subscribe(b"t") + subscribe(b"t*")),
+            (b"SUB", message(b"\x01") + message(b"\x01t")),
+            (b"PUB", message(b"t", b"x")),
+        ):
+            join(home, kind, request).stream.lose()
+        assert not home.broker.topics.named("t").groups
+        join(home, b"DEALER", publish(b"t2", b"x"))
+        assert not home.broker.topics.named("t2").groups
+
+    def test_a_frame_cut_off(self) -> None:
+        home = house()
+        client = join(home, b"DEALER", publish(b"t", b"x") * 3 + publish(b"t", b"xyz")[:-1])
+        client.stream.lose()
+        assert home.broker.counters.published == 3
+
+    def test_one_batch_for_what_comes_together(self) -> None:
+        home = house()
+        client = join(home, b"DEALER", publish(b"t", b"x"))
+        client.send(publish(b"t", b"y") * 1000)
+        page = self.successResultOf(home.store.read(0, None, 10_000))
+        assert [len(batch.payloads) for batch in page.batches] == [1, 1000]
+
+    def test_unsubscribing_from_what_is_gone(self) -> None:
+        home = house()
+        client = join(home, b"DEALER", subscribe(b"t"))
+        home.broker.end_topic(home.broker.topics.named("t"))
+        client.send(unsubscribe(b"t") + QUERY)
+        assert client.take() == message(b"", b"\x05", bytes(4))
+
+
+class SettingTests(SynchronousTestCase):
+    """--peer, and the list in the file"""
+
+    def peers(self, *options: str) -> tuple[str, ...]:
+        made = make_options({"spot": installed_protocols()["spot"]})
+        made.parseOptions(list(options))
+        (listener,) = made.config.listeners
+        found: tuple[str, ...] = listener.settings["peers"]
+        return found
+
+    def test_none(self) -> None:
+        assert self.peers() == ()
+
+    def test_repeated(self) -> None:
+        found = self.peers("--peer=tcp://b:1", "--peer", "tcp://c:2", "--peer=tcp://b:1")
+        assert found == ("tcp://b:1", "tcp://c:2")
+
+    def test_anything_else_is_refused(self) -> None:
+        with pytest.raises(SystemExit, match="peers: expected tcp://HOST:PORT, not 'b:1'"):
+            self.peers("--peer=b:1")
+
+    def test_in_the_file(self) -> None:
+        protocols = {"spot": installed_protocols()["spot"]}
+        for listed in (["tcp://b:1", "tcp://c:2"], "tcp://b:1, tcp://c:2"):
+            config = merge(protocols, CommandLine(), {"spot": {"peers": listed}})
+            assert config.listeners[0].settings["peers"] == ("tcp://b:1", "tcp://c:2")
+        with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
+            merge(protocols, CommandLine(), {"spot": {"peers": [7]}})

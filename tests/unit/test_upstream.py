@@ -1,0 +1,182 @@
+"""Topics that another broker hosts, as the domain sees them: the seam that clusters use."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.topics import Topic
+from pubsub.errors import LimitReached, TopicUnreachable
+from tests.unit.fakes import Bench, Lines, make_broker, make_listener
+
+
+class Far:
+    """An ``Upstream`` that records; ``reachable`` or not."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.batches: list[Batch] = []
+        self.reachable = True
+
+    def publish(self, topic: Topic, batch: Batch) -> None:
+        if not self.reachable:
+            raise TopicUnreachable(topic.name)
+        self.batches.append(batch)
+
+    def want(self, topic: Topic) -> None:
+        self.calls.append(("want", topic.name))
+
+    def unwant(self, topic: Topic) -> None:
+        self.calls.append(("unwant", topic.name))
+
+
+class HostedTests(SynchronousTestCase):
+    """Whose a topic is"""
+
+    def test_a_topic_is_hosted_once_it_is_created_or_published_to(self) -> None:
+        broker = make_broker()
+        offered = broker.topics.create("t", hosted=False)
+        assert not offered.hosted
+        broker.publish(offered, [b"x"], 1, 1, b"", "toy")
+        assert offered.hosted
+        assert broker.topics.create("u").hosted
+        broker.topics.create("v", hosted=False)
+        assert broker.topics.create("v").hosted
+
+    def test_what_is_hosted_stays_so(self) -> None:
+        topics = make_broker().topics
+        topics.create("t")
+        assert topics.create("t", hosted=False).hosted
+
+    def test_what_another_broker_hosts_does_not_become_ours(self) -> None:
+        topics = make_broker().topics
+        topics.create("t", hosted=False).upstream = Far()
+        assert not topics.create("t").hosted
+
+
+class WatcherTests(SynchronousTestCase):
+    """Those who want to know of new topics"""
+
+    def test_every_new_topic_is_told_once_and_can_be_found(self) -> None:
+        topics = make_broker().topics
+        topics.create("before")
+        seen: list[tuple[str, bool]] = []
+        topics.watch(lambda topic: seen.append((topic.name, topic.name in topics)))
+        topics.create("t")
+        topics.create("t")
+        topics.create("u", hosted=False)
+        assert seen == [("t", True), ("u", True)]
+
+
+class PublishTests(SynchronousTestCase):
+    """Publishing to a topic that another broker hosts"""
+
+    def setUp(self) -> None:
+        self.broker = make_broker()
+        self.far = Far()
+        self.topic = self.broker.topics.create("t", hosted=False)
+        self.topic.upstream = self.far
+
+    def test_it_goes_there_and_is_neither_stored_nor_routed(self) -> None:
+        lines = Lines()
+        outbox = make_listener(self.broker).outbox(_Sink(), lambda reason: None, "bob")
+        self.broker.router.subscribe(outbox, self.topic, lines)
+        publisher = make_listener(self.broker).publisher(None, b"alice")
+        batch = publisher.publish(self.topic, [b"a", b"b"], 2, 1)
+        assert self.far.batches == [batch]
+        assert (batch.payloads, batch.sender) == ([b"a", b"b"], b"alice")
+        assert self.broker.store.next_offset == 0
+        assert lines.batches == []
+        assert self.broker.counters.published == 2
+
+    def test_ids_go_on(self) -> None:
+        batches = [self.broker.publish(self.topic, [b"x"], 1, 1, b"", "toy") for _ in range(2)]
+        assert [batch.sequence for batch in batches] == [0, 1]
+
+    def test_unreachable_is_refused_and_changes_nothing(self) -> None:
+        self.far.reachable = False
+        with pytest.raises(TopicUnreachable):
+            self.broker.publish(self.topic, [b"x"], 1, 1, b"", "toy")
+        assert self.broker.counters.published == 0
+        assert not self.topic.hosted
+
+    def test_what_comes_from_there_is_delivered_here_only(self) -> None:
+        lines = Lines()
+        sink = _Sink()
+        outbox = make_listener(self.broker).outbox(sink, lambda reason: None, "bob")
+        self.broker.router.subscribe(outbox, self.topic, lines)
+        self.broker.relay(self.topic, [b"x"], 1, 1, b"tcp://b:1", "spot")
+        self.broker.router.flush()
+        assert sink.written == [b"x\n"]
+        assert self.far.batches == []
+        assert self.broker.store.next_offset == 1
+        assert self.broker.counters.published == 0
+
+
+class ReaderTests(SynchronousTestCase):
+    """Whether anybody here reads a topic that another broker hosts"""
+
+    def setUp(self) -> None:
+        self.bench = Bench()
+        self.far = Far()
+        self.topic = Topic("t")
+        self.topic.upstream = self.far
+
+    def test_want_for_each_reader_and_unwant_after_the_last(self) -> None:
+        boxes = [self.bench.outbox().outbox for _ in range(2)]
+        for number, box in enumerate(boxes):
+            assert box is not None
+            self.bench.router.subscribe(box, self.topic, Lines(b"%d" % number))
+        assert self.far.calls == [("want", "t")] * 2
+        assert self.topic.wanted
+        self.far.calls.clear()
+        for box in boxes:
+            assert box is not None
+            self.bench.router.unsubscribe(box, self.topic)
+        assert self.far.calls == [("unwant", "t")]
+        assert not self.topic.wanted
+
+    def test_readers_of_the_history_count(self) -> None:
+        box = self.bench.outbox().outbox
+        assert box is not None
+        router = self.bench.router
+        router.read_history(self.topic)
+        router.subscribe(box, self.topic, Lines())
+        router.unsubscribe(box, self.topic)
+        assert self.far.calls == [("want", "t")] * 2
+        router.leave_history(self.topic)
+        assert self.far.calls[2:] == [("unwant", "t")]
+        router.leave_history(self.topic)
+        assert self.topic.standing == 0
+
+    def test_a_topic_of_our_own_asks_nobody(self) -> None:
+        topic = Topic("own")
+        box = self.bench.outbox().outbox
+        assert box is not None
+        self.bench.router.subscribe(box, topic, Lines())
+        self.bench.router.unsubscribe(box, topic)
+        assert self.far.calls == []
+
+
+class LimitTests(SynchronousTestCase):
+    """What watchers must not break"""
+
+    def test_a_topic_that_is_refused_is_told_to_nobody(self) -> None:
+        topics = make_broker().topics
+        seen: list[str] = []
+        topics.watch(lambda topic: seen.append(topic.name))
+        topics._limit = 0
+        with pytest.raises(LimitReached):
+            topics.create("t")
+        assert seen == []
+
+
+class _Sink:
+    """A consumer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
