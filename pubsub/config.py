@@ -200,13 +200,15 @@ def read_secrets(broker: Mapping[str, Any], table: object) -> list[Secret]:
         raise ConfigurationError("keys: expected tables, [keys.ID]")
     weak = broker["allow-weak-secret"]
     secrets = [_secret(id, entry, weak) for id, entry in table.items()]
+    if broker["secret-file"] and "secret-file" in table:
+        raise ConfigurationError("keys: the id secret-file is that of the setting secret-file")
     if broker["secret-file"]:
         secrets.append(read_secret("secret-file", broker["secret-file"], "HS256", inf, weak))
     return secrets
 
 
 def _secret(id: str, entry: Mapping[str, Any], allow_weak: bool) -> Secret:
-    where = f"[keys.{id}] "
+    where = f"[keys.{id if id.isprintable() else ascii(id)}] "
     if "secret" in entry:
         raise ConfigurationError(f"{where}secret: put it into a file and name it: secret-file")
     _check_table(where, entry, ("algorithm", "secret-file", "public-key-file", "ends"))

@@ -56,15 +56,14 @@ class Reloader(Service):
         except ConfigurationError as error:
             log.error("reload: nothing is changed: {reason}", reason=error)
             return
-        before = {secret.id for secret in self._broker.tokens.ring}
-        self._broker.tokens.replace(SecretRing(config.secrets))
-        after = {secret.id for secret in self._broker.tokens.ring}
+        before, ring = self._broker.tokens.ring, SecretRing(config.secrets)
+        self._broker.tokens.replace(ring)
         self._reconfigure(config)
         kept, removed = self._broker.recheck()
         self._broker.audit.record(
             "reload",
-            secrets_added=sorted(after - before),
-            secrets_removed=sorted(before - after),
+            secrets_added=sorted(secret.id for secret in ring if secret not in before),
+            secrets_removed=sorted(secret.id for secret in before if secret not in ring),
             kept=kept,
             removed=removed,
         )

@@ -49,7 +49,7 @@ class AuditLog:
             log.info("audit: {line}", line=line)
             return
         try:
-            self._file.write(line + "\n")
+            self._file.write((line + "\n").encode(errors="backslashreplace"))
             self._file.flush()
         except OSError as error:
             log.error("audit: cannot write: {reason}; {line}", reason=error.strerror, line=line)

@@ -108,7 +108,11 @@ class Outbox:
     def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """Take ``count`` messages of ``topic``, encoded; the first one's offset is ``offset``."""
         if self._paused or self._held:
-            if self.closed or not self._takes(len(data), count, topic):
+            if self.closed:
+                # Given up in the middle of what a turn gathered for its group.
+                self._router.dropped(self.label, topic, "disconnected", count)
+                return
+            if not self._takes(len(data), count, topic):
                 return
             self._charge(self._charged + len(data))
         elif not self._queue:

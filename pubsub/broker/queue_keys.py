@@ -57,7 +57,12 @@ class QueueKeys:
         self._keys[topic.name] = key
         kept, removed = self._router.recheck(topic, KeyChange(None, key))
         self._audit.record(
-            "create", topic=topic.name, subject=subject, client=client, kept=kept, removed=removed
+            "create",
+            topic=topic.name,
+            subject=subject,
+            client=client,
+            kept=kept,
+            removed=removed,
         )
 
     def rotate(self, topic: Topic, key: bytes, subject: str, client: str) -> tuple[int, int]:
@@ -67,7 +72,12 @@ class QueueKeys:
         self._tokens.forget_key(old)
         kept, removed = self._router.recheck(topic, KeyChange(old, key))
         self._audit.record(
-            "rotate", topic=topic.name, subject=subject, client=client, kept=kept, removed=removed
+            "rotate",
+            topic=topic.name,
+            subject=subject,
+            client=client,
+            kept=kept,
+            removed=removed,
         )
         return kept, removed
 

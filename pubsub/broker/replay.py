@@ -60,24 +60,31 @@ class Replay:
         store = self._broker.store
         while not self._outbox.closed:
             self._count_expired()
-            names = frozenset(topic.name for topic in self._positions)
-            page = await store.read(self._offset, names, PAGE_BYTES)
+            topics = self._live_topics()
+            page = await store.read(self._offset, frozenset(topics), PAGE_BYTES)
             for batch in page.batches:
-                self._deliver(batch)
+                self._deliver(topics[batch.topic], batch)
             self._offset = page.next_offset
             if self._offset >= store.next_offset:
                 break
             await self._drained()
         if self._outbox.closed:
             return
-        for topic in self._positions:
-            self._broker.router.subscribe(self._outbox, topic, self._encodings[topic])
+        for topic in self._live_topics().values():
+            if self._outbox.recheck(topic, None):
+                self._broker.router.subscribe(self._outbox, topic, self._encodings[topic])
         self._positions.clear()
         # Nothing else would send the last page before the next message is published.
         self._outbox.flush()
 
-    def _deliver(self, batch: Batch) -> None:
-        topic = self._broker.topics.named(batch.topic)
+    def _live_topics(self) -> dict[str, Topic]:
+        """Those that have not ended meanwhile, by name; another may have an ended one's."""
+        registry = self._broker.topics
+        return {
+            t.name: t for t in self._positions if t.name in registry and registry.named(t.name) is t
+        }
+
+    def _deliver(self, topic: Topic, batch: Batch) -> None:
         start = self._positions.get(topic)
         end = batch.offset + len(batch.payloads)
         if start is None or start >= end or self._outbox.closed:

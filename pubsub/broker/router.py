@@ -158,12 +158,13 @@ class Router:
         encoding = outbox.subscriptions.pop(topic, None)
         if encoding is None:
             return False
-        group = topic.groups[encoding]
-        self._hand_out(group)
-        group.discard(outbox)
-        if not group:
-            del topic.groups[encoding]
-            self._left(topic)
+        group = topic.groups.get(encoding)
+        if group is not None:
+            self._hand_out(group)
+            group.discard(outbox)
+            if not group:
+                del topic.groups[encoding]
+                self._left(topic)
         topic.unblock(outbox)
         return True
 
@@ -182,7 +183,7 @@ class Router:
             self._hand_out(group)
             # What was handed out may have been too much for it, and ended the subscription.
             if topic in outbox.subscriptions:
-                group.add(outbox)
+                topic.groups.setdefault(group.encoding, group).add(outbox)
 
     def read_history(self, topic: Topic) -> None:
         """Somebody without an outbox reads ``topic`` from the history from now on."""

@@ -76,10 +76,11 @@ class TokenVerifier:
         if token is None:
             self.misses += 1
             token = self._verify(raw, now)
+            self.check_time(token, now)
             self._remember(raw, token)
         else:
             self.hits += 1
-        self.check_time(token, now)
+            self.check_time(token, now)
         return token
 
     def valid(self, token: Token, now: float) -> bool:
@@ -122,21 +123,26 @@ class TokenVerifier:
 
 
 def _token(claims: dict[str, Any], secret: Secret) -> Token:
-    subject = claims.get("sub", "")
-    queue_key = claims.get("queue_key", "")
-    if not isinstance(subject, str) or not isinstance(queue_key, str):
-        raise BadToken("sub and queue_key are text")
+    return Token(
+        _text(claims, "sub"),
+        _text(claims, "queue_key").encode(),
+        _permissions(claims.get("permissions", [])),
+        min(_time(claims, "exp", inf), secret.ends),
+        _time(claims, "nbf", -inf),
+        secret,
+    )
+
+
+def _text(claims: dict[str, Any], claim: str) -> str:
+    value = claims.get(claim, "")
+    if not isinstance(value, str):
+        raise BadToken(f"{claim} is text")
     try:
-        return Token(
-            subject,
-            queue_key.encode(),
-            _permissions(claims.get("permissions", [])),
-            min(_time(claims, "exp", inf), secret.ends),
-            _time(claims, "nbf", -inf),
-            secret,
-        )
+        value.encode()
     except UnicodeError:
-        raise BadToken("a claim is not UTF-8") from None
+        # A lone surrogate, which JSON can hold and UTF-8 cannot.
+        raise BadToken(f"{claim} is no text") from None
+    return value
 
 
 def _permissions(value: object) -> frozenset[str]:
@@ -148,8 +154,12 @@ def _permissions(value: object) -> frozenset[str]:
 
 def _time(claims: dict[str, Any], claim: str, default: float) -> float:
     value = claims.get(claim, default)
-    if claim in claims and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadToken(f"{claim} is a number")
-    return float(value)
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = inf
+    if claim in claims and not isfinite(seconds):
+        raise BadToken(f"{claim} is a number")
+    return seconds

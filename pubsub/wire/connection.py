@@ -272,7 +272,8 @@ class Connection(Protocol):
             stream.resumeProducing()
             cast(ITCPTransport, stream).loseWriteConnection()
             clock = self.listener.broker.clock
-            self._lingering = clock.callLater(self.listener.slow.seconds, self._abort_transport)
+            seconds = max(self.listener.slow.seconds, LINGER)
+            self._lingering = clock.callLater(seconds, self._abort_transport)
         else:
             stream.loseConnection()
 

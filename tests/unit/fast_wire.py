@@ -22,10 +22,10 @@ COLLISION, TOO_LARGE, RATE_LIMITED, ENDED, INVALID = 6, 7, 8, 9, 10
 NEWS = 0x4BC7BC46
 
 
-def topic_id(name: str) -> int:
+def topic_id(name: str | bytes) -> int:
     """FNV-1a 32 of the name, written anew."""
     value = 2166136261
-    for byte in name.encode():
+    for byte in name.encode() if isinstance(name, str) else name:
         value = (value ^ byte) * 16777619 % 2**32
     return value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -210,7 +212,7 @@ class PropertyTests(SynchronousTestCase):
     def test_a_run_ends_only_where_token_or_topic_change(self, packets: list[Publish]) -> None:
         runs = Scanner(LIMIT).scan(b"".join(map(encode, packets)), 0)[1]
         keys = [(run.token, run.topic_id) for run in runs]
-        assert all(one != two for one, two in zip(keys, keys[1:], strict=False))
+        assert all(one != two for one, two in pairwise(keys))
 
 
 class EncodeTests(SynchronousTestCase):

@@ -176,7 +176,7 @@ class OwnMessageTests(SynchronousTestCase):
 
     def test_a_publisher_too_slow_for_what_was_gathered_is_given_up_cleanly(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
-        alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
+        alice, other, bob = rheos.reader(ALICE), rheos.reader(CAROL), rheos.connect("rheos")
         alice.stream.stop_reading()
         bob.send(publish(BOB, bytes(60_000), bytes(60_000)))
         # Gathered in the turn in which she publishes herself: too much.
@@ -185,10 +185,14 @@ class OwnMessageTests(SynchronousTestCase):
         alice.stream.feed(publish(ALICE, b"own") + publish(CAROL, b"x") + subscribe(ALICE))
         rheos.turn()
         assert alice.stream.aborted
+        # What follows in the same read is not for anybody any more.
         assert rheos.broker.counters.published == published + 1
+        assert not rheos.refused("refused")
+        assert other.take().endswith(response(ALICE, b"own"))
+        topic = rheos.broker.topics.named("news")
+        assert [len(group) for group in topic.groups.values()] == [1]
         rheos.advance(61)
-        assert not rheos.broker.topics.named("news").groups
-        assert len(rheos.clients) == 1
+        assert len(rheos.clients) == 2
 
 
 class KeptTests(SynchronousTestCase):
@@ -337,6 +341,23 @@ class MoveTests(SynchronousTestCase):
         rheos.advance(61)
         assert len(rheos.clients) == 0
         assert not topic.groups
+
+    def test_whoever_would_have_been_next_is_given_up_meanwhile(self) -> None:
+        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
+        topic = rheos.broker.topics.named("news")
+        shared, carol = rheos.reader(BOB), rheos.connect("rheos")
+        shared.send(create(ALICE))
+        alice = rheos.reader(ALICE)
+        shared.stream.stop_reading()
+        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
+        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
+        # Her deliveries go back to the connection that this is too much for.
+        alice.stream.lose()
+        assert shared.stream.aborted
+        assert not topic.groups
+        carol.stream.lose()
+        rheos.advance(61)
+        assert len(rheos.clients) == 0
 
     def test_other_subscribers_are_as_before(self) -> None:
         rheos = Rheos()

@@ -196,3 +196,59 @@ class SettingTests(SynchronousTestCase):
             assert config.listeners[0].settings["peers"] == ("tcp://b:1", "tcp://c:2")
         with pytest.raises(ConfigurationError, match="expected tcp://HOST:PORT"):
             merge(protocols, CommandLine(), {"spot": {"peers": [7]}})
+
+
+class OrderTests(SynchronousTestCase):
+    """What order there is, whatever is taken together"""
+
+    def test_topics_between_one_another(self) -> None:
+        home = house()
+        reader = join(home, b"DEALER", subscribe(b"a") + subscribe(b"b"))
+        client = join(home, b"DEALER", publish(b"a", b"0") + publish(b"b", b"0"))
+        reader.take()
+        client.send(b"".join(publish(b"ab"[n % 2 :][:1], b"%03d" % n) for n in range(100)))
+        found = reader.take()
+        size = len(publish(b"a", b"000"))
+        messages = [found[at : at + size] for at in range(0, len(found), size)]
+        for topic, first in ((b"a", 0), (b"b", 1)):
+            wanted = [publish(topic, b"%03d" % n) for n in range(first, 100, 2)]
+            assert [m for m in messages if m[7:8] == topic] == wanted
+        page = self.successResultOf(home.store.read(2, None, 10_000))
+        assert [len(batch.payloads) for batch in page.batches] == [50, 50]
+
+    def test_one_topic_from_several_origins(self) -> None:
+        home = house()
+        reader = join(home, b"DEALER", subscribe(b"t"))
+        client = join(home)
+        for _ in range(2):
+            client.send(
+                b"".join(
+                    message(b"", b"\x01", b"you" if n % 3 else b"me", b"t", b"%03d" % n)
+                    + publish(b"u", b"x")
+                    for n in range(50)
+                )
+            )
+            assert reader.take() == b"".join(publish(b"t", b"%03d" % n) for n in range(50))
+        page = self.successResultOf(home.store.read(0, frozenset("t"), 10_000))
+        senders = [(b.sender, data) for b in page.batches for data in b.payloads]
+        assert senders[:3] == [(b"me", b"000"), (b"you", b"001"), (b"you", b"002")]
+
+    def test_what_is_a_publication_to_one_socket_is_none_to_another(self) -> None:
+        home = house()
+        join(home, b"PUB", message(b"\x01", b"x"))
+        client = join(home, b"DEALER", message(b"\x01", b"x") * 2)
+        assert home.broker.counters.refusals == {("spot", "eproto"): 2}
+        assert home.broker.counters.published == 1
+        assert not client.closed
+
+    def test_a_subscription_between_publications(self) -> None:
+        home = house()
+        client = join(home, b"DEALER", publish(b"t", b"0"))
+        client.send(
+            publish(b"t", b"1") * 2
+            + subscribe(b"t")
+            + publish(b"t", b"2") * 2
+            + unsubscribe(b"t")
+            + publish(b"t", b"3")
+        )
+        assert client.take() == publish(b"t", b"2") * 2

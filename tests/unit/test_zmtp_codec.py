@@ -15,6 +15,7 @@ from pubsub.protocols.spot.zmtp import (
     Command,
     Handshake,
     Limits,
+    Partial,
     Unit,
     ZmtpError,
     decode,
@@ -89,10 +90,17 @@ class FrameTests(SynchronousTestCase):
         self, frames: list[bytes], before: bytes
     ) -> None:
         data = before + encode_message(frames)
-        for end in range(len(before), len(data)):
-            need = decode(data[:end], len(before), WIDE)
-            assert isinstance(need, int)
-            assert end - len(before) < need <= len(data) - len(before)
+        start = len(before)
+        begun: Partial | None = None
+        for end in range(start, len(data)):
+            fresh = decode(data[:end], start, WIDE)
+            assert isinstance(fresh, Partial)
+            assert end - start < fresh.need <= len(data) - start
+            assert frames[: len(fresh.frames)] == fresh.frames
+            resumed = decode(data[:end], start, WIDE, begun)
+            assert resumed == fresh
+            begun = resumed
+        assert decode(data, start, WIDE, begun) == decode(data, start, WIDE)
 
     @given(messages, commands)
     def test_commands_may_stand_between_frames(self, frames: list[bytes], command: Command) -> None:
@@ -113,7 +121,7 @@ class FrameTests(SynchronousTestCase):
         if isinstance(unit, Unit):
             assert 0 < unit.end <= len(data)
         else:
-            assert unit > len(data)
+            assert unit.length <= len(data) < unit.need
 
     def test_limits(self) -> None:
         limits = Limits(frame=3, frames=2)

@@ -88,9 +88,8 @@ class Place:
 
         Where another id reads the topic here it comes all the same.
         """
-        outbox = self._open_outbox()
-        if topic in outbox.subscriptions and self._readers.get(topic) == {client}:
-            return self._router.withheld(outbox, topic)
+        if self._readers.get(topic) == {client}:
+            return self._router.withheld(self._open_outbox(), topic)
         return nullcontext()
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
 from pubsub.protocols.spot.codec import Publish, SpotError
-from pubsub.protocols.spot.scan import scan
+from pubsub.protocols.spot.scan import Run, scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
     Handshake,
     Limits,
+    Partial,
     Unit,
     ZmtpError,
     decode,
@@ -35,6 +36,8 @@ NODE = b"X-Node"
 """The property of READY by which brokers of this kind know each other (spot §2.4)."""
 MAX_EPROTO = 10
 """Messages that are none of the protocol before the connection is closed (spot §6.1)."""
+# Beginnings of publications that are remembered; then it starts anew.
+_STEMS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,14 @@ class Role(Protocol):
 
 
 class ZmtpConnection(Connection):
-    """The base of both sides. ``limits`` are those of what is received."""
+    """The base of both sides.
+
+    ``limits`` are those of what is received. ``stems`` holds beginnings of publications by what
+    they are on the wire; connections whose roles are alike may share them.
+    """
 
     _role: Role | None = None
-    _stem: Stem | None = None
+    _begun: Partial | None = None
     _eproto = 0
     _silent = 0
     _ttl = 0.0
@@ -76,6 +83,7 @@ class ZmtpConnection(Connection):
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
+        self.stems: dict[bytes, Stem] = {}
 
     # For subclasses
 
@@ -131,22 +139,45 @@ class ZmtpConnection(Connection):
     def _traffic(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
         while not self.closing:
-            stem = self._stem
-            if stem is not None:
-                run = scan(data, at, stem.wire, limits.frame)
-                if run.payloads:
-                    role.take(stem, run.payloads, run.nbytes, run.size)
-                    at = run.end
-                    continue
-            unit = decode(data, at, limits)
-            if isinstance(unit, int):
-                return at, unit
+            start, at = at, self._take_runs(role, data, at)
+            unit = decode(data, at, limits, self._begun if at == start else None)
+            if isinstance(unit, Partial):
+                self._begun = unit if unit.length else None
+                return at, unit.need
+            self._begun = None
             for command in unit.commands:
                 self._command(role, command)
             if unit.frames:
                 self._message(role, unit, data[at : unit.last])
             at = unit.end
         return at, 0
+
+    def _take_runs(self, role: Role, data: bytes, at: int) -> int:
+        """The publications from ``at`` on whose beginnings are known; returns where they end.
+
+        Those of one topic are taken together, though others stand between them: there is an
+        order within a topic only.
+        """
+        runs: dict[str, tuple[Stem, Run]] = {}
+        while (stem := self.stems.get(stem_at(data, at))) is not None:
+            run = scan(data, at, stem.wire, self.limits.frame)
+            if not run.payloads:
+                break
+            at = run.end
+            known, before = runs.setdefault(stem.topic, (stem, run))
+            if known is not stem:
+                # The same topic from another origin: the order decides.
+                self._take_all(role, runs)
+                runs = {stem.topic: (stem, run)}
+            elif before is not run:
+                before.append(run)
+        self._take_all(role, runs)
+        return at
+
+    @staticmethod
+    def _take_all(role: Role, runs: dict[str, tuple[Stem, Run]]) -> None:
+        for stem, run in runs.values():
+            role.take(stem, run.payloads, run.nbytes, run.size)
 
     def _message(self, role: Role, unit: Unit, before: bytes) -> None:
         try:
@@ -160,7 +191,9 @@ class ZmtpConnection(Connection):
             self.listener.refuse(refused.reason, self.label)
         else:
             if not unit.commands:
-                self._stem = stem
+                if len(self.stems) >= _STEMS:
+                    self.stems.clear()
+                self.stems[before] = stem
             size = len(publication.data)
             role.take(stem, [publication.data], size, size)
 

@@ -30,7 +30,7 @@ def topic_stem(topic: bytes) -> bytes:
     return frame_head(len(topic), MORE) + topic
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Messages that follow one another: ``nbytes`` together, ``size`` each or MIXED."""
 
@@ -39,6 +39,21 @@ class Run:
     size: int
     end: int
 
+    def append(self, later: Run) -> None:
+        """Go on with the messages of ``later``."""
+        self.payloads += later.payloads
+        self.nbytes += later.nbytes
+        if self.size != later.size:
+            self.size = MIXED
+
+
+def stem_at(data: bytes, at: int) -> bytes:
+    """The short frames with MORE that a message begins with: its stem, if it is a publication."""
+    stop, end = at, len(data)
+    while stop + 1 < end and data[stop] == MORE:
+        stop += 2 + data[stop + 1]
+    return data[at:stop]
+
 
 def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
     """The run of messages from ``at`` on that are ``stem`` and one more frame.
@@ -46,18 +61,26 @@ def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
     It ends before a message that is different, not all there, or over ``limit`` bytes.
     """
     payloads: list[bytes] = []
-    nbytes = 0
-    size = -2
+    nbytes = size = 0
+    width, end = len(stem), len(data)
     while data.startswith(stem, at):
-        start = _body(data, at + len(stem))
-        length = 0 if start is None else _length(data, at + len(stem), start)
-        if start is None or length > limit or start + length > len(data):
+        mark = at + width
+        start = mark + 2
+        if start > end:
             break
+        length = data[mark + 1]
+        if data[mark]:
+            start = mark + 9
+            if data[mark] != LONG or start > end:
+                break
+            length = int.from_bytes(data[mark + 1 : start], "big")
         stop = start + length
-        step = stop - at
+        if length > limit or stop > end:
+            break
         if size != length:
             size = MIXED if payloads else length
         head = data[at:start]
+        step = stop - at
         # Two looks ahead before the count, which costs a pass over the rest of the data.
         if data.startswith(head, stop) and data.startswith(head, stop + step):
             count = _repeats(data, at, step, head)
@@ -70,18 +93,6 @@ def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
             nbytes += length
         at = stop
     return Run(payloads, nbytes, size, at)
-
-
-def _body(data: bytes, at: int) -> int | None:
-    """Where the body of the last frame of a message starts; None if it is not there or another."""
-    if len(data) - at < 2 or data[at] & ~LONG:
-        return None
-    start = at + (9 if data[at] else 2)
-    return start if start <= len(data) else None
-
-
-def _length(data: bytes, at: int, start: int) -> int:
-    return int.from_bytes(data[at + 1 : start], "big")
 
 
 def _repeats(data: bytes, at: int, step: int, head: bytes) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import NODE, Role, ZmtpConnection
+from pubsub.protocols.spot.connection import NODE, Role, Stem, ZmtpConnection
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.subscriptions import Patterns
 from pubsub.protocols.spot.zmtp import (
@@ -50,9 +51,9 @@ class SpotConnection(ZmtpConnection):
 
     _beat = 0
 
-    def __init__(self, listener: Listener, limits: Limits, patterns: Patterns) -> None:
-        super().__init__(listener, limits)
-        self._patterns = patterns
+    def __init__(self, factory: SpotFactory) -> None:
+        super().__init__(factory.listener, factory.limits)
+        self._factory = factory
 
     def connectionMade(self) -> None:
         """See ``Connection``."""
@@ -66,10 +67,11 @@ class SpotConnection(ZmtpConnection):
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
         self.reply(ready(ours, {NODE: b"%015x" % self.listener.broker.run_id}))
+        self.stems = self._factory.stems[ours]
         if ours == b"ROUTER":
-            return RouterSide(self, self._patterns)
+            return RouterSide(self, self._factory.patterns)
         if ours == b"XPUB":
-            return XPubSide(self, self._patterns)
+            return XPubSide(self, self._factory.patterns)
         if self.handshake.has_commands:
             self.reply(encode_command(Command(b"SUBSCRIBE")))
         else:
@@ -93,12 +95,14 @@ class SpotFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         broker = listener.broker
-        self._patterns = broker.shared("spot-patterns", lambda: Patterns(broker.topics))
-        self._limits = Limits(frame=listener.settings["max-message"])
+        self.patterns = broker.shared("spot-patterns", lambda: Patterns(broker.topics))
+        self.limits = Limits(frame=listener.settings["max-message"])
+        # By what we are to them, as the same bytes mean one thing to a ROUTER, another to an XSUB.
+        self.stems: Mapping[bytes, dict[bytes, Stem]] = {ours: {} for ours in SERVER_TYPES.values()}
 
     def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
         """See IProtocolFactory."""
-        return SpotConnection(self.listener, self._limits, self._patterns)
+        return SpotConnection(self)
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:

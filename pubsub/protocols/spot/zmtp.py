@@ -80,6 +80,19 @@ class Unit:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """The start of a unit: what the first ``length`` bytes hold.
+
+    From its start on there have to be ``need`` bytes before it is worth looking again.
+    """
+
+    frames: list[bytes]
+    commands: list[Command]
+    length: int
+    need: int
+
+
 def frame_head(size: int, flags: int = 0) -> bytes:
     """What stands before a frame's body of ``size`` bytes."""
     if size < _SHORTEST_LONG:
@@ -100,27 +113,29 @@ def encode_command(command: Command) -> bytes:
     return frame_head(len(body), COMMAND) + body
 
 
-def decode(data: bytes, at: int, limits: Limits) -> Unit | int:
-    """The unit that starts at ``at``, or how many bytes from there on it takes to go on.
+def decode(data: bytes, at: int, limits: Limits, begun: Partial | None = None) -> Unit | Partial:
+    """The unit that starts at ``at``, or what there is of it.
 
+    ``begun`` is what the last call for the same unit gave: it need not be read again.
     Raises ZmtpError.
     """
     start, end = at, len(data)
-    frames: list[bytes] = []
-    commands: list[Command] = []
+    frames: list[bytes] = [] if begun is None else begun.frames
+    commands: list[Command] = [] if begun is None else begun.commands
+    at += 0 if begun is None else begun.length
     while True:
         if end - at < 2:
-            return at + 2 - start
+            return Partial(frames, commands, at - start, at + 2 - start)
         flags, size, body = data[at], data[at + 1], at + 2
         if flags & LONG:
             body = at + 9
             if end < body:
-                return body - start
+                return Partial(frames, commands, at - start, body - start)
             size = int.from_bytes(data[at + 1 : body], "big")
         _check(flags, size, len(frames) + len(commands), limits)
         stop = body + size
         if stop > end:
-            return stop - start
+            return Partial(frames, commands, at - start, stop - start)
         if flags & COMMAND:
             commands.append(parse_command(data[body:stop]))
             if not frames:
@@ -235,8 +250,8 @@ class Handshake:
             self.minor = seen[_MAJOR + 1] if seen[_MAJOR] == 3 else 1
             return at + len(GREETING), 2
         unit = decode(data, at, _HANDSHAKE_LIMITS)
-        if isinstance(unit, int):
-            return at, unit
+        if isinstance(unit, Partial):
+            return at, unit.need
         self._take_ready(unit)
         return unit.end, 0
 

@@ -1,0 +1,185 @@
+"""fast's exclusive topics: one owner, who alone reads them (fast §4.4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from tests.unit import nsd_lines
+from tests.unit.fast_wire import (
+    EXCLUSIVE,
+    EXISTS,
+    NO_PERMISSION,
+    NO_TOPIC,
+    OWNER,
+    READER,
+    WRITER,
+    WRONG_KEY,
+    Fast,
+    FastCase,
+    create,
+    error,
+    grant,
+    key_update,
+    message,
+    publish,
+    rotate,
+    subscribe,
+)
+from tests.unit.streams import Client
+
+OTHER = grant(key="k2", sub="mal")
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+DEALER = bytes.fromhex("04 1c") + b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+
+
+class OwnerTests(FastCase):
+    """Who may what"""
+
+    def setUp(self) -> None:
+        self.fast = self.house()
+        self.owner = self.fast.owner(EXCLUSIVE)
+
+    def test_only_the_owner_subscribes_whatever_the_token(self) -> None:
+        self.owner.send(subscribe(READER))
+        assert self.owner.take() == b""
+        for raw in (OWNER, READER):
+            assert self.answer(self.fast, subscribe(raw)) == error(2, NO_PERMISSION)
+        assert self.answer(self.fast, subscribe(OTHER)) == error(2, WRONG_KEY)
+
+    def test_others_publish_as_ever(self) -> None:
+        self.owner.send(subscribe(OWNER))
+        assert self.answer(self.fast, publish(WRITER, b"in")) == b""
+        assert self.answer(self.fast, publish(READER, b"in")) == error(3, NO_PERMISSION)
+        assert self.owner.take() == message(b"in")
+
+    def test_others_cannot_create_it_even_with_the_key(self) -> None:
+        for flags in (0, EXCLUSIVE):
+            assert self.answer(self.fast, create(OWNER, flags=flags)) == error(1, EXISTS)
+        self.owner.send(create(OWNER, flags=EXCLUSIVE))
+        assert self.owner.take() == b""
+
+    def test_a_rotation_keeps_it_exclusive(self) -> None:
+        self.owner.send(subscribe(OWNER))
+        assert self.answer(self.fast, rotate(grant("rotate"), b"k2")) == b""
+        assert self.owner.take() == key_update(b"k2")
+        assert self.answer(self.fast, subscribe(grant(key="k2"))) == error(2, NO_PERMISSION)
+
+    def test_it_ends_with_its_owner(self) -> None:
+        self.owner.send(subscribe(OWNER))
+        writer = self.fast.client(publish(WRITER, b"x"))
+        self.owner.stream.lose()
+        assert not len(self.fast.broker.topics)
+        assert not self.fast.broker.queue_keys.exclusive
+        writer.send(publish(WRITER, b"x"))
+        assert writer.take() == error(3, NO_TOPIC)
+        assert self.answer(self.fast, create(OTHER) + subscribe(OTHER)) == b""
+
+    def test_it_ends_however_its_owner_goes(self) -> None:
+        for end in ("close", "abort", "bad"):
+            fast = self.house()
+            owner = fast.owner(EXCLUSIVE)
+            if end == "close":
+                owner.stream.lose(clean=True)
+            elif end == "abort":
+                owner.protocol.abort("enough")
+            else:
+                owner.send(b"\xff")
+            assert not len(fast.broker.topics)
+
+    def test_it_can_be_given_up(self) -> None:
+        self.owner.send(create(OWNER))
+        reader = self.fast.reader()
+        self.owner.stream.lose()
+        assert self.answer(self.fast, publish(WRITER, b"x")) == b""
+        assert reader.take() == message(b"x")
+
+    def test_what_is_there_cannot_become_exclusive(self) -> None:
+        fast = self.house(also={"cafe": {"channels": "1:cups"}})
+        owner = fast.owner()
+        owner.send(create(OWNER, flags=EXCLUSIVE) + create(OWNER, "cups", EXCLUSIVE))
+        assert owner.take() == error(1, EXISTS) + error(1, EXISTS, 0x5A8A45A1)
+        assert "cups" not in fast.broker.queue_keys.names
+        owner.stream.lose()
+        assert self.answer(fast, subscribe(READER)) == b""
+
+    def test_several_of_one_owner(self) -> None:
+        self.owner.send(create(OWNER, "a", EXCLUSIVE) + create(OWNER, "b", EXCLUSIVE))
+        self.owner.send(create(OWNER, "a"))
+        self.owner.stream.lose()
+        assert [topic.name for topic in self.fast.broker.topics] == ["a"]
+
+    def test_publishers_held_by_its_slow_owner_go_on_when_it_goes(self) -> None:
+        fast = self.house(slow_bytes=100_000)
+        owner = fast.owner(EXCLUSIVE)
+        owner.send(subscribe(OWNER))
+        owner.stream.stop_reading()
+        writer = fast.client()
+        for _ in range(4):
+            writer.send(publish(WRITER, bytes(30_000)))
+        assert writer.stream.paused
+        owner.stream.lose()
+        fast.turn()
+        assert not writer.stream.paused
+
+
+GRANTED: Mapping[str, Mapping[str, object]] = {
+    "nsd": {"grant": "*"}, "rheos": {"grant": "*"}, "spot": {"grant": "*"},
+}  # fmt: skip
+
+
+class OtherProtocolTests(FastCase):
+    """Nobody else reads it, whatever ``grant`` says"""
+
+    def ask(self, fast: Fast, *lines: bytes) -> list[dict[str, object]]:
+        client = fast.connect("nsd")
+        client.send(b"".join(lines))
+        fast.pump()
+        return [json.loads(line) for line in client.take().splitlines()]
+
+    def spot(self, fast: Fast, *requests: str) -> Client:
+        """A DEALER that has sent these."""
+        client = fast.connect("spot")
+        client.send(GREETING + DEALER + b"".join(map(bytes.fromhex, requests)))
+        assert client.take().startswith(GREETING)
+        return client
+
+    def test_nsd_may_publish_but_not_read(self) -> None:
+        fast = self.house(also=GRANTED)
+        owner = fast.owner(EXCLUSIVE)
+        owner.send(subscribe(OWNER) + publish(OWNER, b"secret"))
+        assert owner.take() == message(b"secret")
+        opened, subscribed, published, got = self.ask(
+            fast,
+            nsd_lines.open_("news"),
+            nsd_lines.subscribe("bob", "news"),
+            nsd_lines.publish("news", "hi"),
+            nsd_lines.get("news"),
+        )
+        assert opened["_class"] == published["_class"] == "SuccessResponse"
+        assert subscribed == {"_class": "ErrorResponse", "error": "NOT AUTHORIZED: news"}
+        assert got["messages"] == []
+        assert owner.take() == message(b"hi")
+
+    def test_a_pattern_that_was_there_before_it_does_not_read_it(self) -> None:
+        fast = self.house(also=GRANTED)
+        spot = self.spot(fast, "01 00 01 01 02 00 01 2a")
+        fast.owner(EXCLUSIVE).send(publish(OWNER, b"secret"))
+        assert spot.take() == b""
+
+    def test_nor_one_that_comes_later(self) -> None:
+        fast = self.house(also=GRANTED)
+        owner = fast.owner(EXCLUSIVE)
+        spot = self.spot(fast, "01 00 01 01 02 00 01 2a")
+        owner.send(publish(OWNER, b"secret"))
+        assert spot.take() == b""
+
+    def test_its_messages_are_not_to_be_had_when_it_has_ended(self) -> None:
+        """The name is free again, but what was published under it was for its owner."""
+        fast = self.house(also={"nsd": {}})
+        owner = fast.owner(EXCLUSIVE)
+        owner.send(publish(OWNER, b"secret"))
+        owner.stream.lose()
+        opened, got = self.ask(fast, nsd_lines.open_("news"), nsd_lines.get("news"))
+        assert opened["_class"] == "SuccessResponse"
+        assert got["messages"] == []

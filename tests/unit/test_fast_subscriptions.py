@@ -1,0 +1,389 @@
+"""fast's live subscriptions: expiry, rotation, reload (sections of seeds/fast.md)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pubsub.reload import Reloader
+from tests.unit.fakes import START, scratch
+from tests.unit.fast_wire import (
+    BAD_TOKEN,
+    ENDED,
+    EXISTS,
+    INVALID,
+    NO_PERMISSION,
+    OWNER,
+    READER,
+    WRONG_KEY,
+    Fast,
+    FastCase,
+    create,
+    error,
+    for_seconds,
+    grant,
+    key_update,
+    message,
+    publish,
+    rotate,
+    subscribe,
+    topic_id,
+    unsubscribe,
+)
+from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, token
+
+OVER = error(2, ENDED)
+NEW_OWNER = grant(key="k2")
+NEW_READER = grant("subscribe", key="k2", sub="bob")
+
+
+class ExpiryTests(FastCase):
+    """§4.1: at that second"""
+
+    def setUp(self) -> None:
+        self.fast = self.house()
+        self.owner = self.fast.owner()
+
+    def publish(self, payload: bytes = b"x") -> None:
+        self.owner.send(publish(OWNER, payload))
+
+    def test_a_subscription_ends_with_its_token(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.advance(9.5)
+        self.publish(b"in time")
+        assert reader.take() == message(b"in time")
+        self.fast.clock.advance(0.499)
+        assert reader.take() == b""
+        self.fast.clock.advance(0.001)
+        assert reader.take() == OVER
+        self.publish()
+        assert reader.take() == b""
+        assert not reader.closed
+        assert self.fast.refusals() == {"subscription-ended": 1}
+
+    def test_what_was_published_before_comes_before_the_end(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.advance(9.5)
+        self.owner.stream.feed(publish(OWNER, b"last"))
+        self.fast.clock.advance(0.5)
+        assert reader.take() == message(b"last") + OVER
+
+    def test_the_token_given_last_counts(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader.send(subscribe(for_seconds(20, "subscribe")))
+        self.fast.advance(15)
+        self.publish()
+        assert reader.take() == message(b"x")
+        self.fast.advance(5)
+        assert reader.take() == OVER
+
+    def test_also_if_it_expires_earlier(self) -> None:
+        reader = self.fast.reader()
+        reader.send(subscribe(for_seconds(10, "subscribe")))
+        self.fast.advance(10)
+        assert reader.take() == OVER
+        reader.send(subscribe(READER))
+        self.fast.advance(1000)
+        self.publish()
+        assert reader.take() == message(b"x")
+
+    def test_a_refused_subscribe_changes_nothing(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader.send(subscribe(grant("publish")))
+        assert reader.take() == error(2, NO_PERMISSION)
+        self.fast.advance(10)
+        assert reader.take() == OVER
+
+    def test_each_topic_by_itself(self) -> None:
+        more = topic_id("more")
+        both = for_seconds(10, "subscribe")
+        reader = self.fast.client(create(OWNER, "more") + subscribe(both))
+        reader.send(subscribe(OWNER, more))
+        self.fast.advance(10)
+        assert reader.take() == OVER
+        self.owner.send(publish(OWNER, b"x", topic=more))
+        assert reader.take() == message(b"x", topic=more)
+
+    def test_unsubscribing_ends_the_matter(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        reader.send(unsubscribe(READER))
+        self.fast.advance(20)
+        assert reader.take() == b""
+        assert not self.fast.clock.getDelayedCalls()
+
+    def test_with_errors_off_it_ends_in_silence(self) -> None:
+        fast = self.house(errors="off")
+        owner = fast.owner()
+        reader = fast.reader(for_seconds(10, "subscribe"))
+        fast.advance(10)
+        owner.send(publish(OWNER, b"x"))
+        assert reader.take() == b""
+
+    def test_requests_end_at_that_second_too(self) -> None:
+        raw = for_seconds(10)
+        client = self.fast.client(publish(raw, b"x"))
+        self.fast.clock.advance(9.999)
+        client.send(publish(raw, b"x"))
+        assert client.take() == b""
+        self.fast.clock.advance(0.001)
+        client.send(publish(raw, b"x") + subscribe(raw))
+        assert client.take() == error(3, BAD_TOKEN) + error(2, BAD_TOKEN)
+
+    def test_a_token_that_is_not_valid_yet(self) -> None:
+        raw = grant(nbf=START + 10)
+        client = self.fast.client(subscribe(raw))
+        assert client.take() == error(2, BAD_TOKEN)
+        self.fast.advance(10)
+        client.send(subscribe(raw))
+        assert client.take() == b""
+
+    def test_a_token_that_lasts_longer_than_anybody(self) -> None:
+        reader = self.fast.reader(grant("subscribe", exp=10**300))
+        self.fast.advance(10_000)
+        self.publish()
+        assert reader.take() == message(b"x")
+
+
+class RotationTests(FastCase):
+    """§4.3"""
+
+    def test_the_old_key_is_dead_at_once_for_everything(self) -> None:
+        fast = self.house()
+        owner = fast.owner()
+        owner.send(rotate(OWNER, b"k2"))
+        assert owner.take() == b""
+        for kind, request in (
+            (2, subscribe(OWNER)),
+            (3, publish(OWNER, b"x")),
+            (5, unsubscribe(OWNER)),
+            (7, rotate(OWNER, b"k3")),
+        ):
+            assert self.answer(fast, request) == error(kind, WRONG_KEY)
+        assert self.answer(fast, create(OWNER)) == error(1, EXISTS)
+        assert self.answer(fast, create(NEW_OWNER) + subscribe(NEW_READER)) == b""
+
+    def test_subscribers_are_told_and_kept(self) -> None:
+        fast = self.house()
+        owner = fast.owner()
+        readers = [fast.reader(), fast.reader(OWNER)]
+        owner.send(publish(OWNER, b"1") + rotate(OWNER, b"k2") + publish(NEW_OWNER, b"2"))
+        for reader in readers:
+            assert reader.take() == message(b"1") + key_update(b"k2") + message(b"2")
+        owner.send(rotate(NEW_OWNER, b"k3") + publish(grant(key="k3"), b"3"))
+        for reader in readers:
+            assert reader.take() == key_update(b"k3") + message(b"3")
+
+    def test_without_permission_nothing_happens(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        for raw in (READER, grant("publish", "create", "subscribe")):
+            assert self.answer(fast, rotate(raw, b"k2")) == error(7, NO_PERMISSION)
+        assert reader.take() == b""
+        assert self.answer(fast, rotate(grant("rotate"), b"k2")) == b""
+        assert reader.take() == key_update(b"k2")
+
+    def test_keys_that_no_token_can_hold(self) -> None:
+        fast = self.house()
+        fast.owner()
+        for key in (b"", b"\xff", b"k\xc3"):
+            assert self.answer(fast, rotate(OWNER, key)) == error(7, INVALID)
+        assert self.answer(fast, rotate(OWNER, "schlüssel".encode())) == b""
+        assert self.answer(fast, subscribe(grant(key="schlüssel"))) == b""
+
+    def test_who_may_not_stay_is_put_out(self) -> None:
+        """A token that the clock has passed, before its timer could tell."""
+        fast = self.house()
+        owner = fast.owner()
+        late = fast.reader(for_seconds(10, "subscribe"))
+        kept = fast.reader()
+        fast.clock.rightNow += 10
+        owner.stream.feed(rotate(OWNER, b"k2"))
+        assert late.take() == OVER
+        assert kept.take() == key_update(b"k2")
+        fast.turn()
+        assert late.take() == b""
+
+    def test_the_subscriber_who_rotates_is_told_as_well(self) -> None:
+        fast = self.house()
+        client = fast.client(create(OWNER) + subscribe(OWNER) + rotate(OWNER, b"k2"))
+        assert client.take() == key_update(b"k2")
+
+    def test_a_token_with_the_old_key_ends_with_its_exp_all_the_same(self) -> None:
+        fast = self.house()
+        owner = fast.owner()
+        reader = fast.reader(for_seconds(10, "subscribe"))
+        owner.send(rotate(OWNER, b"k2"))
+        fast.advance(10)
+        assert reader.take() == key_update(b"k2") + OVER
+
+    def test_other_topics_with_the_same_key_keep_it(self) -> None:
+        fast = self.house()
+        owner = fast.owner()
+        more = topic_id("more")
+        owner.send(create(OWNER, "more") + rotate(OWNER, b"k2"))
+        owner.send(subscribe(OWNER, more) + publish(OWNER, b"x", topic=more))
+        assert owner.take() == message(b"x", topic=more)
+
+
+class GraceTests(FastCase):
+    """§4.3 with ``rotation-grace``"""
+
+    def setUp(self) -> None:
+        self.fast = self.house(rotation_grace=30)
+        self.owner = self.fast.owner()
+
+    def test_who_does_not_subscribe_again_is_put_out(self) -> None:
+        reader = self.fast.reader()
+        self.owner.send(rotate(OWNER, b"k2"))
+        assert reader.take() == key_update(b"k2")
+        self.fast.advance(29.5)
+        self.owner.send(publish(NEW_OWNER, b"x"))
+        assert reader.take() == message(b"x")
+        self.fast.advance(0.5)
+        assert reader.take() == OVER
+
+    def test_who_does_stays(self) -> None:
+        reader = self.fast.reader()
+        self.owner.send(rotate(OWNER, b"k2"))
+        reader.send(subscribe(READER))
+        assert reader.take() == key_update(b"k2") + error(2, WRONG_KEY)
+        reader.send(subscribe(NEW_READER))
+        self.fast.advance(100)
+        self.owner.send(publish(NEW_OWNER, b"x"))
+        assert reader.take() == message(b"x")
+
+    def test_a_second_rotation_does_not_lengthen_it(self) -> None:
+        reader = self.fast.reader()
+        self.owner.send(rotate(OWNER, b"k2"))
+        self.fast.advance(20)
+        self.owner.send(rotate(NEW_OWNER, b"k3"))
+        assert reader.take() == key_update(b"k2") + key_update(b"k3")
+        self.fast.advance(10)
+        assert reader.take() == OVER
+
+    def test_nor_does_it_lengthen_a_tokens_life(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        self.owner.send(rotate(OWNER, b"k2"))
+        self.fast.advance(10)
+        assert reader.take() == key_update(b"k2") + OVER
+
+
+class AuditTests(FastCase):
+    """Who did what"""
+
+    def records(self, path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def test_creation_and_rotation(self) -> None:
+        path = scratch(self) / "audit.log"
+        fast = self.house(top={"audit-log": str(path)}, also={"cafe": {"channels": "1:news"}})
+        self.addCleanup(fast.broker.audit.close)
+        cafe = fast.connect("cafe")
+        cafe.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
+        owner = fast.owner()
+        late, kept = fast.reader(for_seconds(10, "subscribe")), fast.reader()
+        fast.clock.rightNow += 10
+        owner.stream.feed(rotate(grant(sub="käthe"), b"k2"))
+        assert (late.take(), kept.take()) == (OVER, key_update(b"k2"))
+        created, rotated = self.records(path)
+        when = datetime.fromtimestamp(START + 10, UTC).isoformat(timespec="milliseconds")
+        assert created["event"] == "create"
+        assert (created["kept"], created["removed"]) == (0, 1)
+        assert rotated == {
+            "time": when, "event": "rotate", "topic": "news", "subject": "käthe",
+            "client": rotated["client"], "kept": 1, "removed": 1,
+        }  # fmt: skip
+        assert rotated["client"].startswith("192.0.2.1:")
+
+    def test_no_key_and_no_token_is_in_it(self) -> None:
+        path = scratch(self) / "audit.log"
+        fast = self.house(top={"audit-log": str(path)})
+        self.addCleanup(fast.broker.audit.close)
+        secretive = grant(key="hush-hush", sub="ada")
+        owner = fast.client(create(secretive) + rotate(secretive, b"be-quiet"))
+        assert owner.take() == b""
+        text = path.read_text()
+        assert "ada" in text
+        for word in ("hush-hush", "be-quiet", *secretive.decode().split(".")):
+            assert word not in text
+
+
+class ReloadTests(FastCase):
+    """§5.3: the ring changes under live clients"""
+
+    def reload(self, fast: Fast, **keys: bytes) -> None:
+        fast.document["keys"] = {id: fast.secret_file(id, key) for id, key in keys.items()}
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.turn()
+
+    def test_a_secret_that_goes_takes_its_subscriptions_along(self) -> None:
+        fast = self.house(secrets={"old": KEY, "new": OTHER_KEY})
+        owner = fast.owner()
+        old, new = fast.reader(), fast.reader(grant("subscribe", secret=OTHER_KEY))
+        self.reload(fast, new=OTHER_KEY)
+        assert (old.take(), new.take()) == (OVER, b"")
+        owner.send(publish(OWNER, b"x") + publish(grant(secret=OTHER_KEY), b"y"))
+        assert owner.take() == error(3, BAD_TOKEN)
+        assert (old.take(), new.take()) == (b"", message(b"y"))
+
+    def test_a_secret_that_comes_is_taken_and_nothing_ends(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        other = grant("subscribe", secret=OTHER_KEY)
+        assert self.answer(fast, subscribe(other)) == error(2, BAD_TOKEN)
+        self.reload(fast, main=KEY, new=OTHER_KEY)
+        assert self.answer(fast, subscribe(other)) == b""
+        assert reader.take() == b""
+
+    def test_another_secret_under_the_same_id_is_another(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        self.reload(fast, main=OTHER_KEY)
+        assert reader.take() == OVER
+
+    def test_a_public_key_read_again_is_the_same(self) -> None:
+        fast = self.house(secrets={"public": PUBLIC_PEM})
+        raw = token({"queue_key": "k1", "permissions": "*"}, PRIVATE.sign, "EdDSA")
+        client = fast.client(create(raw) + subscribe(raw))
+        self.reload(fast, public=PUBLIC_PEM)
+        client.send(publish(raw, b"x"))
+        assert client.take() == message(b"x")
+
+    def test_rules_that_change_end_what_they_forbid(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        fast.document["listen"][0]["allow-subscribe"] = "other"  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        assert reader.take() == OVER
+
+    def test_an_end_ends_subscriptions_when_it_comes(self) -> None:
+        end = datetime.fromtimestamp(START + 60, UTC)
+        fast = Fast(self)
+        fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.owner()
+        reader = fast.reader()
+        fast.advance(59.5)
+        assert reader.take() == b""
+        fast.advance(0.5)
+        assert reader.take() == OVER
+        assert self.answer(fast, subscribe(READER)) == error(2, BAD_TOKEN)
+
+    def test_an_end_that_is_set_leaves_subscriptions_until_it_comes(self) -> None:
+        """The way a secret is phased out: the new one is added, the old one gets an end."""
+        fast = Fast(self)
+        owner = fast.owner()
+        reader = fast.reader()
+        end = datetime.fromtimestamp(START + 60, UTC)
+        fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        owner.send(publish(OWNER, b"x"))
+        assert reader.take() == message(b"x")
+        fast.advance(60)
+        assert reader.take() == OVER
