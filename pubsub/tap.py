@@ -15,6 +15,7 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
+from pubsub.hurry import Hurry
 from pubsub.options import Options as ParsedOptions
 from pubsub.options import make_options
 from pubsub.reload import Reloader
@@ -37,6 +38,7 @@ def makeService(options: ParsedOptions) -> IService:
         raise SystemExit(f"pubsub: {error}") from None
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    Hurry(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
     return broker
 
 

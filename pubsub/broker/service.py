@@ -240,7 +240,7 @@ class BrokerService(MultiService):
         if not self.clients:
             return None
         self._emptied = emptied = Deferred[None]()
-        deadline = self.clock.callLater(self.limits.stop_seconds, self._abort)
+        deadline = self.clock.callLater(self.limits.stop_seconds, self.hurry)
 
         def cancel(result: None) -> None:
             if deadline.active():
@@ -248,7 +248,8 @@ class BrokerService(MultiService):
 
         return emptied.addCallback(cancel)
 
-    def _abort(self) -> None:
+    def hurry(self) -> None:
+        """Cut off every connection that is left; for a broker that is stopping."""
         log.warn("{count} connections did not close in time", count=len(self.clients))
         for client in tuple(self.clients):
             client.abort("the broker stops")

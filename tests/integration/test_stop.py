@@ -154,6 +154,23 @@ def test_a_response_under_way_is_finished(broker: Broker, in_base64: bool) -> No
     broker.stop()
 
 
+def test_a_second_signal_ends_the_wait(start: Start) -> None:
+    broker = start(*listen("cafe"), "--stop-timeout=600", "--slow-seconds=600")
+    with (
+        Cafe.subscriber(broker, receive_buffer=16 * 1024) as stuck,
+        Cafe.publisher(broker) as publisher,
+    ):
+        publisher.sock.settimeout(1)
+        with pytest.raises(TimeoutError):
+            publisher.send(publish(1, bytes(MIB // 8)) * 1000)
+        broker.signal()
+        broker.wait_line(r"TCP Port \d+ Closed")
+        broker.signal()
+        broker.wait_line(r"\d+ connections did not close in time")
+        assert broker.wait(20) in (0, -signal.SIGTERM)
+        stuck.receive_until_reset()
+
+
 def test_the_end_of_a_response_is_not_cut_off_before_the_deadline(start: Start) -> None:
     """A client slower than the linger time, but within the stop timeout, gets all of it."""
     broker = start(*listen("cafe", "nsd"), "--stop-timeout=30")

@@ -25,6 +25,7 @@ from tests.unit.fast_wire import (
     publish,
     rotate,
     subscribe,
+    topic_id,
 )
 from tests.unit.streams import Client
 
@@ -98,7 +99,7 @@ class OwnerTests(FastCase):
         fast = self.house(also={"cafe": {"channels": "1:cups"}})
         owner = fast.owner()
         owner.send(create(OWNER, flags=EXCLUSIVE) + create(OWNER, "cups", EXCLUSIVE))
-        assert owner.take() == error(1, EXISTS) + error(1, EXISTS, 0x5A8A45A1)
+        assert owner.take() == error(1, EXISTS) + error(1, EXISTS, topic_id("cups"))
         assert "cups" not in fast.broker.queue_keys.names
         owner.stream.lose()
         assert self.answer(fast, subscribe(READER)) == b""
@@ -115,7 +116,7 @@ class OwnerTests(FastCase):
         owner.send(subscribe(OWNER))
         owner.stream.stop_reading()
         writer = fast.client()
-        for _ in range(4):
+        for _ in range(5):
             writer.send(publish(WRITER, bytes(30_000)))
         assert writer.stream.paused
         owner.stream.lose()

@@ -65,11 +65,8 @@ class Place:
 
     def add(self, client: Client, topic: Topic) -> None:
         """Messages of ``topic`` come here for ``client``."""
-        outbox = self._open_outbox()
-        # A subscriber may have been given up as too slow while its subscriptions moved.
-        if not outbox.closed:
-            self._readers.setdefault(topic, set()).add(client)
-            self._router.subscribe(outbox, topic, self._encoding(topic))
+        self._readers.setdefault(topic, set()).add(client)
+        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic))
 
     def discard(self, client: Client, topic: Topic) -> None:
         """They do not any more."""
@@ -120,16 +117,15 @@ class Clients:
             del self._kept[client_id]
         old = client.places[-1] if client.places else None
         client.places.append(place)
-        self._move(client, old, place)
+        self._move(client, old)
         return client
 
     def leave(self, client: Client, place: Place) -> None:
         """The connection at ``place`` ends: deliveries go to the one before it, if any."""
-        latest = client.places[-1] is place
         client.places.remove(place)
-        if latest:
-            self._move(client, place, client.places[-1] if client.places else None)
-        if client.places:
+        self._move(client, place)
+        if client.places or client.expiry is not None or client.id not in self._clients:
+            # There is another, or it ended while subscriptions moved to it, and all this is done.
             return
         window = self._broker.limits.resume_window
         if client.topics and window:
@@ -157,18 +153,24 @@ class Clients:
         del self._clients[client.id]
         self._broker.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
 
-    def _move(self, client: Client, old: Place | None, new: Place | None) -> None:
-        """Deliveries go to ``new`` instead of ``old``, and so does what may still be read."""
+    def _move(self, client: Client, old: Place | None) -> None:
+        """Deliveries go to the latest connection instead of ``old``, if they still may.
+
+        Messages of this turn are handed on meanwhile. That can be too much for a slow reader, and
+        end connections of this very client.
+        """
         for topic in tuple(client.topics):
             if old is not None:
                 old.discard(client, topic)
+            if topic not in client.topics:
+                continue
             if not self._exists(topic):
                 self._forget(client, topic)
             elif not self._listener.access.may_subscribe(topic.name):
                 self._listener.refuse("revoked", client.sender.decode())
                 self._forget(client, topic)
-            elif new is not None:
-                new.add(client, topic)
+            elif client.places:
+                client.places[-1].add(client, topic)
 
     # Subscriptions
 

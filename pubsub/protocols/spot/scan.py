@@ -1,20 +1,20 @@
 """spot's path of a message: runs of equal messages in and out, without a step a message.
 
 What stands before a payload (delimiter, command and topic, or the topic alone) is the same for
-every message to a topic: its stem. Where frames of one length follow one another they are cut by
-a ``struct`` iterator, and stems are put before payloads by a join. A stem is the same bytes in
-and out, so what comes in as a run leaves as it came. Nothing here knows Twisted or the broker.
+every message to a topic: its stem, the same bytes in and out. Nothing here knows Twisted or the
+broker.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
-from struct import Struct
+from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import MIXED, Batch
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
+from pubsub.wire.runs import MIXED, cut_run, join_run
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
 
 # The most a frame can hold (RFC 37).
 _MAX_BODY = 2**63 - 1
@@ -81,57 +81,22 @@ def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
             size = MIXED if payloads else length
         head = data[at:start]
         step = stop - at
-        # Two looks ahead before the count, which costs a pass over the rest of the data.
+        # Two looks ahead, as a row that is none costs more than a message.
         if data.startswith(head, stop) and data.startswith(head, stop + step):
-            count = _repeats(data, at, step, head)
-            stop = at + count * step
-            cut = _cutter(len(head), length).iter_unpack(memoryview(data)[at:stop])
-            payloads.extend(chain.from_iterable(cut))
-            nbytes += count * length
+            row = cut_run(data, at, head, length)
+            payloads += row
+            nbytes += len(row) * length
+            at += len(row) * step
         else:
             payloads.append(data[start:stop])
             nbytes += length
-        at = stop
+            at = stop
     return Run(payloads, nbytes, size, at)
-
-
-def _repeats(data: bytes, at: int, step: int, head: bytes) -> int:
-    """How many messages of ``step`` bytes that begin with ``head`` follow one another."""
-    count = (len(data) - at) // step
-    for index, byte in enumerate(head):
-        column = data[at + index : at + count * step : step]
-        wanted = bytes((byte,))
-        if column.count(wanted) != count:
-            count -= len(column.lstrip(wanted))
-    return count
-
-
-@lru_cache(maxsize=1024)
-def _cutter(before: int, size: int) -> Struct:
-    return Struct(f"{before}x{size}s")
-
-
-class _Heads(dict[int, bytes]):
-    """What stands before a payload of a given length, made when first asked for."""
-
-    def __init__(self, stem: bytes) -> None:
-        super().__init__()
-        self._stem = stem
-
-    def __missing__(self, length: int) -> bytes:
-        head = self._stem + frame_head(length)
-        self[length] = head
-        return head
 
 
 def encode_run(stem: bytes, payloads: list[bytes], size: int) -> bytes:
     """Messages of ``stem`` and one payload each, of ``size`` bytes or MIXED."""
-    if size != MIXED:
-        return (stem + frame_head(size)).join([b"", *payloads])
-    parts: list[bytes] = [b""] * (2 * len(payloads))
-    parts[0::2] = map(_Heads(stem).__getitem__, map(len, payloads))
-    parts[1::2] = payloads
-    return b"".join(parts)
+    return join_run(lambda length: stem + frame_head(length), payloads, size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""rheos over real sockets: every format, takeover, the original's habits, stopping."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from uuid import UUID, uuid4
+
+import pytest
+
+from tests.integration.broker import Broker, Start, listen
+from tests.integration.clients import Client
+
+CREATE, SUBSCRIBE, PUBLISH = 0, 1, 2
+NIL = bytes(16)
+FORMATS = [(layout, checksum) for layout in ("spec", "original") for checksum in ("off", "crc32")]
+
+
+class Rheos(Client):
+    """A rheos client; ``use`` says how it is to speak."""
+
+    client_id = NIL
+    original = sealed = False
+
+    def use(self, client_id: bytes, layout: str = "spec", checksum: str = "off") -> Rheos:
+        self.client_id = client_id
+        self.original, self.sealed = layout == "original", checksum == "crc32"
+        return self
+
+    def request(self, opcode: int, topic: bytes, data: bytes = b"") -> bytes:
+        length = "<I" if self.original else "<H"
+        body = struct.pack("<H", len(topic)) + topic + struct.pack(length, len(data)) + data
+        who = self.client_id
+        rest = bytes([opcode]) + who if self.original else who + bytes([opcode])
+        return self.seal(b"\xfa" + struct.pack("<I", len(body)) + rest + body)
+
+    def seal(self, packet: bytes) -> bytes:
+        return packet + struct.pack("<I", zlib.crc32(packet)) if self.sealed else packet
+
+    def acked(self) -> bytes:
+        """The id in the next packet, an acknowledgment of success."""
+        packet = self._take(22 if self.sealed else 18)
+        assert packet == self.seal(packet[:18])
+        assert (packet[0], packet[17]) == (0xAC, 0), packet
+        return packet[1:17]
+
+    def failed(self) -> bool:
+        """Is the next packet an acknowledgment of failure?"""
+        packet = self._take(22 if self.sealed else 18)
+        return packet == self.seal(b"\xac" + NIL + b"\x01")
+
+    def message(self) -> tuple[bytes, bytes]:
+        """Sender and data of the next packet, a response."""
+        size, length, sender = struct.unpack("<BI16s", self._take(21))
+        assert size == 21
+        return sender, self._take(length)
+
+    def do(self, opcode: int, topic: bytes, data: bytes = b"") -> bytes:
+        """Ask and be told that it is done."""
+        self.send(self.request(opcode, topic, data))
+        return self.acked()
+
+
+@pytest.fixture
+def broker(start: Start) -> Broker:
+    return start(*listen("rheos"))
+
+
+def connect(broker: Broker, client_id: bytes | None = None) -> Rheos:
+    """A client, a new one unless told which."""
+    return Rheos(broker.port("rheos")).use(client_id or uuid4().bytes)
+
+
+@pytest.mark.parametrize(("layout", "checksum"), FORMATS)
+def test_a_conversation_in_every_format(start: Start, layout: str, checksum: str) -> None:
+    options = [f"--rheos-layout={layout}", f"--rheos-checksum={checksum}"]
+    broker = start(*listen("rheos"), *options)
+    with connect(broker) as ada, connect(broker) as ben:
+        for client in (ada, ben):
+            client.use(client.client_id, layout, checksum)
+        topic = ada.do(CREATE, b"news")
+        assert UUID(bytes=topic).version == 5
+        assert ben.do(SUBSCRIBE, b"news") == topic
+        longest = 1024 * 1024 - 10 if layout == "original" else 65_535
+        for data in (b"hi", b"", bytes(range(256)) * 4, b"x" * longest):
+            assert UUID(bytes=ada.do(PUBLISH, b"news", data)).version == 8
+            assert ben.message() == (ada.client_id, data)
+        many = [b"%d" % number for number in range(3000)]
+        ada.send(*[ada.request(PUBLISH, b"news", data) for data in many])
+        assert len({ada.acked() for _ in many}) == len(many)
+        assert [ben.message()[1] for _ in many] == many
+        ada.send(ada.request(CREATE, b"news"), ada.request(7, b""), b"\x00")
+        assert [ada.failed() for _ in range(3)] == [True] * 3
+        assert ada.at_end()
+
+
+def test_takeover_and_back(broker: Broker) -> None:
+    with connect(broker) as ada, connect(broker) as ben:
+        ada.do(CREATE, b"news")
+        ben.do(SUBSCRIBE, b"news")
+        with connect(broker, ben.client_id) as again:
+            again.send(again.request(CREATE, b"news"))
+            assert again.failed()
+            ada.do(PUBLISH, b"news", b"1")
+            assert again.message() == (ada.client_id, b"1")
+            again.reset()
+        # The broker has noticed when what is published comes to the older connection again.
+        numbers = iter(range(2, 1_000_000))
+        ben.sock.settimeout(0.05)
+        while True:
+            ada.do(PUBLISH, b"news", b"%d" % next(numbers))
+            try:
+                assert ben.message()[0] == ada.client_id
+                break
+            except TimeoutError:
+                continue
+
+
+def test_one_connection_a_request_as_the_original_has_it(start: Start) -> None:
+    broker = start(*listen("rheos"), "--rheos-layout=original")
+    me = uuid4().bytes
+
+    def ask(opcode: int, topic: bytes, data: bytes = b"") -> bytes:
+        with connect(broker) as client:
+            client.use(me, "original")
+            client.send(client.request(opcode, topic, data))
+            return client.sock.recv(1024)
+
+    assert ask(CREATE, b"client", b"client123")[::17] == b"\xac\x00"
+    assert ask(SUBSCRIBE, b"client", b"jhsdgvjhfg")[::17] == b"\xac\x00"
+    assert ask(PUBLISH, b"topic:test", b"Hello World")[::17] == b"\xac\x01"
+    assert ask(255, b"fail", b"should fail")[::17] == b"\xac\x01"
+    # The subscription is the client's, whatever connection it comes by next.
+    with connect(broker) as listening, connect(broker) as ada:
+        listening.use(me, "original").send(listening.request(CREATE, b"client"))
+        assert listening.failed()
+        ada.use(ada.client_id, "original").do(PUBLISH, b"client", b"Msg 1")
+        assert listening.message() == (ada.client_id, b"Msg 1")
+
+
+def test_half_a_request_and_half_a_connection(broker: Broker) -> None:
+    with connect(broker) as ada, connect(broker) as ben:
+        ada.do(CREATE, b"news")
+        ben.do(SUBSCRIBE, b"news")
+        whole = ada.request(PUBLISH, b"news", b"whole")
+        ada.send(whole, whole[:-1])
+        ada.acked()
+        ada.close()
+        assert ben.message()[1] == b"whole"
+    with connect(broker) as cy:
+        cy.send(cy.request(CREATE, b"sport"))
+        cy.sock.shutdown(1)
+        cy.acked()
+        assert cy.at_end()
+
+
+def test_stopping_delivers_what_was_accepted(broker: Broker) -> None:
+    count = 20_000
+    with connect(broker) as ada, connect(broker) as ben:
+        ada.do(CREATE, b"news")
+        ben.do(SUBSCRIBE, b"news")
+        ada.send(*[ada.request(PUBLISH, b"news", b"%05d" % number) for number in range(count)])
+        for _ in range(count):
+            ada.acked()
+        broker.signal()
+        assert [ben.message()[1] for _ in range(count)] == [b"%05d" % n for n in range(count)]
+        assert ben.at_end()
+        assert ada.at_end()
+    broker.wait()
+    assert broker.totals() == {"published": count, "delivered": count, "dropped": 0, "refused": 0}
