@@ -14,11 +14,12 @@ import pytest
 from tests.bench import BenchError, generator
 from tests.bench.batches import PUBLISHER_SHIFT, build_batches
 from tests.bench.broker import Broker
-from tests.bench.generator import Load, Publisher, Subscriber, receive_buffer
+from tests.bench.generator import Acknowledgments, Load, Publisher, Subscriber, receive_buffer
 from tests.bench.plan import KIB, MIB, Plan, Topology, make_plan
 from tests.bench.selftest import run_self_test
 from tests.bench.verify import Stream, runs
 from tests.bench.wires.cafe import MAX_PAYLOAD, CafeWire
+from tests.bench.wires.rheos import ACKNOWLEDGMENT, RheosWire
 
 WIRE = CafeWire()
 PLAN = Plan(Topology(1, 1), payload=64, per_batch=5, window=2)
@@ -121,6 +122,61 @@ def test_end_of_stream(line: Line) -> None:
     line.broker.close()
     with pytest.raises(BenchError, match="closed"):
         line.subscriber.poll()
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The broker's end, and a publisher's."""
+    ends = socket.socketpair()
+    ends[1].setblocking(False)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def acknowledgments(count: int) -> bytes:
+    return b"".join(b"\xac" + bytes([number % 256] * 16) + b"\0" for number in range(count))
+
+
+@pytest.mark.parametrize("chunk", [1, 17, 18, 19, 100_000])
+def test_acknowledgments_split_over_reads(
+    sockets: tuple[socket.socket, socket.socket], chunk: int
+) -> None:
+    acks = Acknowledgments(sockets[1], ACKNOWLEDGMENT)
+    data = acknowledgments(5000 if chunk > 1000 else 50)
+    for start in range(0, len(data), chunk):
+        sockets[0].sendall(data[start : start + chunk])
+        while acks.poll():
+            pass
+        assert acks.count == min(start + chunk, len(data)) // 18
+
+
+@pytest.mark.parametrize("bad", ["ac" + 16 * "00" + "01", "15" + 17 * "00"])
+def test_another_answer_than_an_acknowledgment(
+    sockets: tuple[socket.socket, socket.socket], bad: str
+) -> None:
+    acks = Acknowledgments(sockets[1], ACKNOWLEDGMENT)
+    sockets[0].sendall(acknowledgments(3) + bytes.fromhex(bad) + acknowledgments(3))
+    with pytest.raises(BenchError, match=f"a publisher was sent {bad[:2]} 00"):
+        acks.poll()
+
+
+def test_the_window_waits_for_acknowledgments(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    batches = build_batches(RheosWire().publication(0, 64), 0, PLAN)
+    publisher = Publisher(sockets[1], PLAN, batches, ACKNOWLEDGMENT)
+    assert publisher.acks is not None
+    for sent in (5, 10, 10):
+        publisher.pump()
+        assert publisher.published == sent
+    for acknowledged, sent in ((4, 10), (5, 15), (9, 15), (10, 20)):
+        sockets[0].sendall(acknowledgments(acknowledged - publisher.acks.count))
+        publisher.acks.poll()
+        publisher.pump()
+        publisher.pump()
+        assert publisher.published == sent
+    assert publisher.outstanding() == 10
 
 
 def test_runs_of_interleaved_publishers() -> None:

@@ -74,7 +74,6 @@ class Broker:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
-        self._told = False
         self._killed = False
         self._process = subprocess.Popen(
             [*before, TWISTD, "-n", "--pidfile=", "pubsub", *options],
@@ -147,9 +146,8 @@ class Broker:
         return self._process.poll() is None
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Tell it to stop, once: Twisted answers a second signal with a traceback."""
-        if self.alive and not self._told:
-            self._told = True
+        """Tell it to stop."""
+        if self.alive:
             self._process.send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:

@@ -1,0 +1,365 @@
+"""Attacks on fast, each with what it gets: the code of its refusal, and nothing else."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import Any
+from unittest.mock import patch
+
+from pubsub.broker import queue_keys as queue_keys_module
+from pubsub.broker.tokens import CACHED
+from pubsub.protocols.fast import readers as readers_module
+from tests.unit.fakes import START
+from tests.unit.fast_wire import (
+    BAD_TOKEN,
+    COLLISION,
+    ENDED,
+    EXISTS,
+    NO_PERMISSION,
+    NO_TOPIC,
+    OWNER,
+    READER,
+    WRONG_KEY,
+    Fast,
+    FastCase,
+    create,
+    error,
+    for_seconds,
+    grant,
+    key_update,
+    message,
+    publish,
+    rotate,
+    subscribe,
+    topic_id,
+    unsubscribe,
+)
+from tests.unit.streams import logged
+from tests.unit.test_fast_server import ONE, TWIN, TWINS
+from tests.unit.tokens import (
+    KEY,
+    OTHER_KEY,
+    PRIVATE,
+    PUBLIC_PEM,
+    part,
+    put_together,
+    token,
+    with_hmac,
+)
+
+CLAIMS: dict[str, Any] = {"sub": "mal", "queue_key": "k1", "permissions": ["*"]}
+
+
+class AttackCase(FastCase):
+    """A house with ``news``, its owner and a subscriber."""
+
+    def setUp(self) -> None:
+        self.fast = self.house(secrets={"main": KEY, "public": PUBLIC_PEM})
+        self.owner = self.fast.owner()
+        self.reader = self.fast.reader()
+
+    def is_bad(self, raw: bytes) -> None:
+        """Every request with ``raw`` is refused with code 1, from a connection of its own."""
+        for kind, request in (
+            (1, create(raw)),
+            (2, subscribe(raw)),
+            (3, publish(raw, b"attack")),
+            (5, unsubscribe(raw)),
+            (7, rotate(raw, b"mine")),
+        ):
+            assert self.answer(self.fast, request) == error(kind, BAD_TOKEN), raw
+            # What was refused is not remembered, so that it is refused again.
+            assert not self.fast.broker.tokens.known(raw)
+        self.owner.send(publish(OWNER, b"as ever"))
+        assert self.reader.take() == message(b"as ever")
+        self.fast.clock.advance(1)
+
+
+class SignatureTests(AttackCase):
+    """Tokens that nobody with a secret has made"""
+
+    def test_alg_none(self) -> None:
+        for alg in ("none", "None", "NONE", "nOnE", "", None):
+            header = json.dumps({"alg": alg, "typ": "JWT"}).encode()
+            body = part(header) + b"." + part(json.dumps(CLAIMS).encode())
+            for signature in (b"", b".", b"." + part(b"x" * 32)):
+                self.is_bad(body + signature)
+
+    def test_no_alg_at_all(self) -> None:
+        self.is_bad(put_together(b'{"typ":"JWT"}', json.dumps(CLAIMS).encode(), with_hmac()))
+
+    def test_alg_none_over_a_good_signature(self) -> None:
+        self.is_bad(token(CLAIMS, algorithm="none"))
+
+    def test_a_public_key_as_hmac_secret(self) -> None:
+        """Algorithm confusion: whoever knows the public key signs with it as if it were secret."""
+        raw_key = PRIVATE.public_key().public_bytes_raw()
+        for key in (PUBLIC_PEM, PUBLIC_PEM.strip(), raw_key):
+            for algorithm in ("HS256", "HS512"):
+                self.is_bad(token(CLAIMS, with_hmac(key, algorithm), algorithm))
+                self.is_bad(token(CLAIMS, with_hmac(key, algorithm), algorithm, kid="public"))
+            self.is_bad(token(CLAIMS, with_hmac(key), "EdDSA", kid="public"))
+
+    def test_a_public_key_in_the_place_of_a_secret(self) -> None:
+        """As an operator's mistake: the ring then has a secret that everybody knows."""
+        fast = self.house(secrets={"main": KEY})
+        fast.document["keys"]["main"] = {  # type: ignore[index]
+            "secret-file": fast.secret_file("pem", PUBLIC_PEM)["public-key-file"]
+        }
+        fast.broker.tokens.replace(type(fast.broker.tokens.ring)(fast.read().secrets))
+        raw = token(CLAIMS, with_hmac(PUBLIC_PEM.removesuffix(b"\n")))
+        assert self.answer(fast, create(raw)) == error(1, BAD_TOKEN)
+
+    def test_the_secret_of_another_algorithm(self) -> None:
+        for algorithm in ("HS384", "HS512"):
+            self.is_bad(token(CLAIMS, with_hmac(KEY, algorithm), algorithm))
+
+    def test_another_secret(self) -> None:
+        for key in (OTHER_KEY, b"", KEY[:-1], KEY + b"\0", KEY + b"\n", KEY.hex().encode()):
+            self.is_bad(token(CLAIMS, with_hmac(key)))
+
+    def test_a_key_id_that_points_nowhere_or_elsewhere(self) -> None:
+        for kid in ("", "lost", "main ", "MAIN", "../main", "public", "main\0", "/dev/null"):
+            self.is_bad(token(CLAIMS, kid=kid))
+        for odd in (0, None, ["main"], {"main": 1}, True):
+            self.is_bad(token(CLAIMS, kid=odd))
+        assert self.answer(self.fast, publish(token(CLAIMS, kid="main"), b"x")) == b""
+
+    def test_keys_brought_along_in_the_header(self) -> None:
+        key = {"kty": "oct", "k": part(OTHER_KEY).decode()}
+        self.is_bad(token(CLAIMS, with_hmac(OTHER_KEY), jwk=key))
+        self.is_bad(token(CLAIMS, with_hmac(OTHER_KEY), jku="https://192.0.2.9/keys"))
+
+    def test_claims_changed_under_a_signature(self) -> None:
+        head, _, signature = grant("subscribe").split(b".")
+        for claims in (CLAIMS, {**CLAIMS, "queue_key": "k2"}):
+            self.is_bad(b".".join((head, part(json.dumps(claims).encode()), signature)))
+
+    def test_damaged_tokens(self) -> None:
+        good = token(CLAIMS)
+        for raw in (
+            b"", b".", b"..", b"...", good[:-1], good[:-2], good[1:], good + b"A", good + b"=",
+            good + b".x", good.replace(b".", b""), good.swapcase(), good[: len(good) // 2],
+            b"\xff" * 100, b"\0" * 255, good.rsplit(b".", 1)[0], good.rsplit(b".", 1)[0] + b".",
+        ):  # fmt: skip
+            self.is_bad(raw)
+
+
+class TimeTests(AttackCase):
+    """Tokens out of their time"""
+
+    def test_expired_and_not_yet_valid(self) -> None:
+        for raw in (
+            grant(exp=START - 1), grant(exp=START), grant(exp=0), grant(exp=-1),
+            grant(nbf=START + 1), grant(nbf=4_102_444_800),
+            grant(nbf=START + 10, exp=START + 5),
+        ):  # fmt: skip
+            assert self.answer(self.fast, publish(raw, b"x")) == error(3, BAD_TOKEN)
+        assert self.reader.take() == b""
+
+    def test_times_that_are_no_numbers(self) -> None:
+        for value in ("4102444800", None, True, [], {}, "never"):
+            self.is_bad(grant(exp=value))
+            self.is_bad(grant(nbf=value))
+        self.is_bad(put_together(b'{"alg":"HS256"}', b'{"queue_key":"k1","exp":NaN}', with_hmac()))
+
+    def test_remembered_ones_expire_too(self) -> None:
+        raw = for_seconds(10)
+        client = self.fast.client(publish(raw, b"x"))
+        assert self.fast.broker.tokens.known(raw)
+        self.fast.clock.advance(10)
+        client.send(publish(raw, b"y"))
+        assert client.take() == error(3, BAD_TOKEN)
+        assert self.reader.take() == message(b"x")
+
+
+class LengthTests(AttackCase):
+    """Tokens that are too long, or shorter than they say"""
+
+    def test_the_longest_token_there_can_be(self) -> None:
+        for length in range(120, 10, -1):
+            raw = token({**CLAIMS, "note": "n" * length})
+            if len(raw) in (254, 255):
+                break
+        assert len(raw) in (254, 255)
+        assert self.answer(self.fast, publish(raw, b"x")) == b""
+        assert self.reader.take() == message(b"x")
+
+    def test_a_longer_one_cannot_be_said(self) -> None:
+        """Its length has one byte: what is cut off is taken for the rest of the packet."""
+        raw = token({**CLAIMS, "note": "n" * 200})
+        assert len(raw) > 255
+        client = self.fast.client(b"\x02\xff" + raw + topic_id("news").to_bytes(4))
+        answer = client.take()
+        assert answer.startswith(b"\x7f\x02\x01" + raw[255:259])
+        assert self.reader.take() == b""
+
+    def test_a_length_that_reaches_into_the_next_packet(self) -> None:
+        client = self.fast.client(b"\x02\xff" + OWNER)
+        assert client.take() == b""
+        client.send(publish(OWNER, b"x"))
+        answer = client.take()
+        assert answer[:3] == b"\x7f\x02\x01"
+        assert self.reader.take() == b""
+
+
+class KeyTests(AttackCase):
+    """Queue keys"""
+
+    def test_an_old_token_after_a_rotation(self) -> None:
+        client = self.fast.client(publish(OWNER, b"1"))
+        self.owner.send(rotate(OWNER, b"k2"))
+        assert not self.fast.broker.tokens.known(OWNER)
+        for _ in range(3):
+            client.send(publish(OWNER, b"replay") + subscribe(OWNER) + rotate(OWNER, b"mine"))
+            assert client.take() == error(3, WRONG_KEY) + error(2, WRONG_KEY) + error(7, WRONG_KEY)
+        assert self.reader.take() == message(b"1") + key_update(b"k2")
+
+    def test_a_captured_publish_sent_again_byte_by_byte(self) -> None:
+        captured = publish(OWNER, b"pay 100")
+        self.owner.send(rotate(OWNER, b"k2"))
+        client = self.fast.client()
+        for at in range(len(captured)):
+            client.send(captured[at : at + 1])
+        assert client.take() == error(3, WRONG_KEY)
+
+    def test_keys_that_are_nearly_right(self) -> None:
+        for key in ("", "k", "k1 ", " k1", "K1", "k11", "k1\0", "k1\n", "ｋ1"):
+            raw = grant(key=key)
+            assert self.answer(self.fast, publish(raw, b"x")) == error(3, WRONG_KEY)
+            wanted = error(1, EXISTS) if key else error(1, WRONG_KEY)
+            assert self.answer(self.fast, create(raw)) == wanted
+
+    def test_keys_of_other_types(self) -> None:
+        for key in (1, None, True, ["k1"], {"k1": 1}):
+            self.is_bad(token({**CLAIMS, "queue_key": key}))
+
+    def test_an_empty_key_opens_no_topic_without_a_key(self) -> None:
+        fast = self.house(also={"cafe": {"channels": "1:cups"}})
+        for key in ("", "k1"):
+            raw = grant(key=key)
+            cups = topic_id("cups")
+            assert self.answer(fast, publish(raw, b"x", topic=cups)) == error(3, WRONG_KEY, cups)
+
+    def test_permissions_that_are_none(self) -> None:
+        for permissions in (
+            [],
+            "",
+            "PUBLISH",
+            ["publish "],
+            "publish,subscribe",
+            ["**"],
+            ["Admin"],
+        ):
+            raw = token({**CLAIMS, "permissions": permissions})
+            assert self.answer(self.fast, publish(raw, b"x")) == error(3, NO_PERMISSION)
+        for odd in ({"publish": 1}, 1, True, None, [["publish"]], [1]):
+            self.is_bad(token({**CLAIMS, "permissions": odd}))
+
+    def test_a_comparison_takes_the_same_time_wherever_keys_differ(self) -> None:
+        compared: list[tuple[bytes, bytes]] = []
+
+        class Recording:
+            @staticmethod
+            def compare_digest(one: bytes, other: bytes) -> bool:
+                compared.append((one, other))
+                return hmac.compare_digest(one, other)
+
+        wrong = grant(key="k2")
+        with (
+            patch.object(queue_keys_module, "hmac", Recording),
+            patch.object(readers_module, "hmac", Recording),
+        ):
+            for request in (create(wrong), subscribe(wrong), publish(wrong, b"x")):
+                compared.clear()
+                self.fast.client(request)
+                assert compared == [(b"k1", b"k2")]
+            compared.clear()
+            self.owner.send(rotate(OWNER, b"k3"))
+            assert compared == [(b"k1", b"k1"), (b"k1", b"k1")]
+
+    def test_two_names_with_one_id(self) -> None:
+        """ONE and TWIN are a real collision of FNV-1a 32 (see test_fast_server)."""
+        victim = self.fast.client(create(OWNER, ONE) + subscribe(OWNER, TWINS))
+        mine = grant(key="mine", sub="mal")
+        attacker = self.fast.client(create(mine, TWIN))
+        assert attacker.take() == error(1, COLLISION, TWINS)
+        attacker.send(subscribe(mine, TWINS) + publish(mine, b"x", topic=TWINS))
+        assert attacker.take() == error(2, WRONG_KEY, TWINS) + error(3, WRONG_KEY, TWINS)
+        assert victim.take() == b""
+
+    def test_topics_cannot_be_found_by_guessing(self) -> None:
+        """An id that is unknown and one that is another's differ: that much is told (§5.2)."""
+        mine = grant(key="mine")
+        assert self.answer(self.fast, subscribe(mine, 1)) == error(2, NO_TOPIC, 1)
+        assert self.answer(self.fast, subscribe(mine)) == error(2, WRONG_KEY)
+
+
+class FloodTests(AttackCase):
+    """Floods of tokens that differ"""
+
+    def test_invalid_ones_do_not_grow_the_cache(self) -> None:
+        size = len(self.fast.broker.tokens)
+        misses = self.fast.broker.tokens.misses
+        head = OWNER.rpartition(b".")[0]
+        for connection in range(50):
+            client = self.fast.client()
+            tokens = [head + b"." + part(b"%d/%d" % (connection, n)) for n in range(40)]
+            client.send(b"".join(publish(raw, b"x") for raw in tokens))
+            # Four are looked at; then it has to wait, with all the rest.
+            assert client.take() == error(3, BAD_TOKEN) * 4
+        assert len(self.fast.broker.tokens) == size
+        assert self.fast.broker.tokens.misses - misses == 200
+        self.owner.send(publish(OWNER, b"as ever"))
+        assert self.reader.take() == message(b"as ever")
+
+    def test_valid_ones_push_out_the_oldest_and_harm_nobody(self) -> None:
+        tokens = self.fast.broker.tokens
+        for number in range(CACHED + 10):
+            tokens.check(token({**CLAIMS, "n": number}), START)
+        assert len(tokens) == CACHED
+        assert not tokens.known(OWNER)
+        self.owner.send(publish(OWNER, b"as ever"))
+        assert self.reader.take() == message(b"as ever")
+
+    def test_a_subscription_does_not_rest_on_the_cache(self) -> None:
+        self.fast.broker.tokens.replace(self.fast.broker.tokens.ring)
+        assert self.fast.broker.recheck() == (1, 0)
+        assert self.reader.take() == b""
+
+
+class SilenceTests(AttackCase):
+    """What is never told"""
+
+    def test_no_key_and_no_token_is_logged_or_shown(self) -> None:
+        lines = logged(self)
+        fast = Fast(self)
+        hush = grant(key="hush-hush")
+        client = fast.client(create(hush) + subscribe(hush) + rotate(hush, b"be-quiet"))
+        client.send(publish(hush, b"x") + create(hush) + b"\xff" + hush)
+        fast.client(subscribe(grant(key="guess-work")) + subscribe(grant(secret=OTHER_KEY)))
+        fast.start()
+        fast.advance(2)
+        said = "\n".join(lines)
+        assert "refused" in said
+        assert "audit" in said
+        for word in ("hush-hush", "be-quiet", "guess-work", hush.decode()[-43:]):
+            assert word not in said
+
+    def test_nor_has_anything_a_repr_with_a_key_in_it(self) -> None:
+        secret = next(iter(self.fast.broker.tokens.ring))
+        known = self.fast.broker.tokens.check(grant(key="hush-hush"), START)
+        for thing in (secret, known, queue_keys_module.KeyChange(b"hush-hush", b"hush-hush")):
+            assert "hush-hush" not in repr(thing)
+            assert repr(KEY)[2:-1] not in repr(thing)
+
+    def test_whose_subscription_ended_is_told_no_key(self) -> None:
+        late = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.clock.rightNow += 10
+        self.owner.stream.feed(rotate(OWNER, b"new-key"))
+        assert late.take() == error(2, ENDED)
+        assert self.reader.take() == key_update(b"new-key")
+
+    def test_a_reader_of_the_token_alone(self) -> None:
+        assert self.answer(self.fast, rotate(READER, b"mine")) == error(7, NO_PERMISSION)
