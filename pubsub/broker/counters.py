@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar
+from collections.abc import Hashable
+from typing import ClassVar, TypeVar
 
 from twisted.logger import Logger
 
 # Distinct (client, topic, reason) kept apart; what comes after is counted under OTHERS.
 _KINDS = 10_000
 OTHERS = "*"
-
-
-def _round(count: int) -> int:
-    """The largest power of ten that is not above ``count``."""
-    return int(10 ** (len(str(count)) - 1))
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Counters:
@@ -51,12 +48,10 @@ class Counters:
         key = (client, topic, reason)
         if key not in self.drops and len(self.drops) >= _KINDS:
             key = (OTHERS, OTHERS, reason)
-        before = self.drops[key]
-        self.drops[key] = now = before + count
-        if _round(now) > before:
+        if _worth_saying(self.drops, key, count):
             self.log.warn(
                 "dropped: {count} for client {client!r} on topic {topic!r}: {reason}",
-                count=now,
+                count=self.drops[key],
                 client=key[0],
                 topic=key[1],
                 reason=reason,
@@ -65,13 +60,18 @@ class Counters:
     def refuse(self, listener: str, reason: str, client: str, count: int = 1) -> None:
         """``count`` requests of ``client`` were answered with an error."""
         key = (listener, reason)
-        before = self.refusals[key]
-        self.refusals[key] = now = before + count
-        if _round(now) > before:
+        if _worth_saying(self.refusals, key, count):
             self.log.warn(
                 "refused: {count} on {listener}: {reason}, last by {client!r}",
-                count=now,
+                count=self.refusals[key],
                 listener=listener,
                 reason=reason,
                 client=client,
             )
+
+
+def _worth_saying(totals: Counter[_Key], key: _Key, count: int) -> bool:
+    """Add ``count``; did that make the total reach another power of ten?"""
+    before = totals[key]
+    totals[key] = now = before + count
+    return int(10 ** (len(str(now)) - 1)) > before

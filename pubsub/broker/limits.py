@@ -157,6 +157,17 @@ class MemoryBudget:
             for publisher in waiting:
                 publisher.release(self)
 
+    def charge(self, holder: Holder, before: int, now: int, mark: int) -> None:
+        """``holder`` has ``now`` bytes where it had ``before``; over ``mark`` it can be evicted."""
+        if now > mark:
+            self.holders.add(holder)
+        else:
+            self.holders.discard(holder)
+        if now > before:
+            self.add(now - before)
+        else:
+            self.free(before - now)
+
     def wait(self, publisher: Publishing) -> None:
         """Hold ``publisher`` until there is memory again."""
         self._waiting.add(publisher)

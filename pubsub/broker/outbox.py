@@ -253,18 +253,9 @@ class Outbox:
             self._close(reason)
 
     def _charge(self, nbytes: int) -> None:
-        if nbytes == self._charged:
-            return
-        memory = self._router.memory
-        change, self._charged = nbytes - self._charged, nbytes
-        if nbytes > _HOLDER_MARK:
-            memory.holders.add(self)
-        else:
-            memory.holders.discard(self)
-        if change > 0:
-            memory.add(change)
-        else:
-            memory.free(-change)
+        if nbytes != self._charged:
+            before, self._charged = self._charged, nbytes
+            self._router.memory.charge(self, before, nbytes, _HOLDER_MARK)
 
     # The end
 

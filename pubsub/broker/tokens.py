@@ -8,7 +8,7 @@ the cache or push anybody out of it.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
 
@@ -33,7 +33,7 @@ class Token:
     """What a verified token says. Times are seconds since the Unix epoch."""
 
     subject: str
-    queue_key: bytes
+    queue_key: bytes = field(repr=False)
     permissions: frozenset[str]
     expires: float
     not_before: float

@@ -176,18 +176,9 @@ class Connection(Protocol):
         """Charge the memory budget for the bytes of an unfinished frame."""
         if nbytes < _ACCOUNTED:
             nbytes = 0
-        memory = self.listener.broker.memory
-        change, self._charged = nbytes - self._charged, nbytes
-        if not change:
-            return
-        if nbytes:
-            memory.holders.add(self)
-        else:
-            memory.holders.discard(self)
-        if change > 0:
-            memory.add(change)
-        else:
-            memory.free(-change)
+        if nbytes != self._charged:
+            before, self._charged = self._charged, nbytes
+            self.listener.broker.memory.charge(self, before, nbytes, 0)
 
     @property
     def held(self) -> int:

@@ -116,7 +116,7 @@ class World:
         house = House({"spot": {}, **listen}, draw=drawing(number), clock=self.clock)
         self.houses[name] = house
         if peers:
-            cluster = Cluster(house.listeners["spot"], lambda: 0.0, self._reach)
+            cluster = Cluster(house.listeners["spot"], lambda: 0.0, self.reach)
             for peer in peers:
                 cluster.join(f"tcp://{peer}:7073")
         house.start()
@@ -160,7 +160,8 @@ class World:
         self.down.discard(name)
         return self.house(name, *peers)
 
-    def _reach(self, host: str, port: int) -> IStreamClientEndpoint:
+    def reach(self, host: str, port: int) -> IStreamClientEndpoint:
+        """How a cluster finds another broker."""
         return Road(self, host)
 
 

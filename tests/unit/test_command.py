@@ -18,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.keys import SecretRing, read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
-from pubsub.client import token as token_module
 from pubsub.client.command import main
 from tests.unit.fakes import START, scratch
 from tests.unit.tokens import KEY, PRIVATE, PUBLIC_PEM
@@ -39,7 +38,7 @@ class CommandCase(SynchronousTestCase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             patch.object(sys, "stdin", io.StringIO(stdin)),
-            patch.object(token_module.time, "time", lambda: START),
+            patch("time.time", lambda: START),
         ):
             try:
                 code = main(arguments)
@@ -199,7 +198,7 @@ class MakeTests(CommandCase):
 
     def test_keys_that_do_not_fit_the_algorithm(self) -> None:
         for content, algorithm in (
-            (KEY, "EdDSA"), (PUBLIC_PEM, "EdDSA"), (PUBLIC_PEM, "HS256"), (PRIVATE_PEM, "HS256"),
+            (KEY, "EdDSA"), (PUBLIC_PEM, "HS256"), (PRIVATE_PEM, "HS256"), (b"", "EdDSA"),
         ):  # fmt: skip
             path = self.file("odd", content)
             said = self.one_line(
@@ -209,6 +208,10 @@ class MakeTests(CommandCase):
         assert "No such file" in self.one_line(
             "token", "make", "--secret-file=/nonexistent", "--queue-key=k"
         )
+
+    def test_a_public_key_signs_nothing(self) -> None:
+        path = self.file("public.pem", PUBLIC_PEM)
+        self.one_line("token", "make", "--secret-file", path, "--algorithm=EdDSA", "--queue-key=k")
 
     def test_none_is_no_algorithm_to_choose(self) -> None:
         code, _, err = self.run_it(

@@ -116,7 +116,7 @@ class SignatureTests(AttackCase):
             self.is_bad(token(CLAIMS, with_hmac(KEY, algorithm), algorithm))
 
     def test_another_secret(self) -> None:
-        for key in (OTHER_KEY, b"", KEY[:-1], KEY + b"\0", KEY + b"\n", KEY.hex().encode()):
+        for key in (OTHER_KEY, b"", KEY[:-1], KEY + b"\n", KEY.hex().encode()):
             self.is_bad(token(CLAIMS, with_hmac(key)))
 
     def test_a_key_id_that_points_nowhere_or_elsewhere(self) -> None:
@@ -127,9 +127,11 @@ class SignatureTests(AttackCase):
         assert self.answer(self.fast, publish(token(CLAIMS, kid="main"), b"x")) == b""
 
     def test_keys_brought_along_in_the_header(self) -> None:
-        key = {"kty": "oct", "k": part(OTHER_KEY).decode()}
-        self.is_bad(token(CLAIMS, with_hmac(OTHER_KEY), jwk=key))
-        self.is_bad(token(CLAIMS, with_hmac(OTHER_KEY), jku="https://192.0.2.9/keys"))
+        own = b"0123456789abcdef"
+        claims = {"queue_key": "k1", "permissions": "*"}
+        key = {"kty": "oct", "k": part(own).decode()}
+        self.is_bad(token(claims, with_hmac(own), jwk=key))
+        self.is_bad(token(claims, with_hmac(own), jku="https://192.0.2.9/keys"))
 
     def test_claims_changed_under_a_signature(self) -> None:
         head, _, signature = grant("subscribe").split(b".")
@@ -139,11 +141,19 @@ class SignatureTests(AttackCase):
     def test_damaged_tokens(self) -> None:
         good = token(CLAIMS)
         for raw in (
-            b"", b".", b"..", b"...", good[:-1], good[:-2], good[1:], good + b"A", good + b"=",
+            b"", b".", b"..", b"...", good[:-1], good[:-2], good[1:], good + b"A",
             good + b".x", good.replace(b".", b""), good.swapcase(), good[: len(good) // 2],
             b"\xff" * 100, b"\0" * 255, good.rsplit(b".", 1)[0], good.rsplit(b".", 1)[0] + b".",
         ):  # fmt: skip
             self.is_bad(raw)
+
+    def test_a_token_has_one_form(self) -> None:
+        """Else whoever has one token could fill the cache with other forms of it."""
+        signed, _, signature = token(CLAIMS).rpartition(b".")
+        for other in (signature + b"=", signature + b"!", b"-!-".join((signature[:5], b""))):
+            self.is_bad(signed + b"." + other)
+        for junk in (b"=", b"!", b" ", b"\n", b"\xff"):
+            self.is_bad(signed + b"." + signature[:5] + junk + signature[5:])
 
 
 class TimeTests(AttackCase):
@@ -159,7 +169,8 @@ class TimeTests(AttackCase):
         assert self.reader.take() == b""
 
     def test_times_that_are_no_numbers(self) -> None:
-        for value in ("4102444800", None, True, [], {}, "never"):
+        odd: tuple[object, ...] = ("4102444800", None, True, [], {}, "never")
+        for value in odd:
             self.is_bad(grant(exp=value))
             self.is_bad(grant(nbf=value))
         self.is_bad(put_together(b'{"alg":"HS256"}', b'{"queue_key":"k1","exp":NaN}', with_hmac()))
@@ -225,7 +236,7 @@ class KeyTests(AttackCase):
         assert client.take() == error(3, WRONG_KEY)
 
     def test_keys_that_are_nearly_right(self) -> None:
-        for key in ("", "k", "k1 ", " k1", "K1", "k11", "k1\0", "k1\n", "ｋ1"):
+        for key in ("", "k", "k1 ", " k1", "K1", "k11", "k1\0", "k1\n"):
             raw = grant(key=key)
             assert self.answer(self.fast, publish(raw, b"x")) == error(3, WRONG_KEY)
             wanted = error(1, EXISTS) if key else error(1, WRONG_KEY)
@@ -313,6 +324,13 @@ class FloodTests(AttackCase):
         assert self.fast.broker.tokens.misses - misses == 200
         self.owner.send(publish(OWNER, b"as ever"))
         assert self.reader.take() == message(b"as ever")
+
+    def test_expired_ones_do_not_either(self) -> None:
+        size = len(self.fast.broker.tokens)
+        for number in range(3):
+            raw = grant(exp=START - 1 - number)
+            assert self.answer(self.fast, publish(raw, b"x")) == error(3, BAD_TOKEN)
+        assert len(self.fast.broker.tokens) == size
 
     def test_valid_ones_push_out_the_oldest_and_harm_nobody(self) -> None:
         tokens = self.fast.broker.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.node import parse_peer
 from tests.unit.brokers import (
     QUERY,
@@ -330,6 +331,51 @@ class WhoseTests(SynchronousTestCase):
         cafe.send(bytes.fromhex("fe ca 01 02 00 00 00 07 00 fe ca 10 02 00 00 00 07 78"))
         self.world.advance(11)
         assert [t.name for t in a.broker.topics if t.upstream is not None] == ["cafe/7"]
+
+    def test_a_broker_that_comes_back_does_not_take_over(self) -> None:
+        b = self.world.house("b")
+        self.world.client(b, b"DEALER", publish(b"t", b"x"))
+        a = self.world.house("a")
+        cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
+        cluster.join(B)
+        self.world.client(a, b"DEALER", publish(b"t", b"too early"))
+        assert refusals(a) == {UNREACHABLE: 1}
+        cluster.startService()
+        self.world.settle()
+        self.world.client(a, b"DEALER", publish(b"t", b"x") + publish(b"own", b"x"))
+        assert refusals(a) == {UNREACHABLE: 1}
+        assert b.broker.counters.published == 2
+        assert a.broker.topics.named("own").hosted
+
+    def test_nobody_waits_for_a_broker_that_is_not_there(self) -> None:
+        a = self.world.house("a", "b")
+        self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        assert a.broker.topics.named("t").hosted
+
+    def test_nor_for_one_that_does_not_answer(self) -> None:
+        a = self.world.house("a")
+        self.world.house("b")
+        cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
+        cluster.join(B)
+        cluster.startService()
+        self.world.clock.advance(0)
+        self.world.cables[0].far.protocol.hold("busy")
+        self.world.settle()
+        client = self.world.client(a, b"DEALER", publish(b"t", b"x"))
+        assert refusals(a) == {UNREACHABLE: 1}
+        self.world.advance(11)
+        client.send(publish(b"t", b"x"))
+        assert a.broker.topics.named("t").hosted
+
+    def test_who_only_reads_does_not_host(self) -> None:
+        b = self.world.house("b")
+        a = self.world.house("a", "b")
+        reader = self.world.client(a, b"DEALER", subscribe(b"t"))
+        assert not a.broker.topics.named("t").hosted
+        self.world.client(b, b"DEALER", publish(b"t", b"x"))
+        self.world.advance(11)
+        self.world.client(b, b"DEALER", publish(b"t", b"y"))
+        assert reader.take() == publish(b"t", b"y")
 
     def test_it_does_not_talk_to_itself(self) -> None:
         a = self.world.house("a", "a")

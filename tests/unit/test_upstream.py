@@ -54,6 +54,23 @@ class HostedTests(SynchronousTestCase):
         topics.create("t", hosted=False).upstream = Far()
         assert not topics.create("t").hosted
 
+    def test_what_is_nobodys_may_not_be_taken(self) -> None:
+        broker = make_broker()
+        seen: list[str] = []
+
+        def check(topic: Topic) -> None:
+            seen.append(topic.name)
+            raise TopicUnreachable(topic.name)
+
+        broker.claim_checks.append(check)
+        offered, own = broker.topics.create("t", hosted=False), broker.topics.create("u")
+        with pytest.raises(TopicUnreachable):
+            broker.publish(offered, [b"x"], 1, 1, b"", "toy")
+        assert not offered.hosted
+        assert broker.store.next_offset == 0
+        broker.publish(own, [b"x"], 1, 1, b"", "toy")
+        assert seen == ["t"]
+
 
 class WatcherTests(SynchronousTestCase):
     """Those who want to know of new topics"""

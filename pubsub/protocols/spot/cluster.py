@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import Service
 from twisted.logger import Logger
 
-from pubsub.errors import Refused
+from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.node import Node, Reach, parse_peer, reach_by
 from pubsub.settings import Kind
 
@@ -62,6 +62,7 @@ class Cluster(Service):
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
         self._warned: set[tuple[str, str]] = set()
+        listener.broker.claim_checks.append(self._check_claim)
         self.setServiceParent(listener.broker)  # type: ignore[no-untyped-call]
 
     def join(self, endpoint: str) -> None:
@@ -81,6 +82,11 @@ class Cluster(Service):
         for node in self._nodes.values():
             node.stop()
         return None
+
+    def _check_claim(self, topic: Topic) -> None:
+        """Until the others have been asked once, a topic nobody uses here may be one of theirs."""
+        if not all(node.tried for node in self._nodes.values()):
+            raise TopicUnreachable(topic.name)
 
     def listed(self, node: Node, names: list[bytes]) -> None:
         """``node`` hosts the topics of these names."""

@@ -46,6 +46,9 @@ class Far(Protocol):
 
     def listed(self, names: list[bytes]) -> None: ...
 
+    def silent(self) -> None:
+        """It has not answered in time."""
+
     def itself(self) -> None:
         """The other end turned out to be this very broker."""
 
@@ -203,6 +206,7 @@ class Link(ZmtpConnection):
             self._ping()
         if self._asked is not None and now - self._asked > settings["query-timeout"]:
             self._asked = None
+            self._far.silent()
             self.listener.refuse("query-timeout", self.label)
         self._since_query += 1
         if self._since_query >= settings["sync"] > 0:

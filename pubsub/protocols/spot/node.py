@@ -68,7 +68,10 @@ class LinkFactory(Factory):
 
 
 class Node:
-    """A broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7)."""
+    """A broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7).
+
+    It has been ``tried`` once it has answered, or failed to for the first time.
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Node:
         self._chance = chance
         self._clock = listener.broker.clock
         self._endpoint = reach(*parse_peer(endpoint))
+        self.tried = False
         self._hosts: frozenset[str] | None = None
         self._mine: set[Topic] = set()
         self._link: Link | None = None
@@ -115,6 +119,7 @@ class Node:
 
     def _failed(self, failure: Failure) -> None:
         self._attempt = None
+        self.tried = True
         if not failure.check(CancelledError):
             self._later(failure.getErrorMessage())
 
@@ -146,6 +151,7 @@ class Node:
 
     def lost(self, link: Link) -> None:
         """See ``Far``: the topics it hosts cannot be reached for now."""
+        self.tried = True
         if self._link is link:
             self._link = None
             log.warn(
@@ -159,6 +165,11 @@ class Node:
         """See ``Far``."""
         self._hosts = frozenset(name.decode(errors="replace") for name in names)
         self._topics.listed(self, names)
+        self.tried = True
+
+    def silent(self) -> None:
+        """See ``Far``."""
+        self.tried = True
 
     def itself(self) -> None:
         """See ``Far``."""

@@ -56,7 +56,7 @@ class XSubSide:
         listener, count = self._link.listener, len(payloads)
         try:
             listener.access.check_publish(stem.topic)
-            topic = listener.broker.topics.create(stem.topic)
+            topic = listener.broker.topics.create(stem.topic, hosted=False)
             if topic.upstream is not None and self._link.is_node:
                 raise TopicUnreachable(stem.topic)
             batch = self._publisher.publish(topic, payloads, nbytes, size, sender=stem.origin)
@@ -105,7 +105,7 @@ class RouterSide(XSubSide):
         if self._link.is_node and name in topics and topics.named(name).upstream is not None:
             # What comes from another broker is not passed on to a third (spot §7.4).
             raise TopicUnreachable(name)
-        self._subscriptions.add(topic)
+        self._subscriptions.add(topic, hosted=self._link.is_node)
 
     def _unsubscribe(self, topic: bytes) -> None:
         if topic.endswith(b"*"):

@@ -56,15 +56,18 @@ class Subscriptions:
         self._names: set[str] = set()
         self._prefixes: Counter[bytes] = Counter()
 
-    def add(self, raw: bytes) -> None:
-        """Subscribe to the topic of this name, which is made if need be; raises Refused."""
+    def add(self, raw: bytes, hosted: bool = False) -> None:
+        """Subscribe to the topic of this name, which is made if need be; raises Refused.
+
+        ``hosted`` says that the subscriber knows it to be hosted here.
+        """
         name = topic_name(raw)
         listener = self._link.listener
         listener.access.check_subscribe(name)
         if name not in self._names:
             self._check_room()
         # Subscribed again even if it is not new: the subscription may have been revoked.
-        self._subscribe(listener.broker.topics.create(name))
+        self._subscribe(listener.broker.topics.create(name, hosted))
         self._names.add(name)
 
     def discard(self, raw: bytes) -> None:
