@@ -256,7 +256,6 @@ class Connection(Protocol):
         if last:
             self.reply(last)
         self._end()
-        self.closing = True
         stream = self.stream
         stream.unregisterProducer()
         if ITCPTransport.providedBy(stream) and not ISSLTransport.providedBy(stream):
@@ -271,7 +270,6 @@ class Connection(Protocol):
     def readConnectionLost(self) -> None:
         """The client sends nothing more: what the transport still has goes out, then the end."""
         self._end()
-        self.closing = True
         self.stream.unregisterProducer()
         self.stream.loseConnection()
 
@@ -304,7 +302,6 @@ class Connection(Protocol):
                 reason=reason,
             )
         self._end()
-        self.closing = True
         self._abort_transport()
 
     def sweep(self, now: float) -> None:
@@ -321,7 +318,6 @@ class Connection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Count the connection out."""
         self._end()
-        self.closing = True
         if self._lingering is not None and self._lingering.active():
             self._lingering.cancel()
         if self._admitted:
@@ -332,6 +328,8 @@ class Connection(Protocol):
     def _end(self) -> None:
         if self.closing:
             return
+        # First of all, as ending a subscription may give this very subscriber up as too slow.
+        self.closing = True
         self.ended()
         self._rest = None
         self._account(0)

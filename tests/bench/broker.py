@@ -7,12 +7,12 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tests.bench import BenchError
-from tests.bench.wires import Wire
+from tests.bench.wires import PREPARATIONS, Preparation, Wire
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
@@ -26,16 +26,27 @@ class Broker:
     """A context manager around one broker process.
 
     The broker is ready when its output has a line that `ready` finds; the first group is its port.
-    It works in a temporary directory, so relative paths in `command` must not be used.
+    It works in a temporary directory that holds `files`, which its owner alone may read; no other
+    relative paths must be used in `command`.
     """
 
-    def __init__(self, command: Sequence[str], ready: re.Pattern[str], core: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        ready: re.Pattern[str],
+        core: int,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
         self.port = 0
         self._command = command
         self._ready = ready
         self._core = core
         self._directory = tempfile.TemporaryDirectory(prefix="bench-broker-")
         self._log = Path(self._directory.name, "output")
+        for name, content in (files or {}).items():
+            path = Path(self._directory.name, name)
+            path.touch(mode=0o600)
+            path.write_bytes(content)
 
     def __enter__(self) -> Broker:
         try:
@@ -148,9 +159,10 @@ class Broker:
 def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -> Broker:
     """Our broker on a free loopback port, with `options` added to its command line."""
     listen = f"{wire.name}=tcp:0:interface={HOST}"
-    command = [str(twistd), "-n", "--pidfile=", "pubsub", "--listen", listen, *options]
+    prepared = PREPARATIONS.get(wire.name, Preparation())
+    command = [str(twistd), "-n", "--pidfile=", "pubsub", "--listen", listen]
     ready = re.compile(rf"{wire.name} on tcp {re.escape(HOST)}:(\d+)")
-    return Broker(command, ready, core)
+    return Broker([*command, *prepared.options, *options], ready, core, prepared.files)
 
 
 def twisted_version(twistd: Path) -> str:

@@ -82,6 +82,8 @@ def test_cut_off_and_back(start: Start, island: Island) -> None:
         member.saw("is connected$")
     with sockets() as connect, Cafe.publisher(a.broker) as cafe:
         reader = subscribe(connect(zmq.DEALER, far), b"orders")
+        reader.send(b"\x01", b"orders", b"hosted here")
+        assert reader.receive()[-1] == b"hosted here"
         a.saw("hosts 1 more topics")
         sent = 0
 

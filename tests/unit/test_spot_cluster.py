@@ -363,7 +363,8 @@ class WhoseTests(SynchronousTestCase):
         self.world.settle()
         client = self.world.client(a, b"DEALER", publish(b"t", b"x"))
         assert refusals(a) == {UNREACHABLE: 1}
-        self.world.advance(11)
+        # The time for a handshake, and for closing.
+        self.world.advance(13)
         client.send(publish(b"t", b"x"))
         assert a.broker.topics.named("t").hosted
 

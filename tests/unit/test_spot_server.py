@@ -252,3 +252,51 @@ class OrderTests(SynchronousTestCase):
             + publish(b"t", b"3")
         )
         assert client.take() == publish(b"t", b"2") * 2
+
+
+class PaceTests(SynchronousTestCase):
+    """Requests that cost more than they look like (§3.3)"""
+
+    def test_one_query_a_turn(self) -> None:
+        home = house()
+        client = join(home)
+        client.stream.feed(QUERY * 3 + publish(b"t", b"x"))
+        answer = message(b"", b"\x05", bytes(4))
+        assert client.take() == answer
+        home.turn()
+        assert client.take() == answer
+        home.turn()
+        home.turn()
+        assert client.take() == answer
+        assert home.broker.counters.published == 1
+
+    def test_no_more_answers_than_are_read(self) -> None:
+        home = house()
+        names = [b"%0200d" % number for number in range(1000)]
+        client = join(home, b"DEALER", b"".join(publish(name, b"") for name in names))
+        client.stream.stop_reading()
+        client.send(QUERY * 100)
+        home.pump()
+        assert len(client.stream.buffered) < 300_000
+        client.stream.read()
+        home.pump(200)
+        answer = message(b"", b"\x05", (1000).to_bytes(4, "little"), *names)
+        assert client.take() == answer * 100
+
+    def test_many_topics_are_looked_through_once_a_turn(self) -> None:
+        home = house()
+        for number in range(1001):
+            home.broker.topics.create(f"t{number}")
+        client = join(home)
+        client.stream.feed(subscribe(b"a*") + subscribe(b"b*") + subscribe(b"c*"))
+        assert home.factories["spot"].patterns.count == 1
+        home.pump()
+        assert home.factories["spot"].patterns.count == 3
+
+    def test_what_came_meanwhile_is_not_lost_when_it_ends(self) -> None:
+        home = house()
+        client = join(home)
+        client.stream.feed(QUERY * 2)
+        client.stream.lose()
+        home.pump()
+        assert not home.clock.getDelayedCalls()

@@ -75,6 +75,7 @@ class ZmtpConnection(Connection):
     _role: Role | None = None
     _begun: Partial | None = None
     _eproto = 0
+    _resting = False
     _silent = 0
     _ttl = 0.0
     _deadline: IDelayedCall | None = None
@@ -138,7 +139,7 @@ class ZmtpConnection(Connection):
 
     def _traffic(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
-        while not self.closing:
+        while not self.closing and not self._resting:
             start, at = at, self._take_runs(role, data, at)
             unit = decode(data, at, limits, self._begun if at == start else None)
             if isinstance(unit, Partial):
@@ -215,6 +216,29 @@ class ZmtpConnection(Connection):
         self._eproto += 1
         if self._eproto >= MAX_EPROTO:
             self.close()
+
+    # Pace
+
+    def rest(self) -> None:
+        """Handle no more input before others had their turn and the transport has room.
+
+        For requests that cost much more than their few bytes, as one read may hold thousands.
+        """
+        if not self._resting:
+            self._resting = True
+            self.hold("rest")
+            self.listener.broker.at_turn_end(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._resting and not self._output_full:
+            self._resting = False
+            self.release("rest")
+            self.parse_rest()
+
+    def resumeProducing(self) -> None:
+        """See ``Connection``."""
+        super().resumeProducing()
+        self._go_on()
 
     # Housekeeping
 

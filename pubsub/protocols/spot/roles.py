@@ -90,6 +90,7 @@ class RouterSide(XSubSide):
                 self._unsubscribe(topic)
             case Query():
                 self._link.reply(encode_request(QueryResponse(self._hosted())))
+                self._link.rest()
             case QueryResponse():
                 # Nobody was asked; but it is a command like the others.
                 pass

@@ -11,7 +11,10 @@ from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.scan import StemEncoding
 
 if TYPE_CHECKING:
-    from pubsub.wire.connection import Connection
+    from pubsub.protocols.spot.connection import ZmtpConnection
+
+# From this number of topics on, looking through all of them is enough for a turn.
+_MANY = 1000
 
 
 class Patterns:
@@ -23,6 +26,11 @@ class Patterns:
     def __init__(self, topics: TopicRegistry) -> None:
         self._readers: dict[bytes, dict[Subscriptions, None]] = {}
         topics.watch(self._made)
+
+    @property
+    def count(self) -> int:
+        """How many prefixes are read."""
+        return len(self._readers)
 
     def add(self, prefix: bytes, reader: Subscriptions) -> None:
         """``reader`` is told of topics to come."""
@@ -48,7 +56,7 @@ class Subscriptions:
     """Those of one connection, each topic in the form that ``stem`` gives it."""
 
     def __init__(
-        self, link: Connection, patterns: Patterns, stem: Callable[[bytes], bytes]
+        self, link: ZmtpConnection, patterns: Patterns, stem: Callable[[bytes], bytes]
     ) -> None:
         self._link = link
         self._patterns = patterns
@@ -82,9 +90,12 @@ class Subscriptions:
         if prefix not in self._prefixes:
             self._check_room()
             self._patterns.add(prefix, self)
-            for topic in tuple(self._link.listener.broker.topics):
+            topics = tuple(self._link.listener.broker.topics)
+            for topic in topics:
                 if topic.name.encode().startswith(prefix):
                     self.join(topic)
+            if len(topics) > _MANY:
+                self._link.rest()
         self._prefixes[prefix] += 1
 
     def discard_prefix(self, prefix: bytes, all_of_it: bool = False) -> None:

@@ -211,6 +211,9 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
     return found
 
 
+# The properties of READY that are looked at, in lower case, and the longest identity (RFC 37).
+_PROPERTIES = (b"socket-type", b"identity", b"x-node")
+_MAX_IDENTITY = 255
 # The handshake's limits hold for one command frame; real ones have some fifty bytes.
 _HANDSHAKE_LIMITS = Limits(frame=4096, frames=1)
 
@@ -276,5 +279,9 @@ class Handshake:
             raise ZmtpError("refused-by-peer")
         if command.name != b"READY":
             raise ZmtpError("no-handshake", error(b"READY expected"))
-        self.metadata = parse_metadata(command.data)
+        found = parse_metadata(command.data)
+        # The rest means nothing here and need not be kept.
+        self.metadata = {name: found[name] for name in _PROPERTIES if name in found}
+        if len(self.metadata.get(b"identity", b"")) > _MAX_IDENTITY:
+            raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
         self.done = True

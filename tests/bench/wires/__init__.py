@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from tests.bench.wires import fast
 from tests.bench.wires.cafe import CafeWire
+from tests.bench.wires.fast import FastWire
 from tests.bench.wires.frame import Frame
+from tests.bench.wires.preparation import Preparation
 from tests.bench.wires.rheos import RheosWire
 from tests.bench.wires.spot import SpotWire
 
-__all__ = ["WIRES", "Frame", "Wire"]
+__all__ = ["PREPARATIONS", "WIRES", "Frame", "Preparation", "Wire"]
 
 
 class Wire(Protocol):
@@ -56,4 +59,8 @@ class Wire(Protocol):
         """The frame of one delivered message."""
 
 
-WIRES: Mapping[str, Wire] = {wire.name: wire for wire in (CafeWire(), RheosWire(), SpotWire())}
+WIRES: Mapping[str, Wire] = {
+    wire.name: wire for wire in (CafeWire(), FastWire(), RheosWire(), SpotWire())
+}
+PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION}
+"""Of the wires that need one."""

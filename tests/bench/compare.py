@@ -1,0 +1,83 @@
+"""What a message costs the broker over one wire, as a multiple of what it costs over another.
+
+    python -m tests.bench.compare fast cafe --rounds 9
+
+One publisher, one subscriber, 64 bytes unless said otherwise. The two take turns, each with a
+broker of its own, so that what else the machine does meets both alike; medians are reported, of
+CPU time of the broker per message delivered and of the ratio of each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from tests.bench import BenchError
+from tests.bench.broker import twistd_broker
+from tests.bench.plan import Topology, make_plan
+from tests.bench.throughput import Throughput, measure_throughput
+from tests.bench.wires import WIRES
+
+BROKER_CORE, GENERATOR_CORE = 0, 1
+
+
+def measure(wire: str, options: argparse.Namespace) -> Throughput:
+    """One run. Raises BenchError, also if a message went astray."""
+    plan = make_plan(WIRES[wire], options.scenario, options.size, options.batch)
+    with twistd_broker(options.twistd, WIRES[wire], (), BROKER_CORE) as broker:
+        result = measure_throughput(broker, WIRES[wire], plan, options.seconds)
+    if not result.accounting.clean:
+        raise BenchError(f"{wire}: {result.accounting}")
+    return result
+
+
+def nanoseconds(result: Throughput) -> float:
+    """CPU time of the broker for a message delivered."""
+    return result.usage.broker_cpu_seconds / result.usage.deliveries * 1e9
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("wires", nargs=2, choices=sorted(WIRES), help="the one, and what it is compared to")
+    add("--rounds", type=int, default=5)
+    add("--seconds", type=float, default=2.0, help="measured time of each run")
+    add("--scenario", type=Topology.parse, default=Topology(1, 1))
+    add("--size", type=int, default=64, help="payload in bytes")
+    add("--batch", type=int, default=64 * 1024, help="bytes of one send")
+    add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
+    options = parser.parse_args(arguments)
+    one, other = options.wires
+    os.sched_setaffinity(0, {GENERATOR_CORE})
+    costs: dict[str, list[float]] = {one: [], other: []}
+    for number in range(options.rounds):
+        # First the one, then the other: whoever goes first finds the processor warmer or colder.
+        for wire in (one, other) if number % 2 else (other, one):
+            costs[wire].append(nanoseconds(measure(wire, options)))
+        print(
+            f"round {number + 1}: {one} {costs[one][-1]:.0f} ns, {other} {costs[other][-1]:.0f} ns "
+            f"a message, {costs[one][-1] / costs[other][-1]:.2f} times",
+            flush=True,
+        )
+    ratios = [a / b for a, b in zip(costs[one], costs[other], strict=True)]
+    print(
+        f"medians: {one} {median(costs[one]):.0f} ns, {other} {median(costs[other]):.0f} ns, "
+        f"{median(ratios):.2f} times (from {min(ratios):.2f} to {max(ratios):.2f})"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(str(error))

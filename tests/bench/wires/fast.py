@@ -1,0 +1,89 @@
+"""The fast wire: binary packets, each of which carries a token; every integer big-endian."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from base64 import urlsafe_b64encode
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+from tests.bench.wires.preparation import Preparation
+
+CREATE, SUBSCRIBE, PUBLISH, MESSAGE, UNSUBSCRIBE = 1, 2, 3, 4, 5
+MAX_PAYLOAD = 1 << 20
+# Success is silent; what is asked for last is refused, which tells that the rest has been done.
+NOWHERE = 0
+DONE = b"\x7f" + bytes([UNSUBSCRIBE, 4]) + bytes(4)
+
+SECRET = b"a secret of the load generator alone"
+PREPARATION = Preparation(("--secret-file=secret",), {"secret": SECRET})
+
+
+def _part(data: bytes) -> bytes:
+    return urlsafe_b64encode(data).rstrip(b"=")
+
+
+def _token(client: str) -> bytes:
+    """A token as long as usual: of a subject, a queue key, two permissions and an expiry."""
+    claims = {"sub": client, "queue_key": "bench-key", "permissions": ["publish", "subscribe"]}
+    header = {"alg": "HS256", "typ": "JWT"}
+    whole = {**claims, "exp": 4_102_444_800}
+    signed = b".".join(_part(json.dumps(part, separators=(",", ":")).encode()) for part in (header, whole))
+    return signed + b"." + _part(hmac.digest(SECRET, signed, "sha256"))
+
+
+TOKEN = _token("bench-publisher")
+
+
+class FastWire:
+    """A topic is ``bench/<number>``. All publishers use one token."""
+
+    name = "fast"
+    max_payload = MAX_PAYLOAD
+    topics = 10_000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        name = _name(topic)
+        return _head(CREATE, TOKEN) + bytes([len(name)]) + name + b"\0" + _finish(TOKEN)
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        token = _token(client)
+        name = _name(topic)
+        create = _head(CREATE, token) + bytes([len(name)]) + name + b"\0"
+        return create + _head(SUBSCRIBE, token) + _id(topic) + _finish(token)
+
+    def welcomed(self, answer: bytes) -> bool:
+        if DONE.startswith(answer) and len(answer) < len(DONE):
+            return False
+        if answer != DONE:
+            raise BenchError(f"the broker answered fast requests with {answer[:32].hex(' ')}")
+        return True
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        before = _head(PUBLISH, TOKEN) + _id(topic) + payload.to_bytes(4, "big")
+        return Frame(before, payload, fixed=len(before))
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        before = bytes([MESSAGE]) + _id(topic) + payload.to_bytes(4, "big")
+        return Frame(before, payload, fixed=len(before))
+
+
+def _head(kind: int, token: bytes) -> bytes:
+    return bytes([kind, len(token)]) + token
+
+
+def _finish(token: bytes) -> bytes:
+    return _head(UNSUBSCRIBE, token) + NOWHERE.to_bytes(4, "big")
+
+
+def _name(number: int) -> bytes:
+    return b"bench/%d" % number
+
+
+def _id(number: int) -> bytes:
+    """FNV-1a 32 of the topic's name."""
+    value = 0x811C9DC5
+    for byte in _name(number):
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value.to_bytes(4, "big")
