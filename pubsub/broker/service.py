@@ -96,7 +96,6 @@ class BrokerService(MultiService):
         self.run_id = draw(60)
         self.clients: set[Client] = set()
         self.listeners: list[Listener] = []
-        self.claim_checks: list[Callable[[Topic], None]] = []
         self._shared: dict[Hashable, Any] = {}
         self._sequence = 0
         self._timestamp = 0
@@ -136,14 +135,12 @@ class BrokerService(MultiService):
         """Store and route messages whose publisher has been checked (see ``Publisher``).
 
         Those of a topic with an ``upstream`` go there instead; raises TopicUnreachable. A topic
-        that is nobody's becomes this broker's, unless one of ``claim_checks`` raises Refused.
+        that is nobody's becomes this broker's (see ``TopicRegistry.claim``).
         """
         batch = self._batch(topic, payloads, nbytes, size, sender, protocol, headers)
         if topic.upstream is None:
             if not topic.hosted:
-                for check in self.claim_checks:
-                    check(topic)
-                topic.hosted = True
+                self.topics.claim(topic)
             self._take(topic, batch)
         else:
             topic.upstream.publish(topic, batch)

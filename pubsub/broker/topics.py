@@ -117,10 +117,24 @@ class TopicRegistry:
         self._by_id: dict[int, Topic] = {}
         self._by_uuid: dict[UUID, Topic] = {}
         self._watchers: list[Callable[[Topic], None]] = []
+        self.claim_checks: list[Callable[[str], None]] = []
 
     def watch(self, watcher: Callable[[Topic], None]) -> None:
         """Call ``watcher`` with every topic made from now on, before it is used."""
         self._watchers.append(watcher)
+
+    def claim(self, topic: Topic) -> None:
+        """``topic`` becomes this broker's, unless it is so already or another's.
+
+        What one of ``claim_checks`` raises, given its name, keeps it from that.
+        """
+        if not topic.hosted and topic.upstream is None:
+            self._check_claim(topic.name)
+            topic.hosted = True
+
+    def _check_claim(self, name: str) -> None:
+        for check in self.claim_checks:
+            check(name)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -136,15 +150,19 @@ class TopicRegistry:
 
         Raises InvalidTopicName, LimitReached or MemoryExhausted. Two names with the same u32
         id are two topics; the id then stands for the first. ``hosted`` is False for a topic that
-        is offered or known without being used: it may turn out to be another broker's.
+        is offered or known without being used: it may turn out to be another broker's. Else it
+        is claimed (see ``claim``).
         """
         name = topic_name(raw)
         topic = self._by_name.get(name)
         if topic is not None:
-            topic.hosted = topic.hosted or (hosted and topic.upstream is None)
+            if hosted:
+                self.claim(topic)
             return topic
         if len(self._by_name) >= self._limit:
             raise LimitReached("topics")
+        if hosted:
+            self._check_claim(name)
         self._memory.reserve(TOPIC_BYTES)
         topic = Topic(name)
         topic.hosted = hosted

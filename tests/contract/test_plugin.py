@@ -236,17 +236,6 @@ def test_a_cache_of_plugins_that_is_no_good_does_not_matter(home: Path) -> None:
     assert "toy" not in gone.stdout
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_of_plugins(home: Path) -> None:
-    plugins = home / "twisted" / "plugins"
-    plugins.chmod(0o555)
-    try:
-        assert_help(home)
-        assert not (plugins / "dropin.cache").exists()
-    finally:
-        plugins.chmod(0o755)
-
-
 def test_nothing_of_it_stays(home: Path) -> None:
     """Without that directory on the path the protocol is not there."""
     result = run(["--proto=toy"], home)

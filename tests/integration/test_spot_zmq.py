@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -145,6 +146,14 @@ def test_a_socket_of_another_type_is_turned_away(broker: Broker, connect: Open) 
         assert monitor.poll(int(PATIENCE * 1000))
         push.disable_monitor()
     broker.wait_line("refused: 1 on spot: socket-type")
+
+
+def test_a_unix_socket(start: Start, connect: Open, tmp_path: Path) -> None:
+    path = tmp_path / "spot"
+    start(f"--listen=spot=unix:{path}")
+    reader = subscribe(connect(zmq.DEALER, f"ipc://{path}"), b"t")
+    reader.send(b"", b"\x01", b"t", b"x")
+    assert reader.receive() == [b"", b"\x01", b"t", b"x"]
 
 
 def test_many_messages_in_order(broker: Broker, connect: Open) -> None:

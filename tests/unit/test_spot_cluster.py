@@ -336,11 +336,12 @@ class WhoseTests(SynchronousTestCase):
         b = self.world.house("b")
         self.world.client(b, b"DEALER", publish(b"t", b"x"))
         a = self.world.house("a")
+        early = self.world.client(a)
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
         cluster.join(B)
-        self.world.client(a, b"DEALER", publish(b"t", b"too early"))
-        assert refusals(a) == {UNREACHABLE: 1}
         cluster.startService()
+        early.stream.feed(publish(b"t", b"too early"))
+        assert refusals(a) == {UNREACHABLE: 1}
         self.world.settle()
         self.world.client(a, b"DEALER", publish(b"t", b"x") + publish(b"own", b"x"))
         assert refusals(a) == {UNREACHABLE: 1}

@@ -263,11 +263,9 @@ class PaceTests(SynchronousTestCase):
         client.stream.feed(QUERY * 3 + publish(b"t", b"x"))
         answer = message(b"", b"\x05", bytes(4))
         assert client.take() == answer
-        home.turn()
-        assert client.take() == answer
-        home.turn()
-        home.turn()
-        assert client.take() == answer
+        assert home.broker.counters.published == 0
+        home.pump()
+        assert client.take() == answer * 2
         assert home.broker.counters.published == 1
 
     def test_no_more_answers_than_are_read(self) -> None:
@@ -288,10 +286,10 @@ class PaceTests(SynchronousTestCase):
         for number in range(1001):
             home.broker.topics.create(f"t{number}")
         client = join(home)
-        client.stream.feed(subscribe(b"a*") + subscribe(b"b*") + subscribe(b"c*"))
-        assert home.factories["spot"].patterns.count == 1
+        client.stream.feed(subscribe(b"a*") + publish(b"a", b"x"))
+        assert home.broker.counters.published == 0
         home.pump()
-        assert home.factories["spot"].patterns.count == 3
+        assert client.take() == publish(b"a", b"x")
 
     def test_what_came_meanwhile_is_not_lost_when_it_ends(self) -> None:
         home = house()

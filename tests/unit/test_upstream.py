@@ -58,18 +58,23 @@ class HostedTests(SynchronousTestCase):
         broker = make_broker()
         seen: list[str] = []
 
-        def check(topic: Topic) -> None:
-            seen.append(topic.name)
-            raise TopicUnreachable(topic.name)
+        def check(name: str) -> None:
+            seen.append(name)
+            raise TopicUnreachable(name)
 
-        broker.claim_checks.append(check)
         offered, own = broker.topics.create("t", hosted=False), broker.topics.create("u")
+        broker.topics.claim_checks.append(check)
         with pytest.raises(TopicUnreachable):
             broker.publish(offered, [b"x"], 1, 1, b"", "toy")
+        for name in ("t", "v"):
+            with pytest.raises(TopicUnreachable):
+                broker.topics.create(name)
         assert not offered.hosted
+        assert "v" not in broker.topics
         assert broker.store.next_offset == 0
         broker.publish(own, [b"x"], 1, 1, b"", "toy")
-        assert seen == ["t"]
+        assert broker.topics.create("u") is own
+        assert seen == ["t", "t", "v"]
 
 
 class WatcherTests(SynchronousTestCase):

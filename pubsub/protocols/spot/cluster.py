@@ -62,7 +62,7 @@ class Cluster(Service):
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
         self._warned: set[tuple[str, str]] = set()
-        listener.broker.claim_checks.append(self._check_claim)
+        listener.broker.topics.claim_checks.append(self._check_claim)
         self.setServiceParent(listener.broker)  # type: ignore[no-untyped-call]
 
     def join(self, endpoint: str) -> None:
@@ -83,10 +83,13 @@ class Cluster(Service):
             node.stop()
         return None
 
-    def _check_claim(self, topic: Topic) -> None:
-        """Until the others have been asked once, a topic nobody uses here may be one of theirs."""
-        if not all(node.tried for node in self._nodes.values()):
-            raise TopicUnreachable(topic.name)
+    def _check_claim(self, name: str) -> None:
+        """Until the others have been asked once, a topic that is nobody's may be one of theirs.
+
+        What is there before the broker starts is its own.
+        """
+        if self.running and not all(node.tried for node in self._nodes.values()):
+            raise TopicUnreachable(name)
 
     def listed(self, node: Node, names: list[bytes]) -> None:
         """``node`` hosts the topics of these names."""

@@ -27,11 +27,6 @@ class Patterns:
         self._readers: dict[bytes, dict[Subscriptions, None]] = {}
         topics.watch(self._made)
 
-    @property
-    def count(self) -> int:
-        """How many prefixes are read."""
-        return len(self._readers)
-
     def add(self, prefix: bytes, reader: Subscriptions) -> None:
         """``reader`` is told of topics to come."""
         self._readers.setdefault(prefix, {})[reader] = None
@@ -75,7 +70,9 @@ class Subscriptions:
         if name not in self._names:
             self._check_room()
         # Subscribed again even if it is not new: the subscription may have been revoked.
-        self._subscribe(listener.broker.topics.create(name, hosted))
+        topic = listener.broker.topics.create(name, hosted=False)
+        topic.hosted = topic.hosted or hosted
+        self._subscribe(topic)
         self._names.add(name)
 
     def discard(self, raw: bytes) -> None:
