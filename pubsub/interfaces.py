@@ -62,6 +62,9 @@ class IStore(Interface):
         only that there was nothing for these topics so far.
         """
 
+    def forget(topic: str) -> None:
+        """Let go of the messages of a topic that has ended: its name may be another's now."""
+
     def put(table: str, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, replacing what was there."""
 

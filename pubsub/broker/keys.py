@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -35,7 +36,7 @@ class Secret:
     id: str
     algorithm: str
     key: Any = field(repr=False)
-    ends: float = float("inf")
+    ends: float = inf
 
 
 class SecretRing:
@@ -52,6 +53,13 @@ class SecretRing:
 
     def __contains__(self, secret: Secret) -> bool:
         return self._secrets.get(secret.id) == secret
+
+    def end(self, secret: Secret) -> float:
+        """When ``secret`` ends as configured now; minus infinity if it is there no more."""
+        current = self._secrets.get(secret.id)
+        if current is None or (current.algorithm, current.key) != (secret.algorithm, secret.key):
+            return -inf
+        return current.ends
 
     def candidates(self, kid: str | None, algorithm: object, now: float) -> list[Secret]:
         """The secrets that a token with this header can have been signed with."""

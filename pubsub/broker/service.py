@@ -199,6 +199,7 @@ class BrokerService(MultiService):
         self.router.end(topic)
         self.queue_keys.forget(topic)
         self.topics.remove(topic)
+        self.store.forget(topic.name)
 
     def recheck(self) -> tuple[int, int]:
         """What clients may do has changed: every live subscription is looked at again.

@@ -8,6 +8,7 @@ the cache or push anybody out of it.
 from __future__ import annotations
 
 import warnings
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -76,16 +77,20 @@ class TokenVerifier:
         if token is None:
             self.misses += 1
             token = self._verify(raw, now)
-            self.check_time(token, now)
+            self._check_time(token, now)
             self._remember(raw, token)
         else:
             self.hits += 1
-            self.check_time(token, now)
+            self._check_time(token, now)
         return token
 
     def valid(self, token: Token, now: float) -> bool:
         """Does a token that was verified before still hold?"""
-        return token.not_before <= now < token.expires and token.secret in self._ring
+        return token.not_before <= now < self.end(token)
+
+    def end(self, token: Token) -> float:
+        """When a token that was verified before ends, itself or with its secret."""
+        return min(token.expires, self._ring.end(token.secret))
 
     def forget_key(self, queue_key: bytes) -> None:
         """A queue key is no longer in use: nor are the tokens that hold it."""
@@ -93,10 +98,8 @@ class TokenVerifier:
         for raw in stale:
             del self._verified[raw]
 
-    @staticmethod
-    def check_time(token: Token, now: float) -> None:
-        """Raises BadToken unless ``now`` is within the token's life."""
-        if now >= token.expires:
+    def _check_time(self, token: Token, now: float) -> None:
+        if now >= self.end(token):
             raise BadToken("expired")
         if now < token.not_before:
             raise BadToken("not yet valid")
@@ -107,6 +110,8 @@ class TokenVerifier:
         self._verified[raw] = token
 
     def _verify(self, raw: bytes, now: float) -> Token:
+        if not _is_canonical(raw):
+            raise BadToken("no token")
         try:
             header = jwt.get_unverified_header(raw)
         except (jwt.InvalidTokenError, UnicodeError):
@@ -122,12 +127,22 @@ class TokenVerifier:
         raise BadToken("no secret verifies it")
 
 
+def _is_canonical(raw: bytes) -> bool:
+    """Is this the one way to write the token? Decoders take others, each a token more to keep."""
+    parts = raw.split(b".")
+    try:
+        decoded = [urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in parts]
+    except ValueError:
+        return False
+    return [urlsafe_b64encode(part).rstrip(b"=") for part in decoded] == parts
+
+
 def _token(claims: dict[str, Any], secret: Secret) -> Token:
     return Token(
         _text(claims, "sub"),
         _text(claims, "queue_key").encode(),
         _permissions(claims.get("permissions", [])),
-        min(_time(claims, "exp", inf), secret.ends),
+        _time(claims, "exp", inf),
         _time(claims, "nbf", -inf),
         secret,
     )

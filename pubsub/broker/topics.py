@@ -156,6 +156,8 @@ class TopicRegistry:
         name = topic_name(raw)
         topic = self._by_name.get(name)
         if topic is not None:
+            # The id is free again if the topic that had it has ended.
+            self._by_id.setdefault(topic.id, topic)
             if hosted:
                 self.claim(topic)
             return topic

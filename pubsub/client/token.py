@@ -6,11 +6,14 @@ import argparse
 import json
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from pubsub.broker.keys import ALGORITHMS, HMACS
 
@@ -77,13 +80,15 @@ def _claims(options: argparse.Namespace, now: float) -> dict[str, Any]:
 
 
 def _make(options: argparse.Namespace) -> None:
-    key = Path(options.secret_file).read_bytes()
-    if options.algorithm in HMACS:
-        key = key.removesuffix(b"\n")
+    key: Any = Path(options.secret_file).read_bytes()
     headers = {"kid": options.kid} if options.kid else None
     try:
+        if options.algorithm in HMACS:
+            key = key.removesuffix(b"\n")
+        else:
+            key = load_pem_private_key(key, None)
         made = jwt.encode(_claims(options, time.time()), key, options.algorithm, headers)
-    except (jwt.PyJWTError, TypeError) as error:
+    except (jwt.PyJWTError, TypeError, ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{options.secret_file}: {error}") from None
     if len(made) > MAX_TOKEN:
         print(f"pubsub: {advice(made)}", file=sys.stderr)
@@ -118,7 +123,9 @@ def _inspect(options: argparse.Namespace) -> None:
     }
     for name in ("nbf", "exp"):
         if isinstance(claims.get(name), int | float):
-            shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
+            # A time beyond the calendar is shown among the claims only.
+            with suppress(OverflowError, ValueError, OSError):
+                shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
     print(json.dumps(shown, indent=2))
     if len(token) > MAX_TOKEN:
         print(f"pubsub: {advice(token)}", file=sys.stderr)

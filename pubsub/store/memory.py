@@ -154,6 +154,12 @@ class MemoryStore:
                 break
         return succeed(Page(found, next_offset))
 
+    def forget(self, topic: str) -> None:
+        """See IStore. The offsets of what is gone stay unused."""
+        kept = [block for block in self._blocks[self._head :] if block.topic != topic]
+        self._blocks, self._head = kept, 0
+        self._bytes = sum(block.nbytes for block in kept)
+
     def put(self, table: str, key: str, value: bytes) -> None:
         """See IStore."""
         self._tables.setdefault(table, {})[key] = value

@@ -35,10 +35,12 @@ class MessageEncoding:
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """A subscription: its token, the key that was proved, and when it ends."""
+    """A subscription: its token, the key that was proved, when its time of grace after a
+    rotation is over, and when it ends at the latest."""
 
     token: Token
     key: bytes = field(repr=False)
+    grace: float = inf
     ends: float = inf
     timer: IDelayedCall | None = None
 
@@ -75,8 +77,8 @@ class Readers:
         if reader is None:
             reader = self._readers[topic] = _Reader(token, token.queue_key)
             self._broker.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
-        reader.token, reader.key = token, token.queue_key
-        self._end_at(topic, reader, token.expires)
+        reader.token, reader.key, reader.grace = token, token.queue_key, inf
+        self._end_at(topic, reader, self._broker.tokens.end(token))
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
@@ -97,13 +99,16 @@ class Readers:
             self._forget(topic)
             self._ended(topic)
             return False
-        if change is not None:
+        if change is None:
+            # Its secret may have been given an end, or another one.
+            self._end_at(topic, reader, min(reader.grace, self._broker.tokens.end(reader.token)))
+        else:
             reader.key = change.new
             self._updated(topic, change.new)
             grace = self._listener.settings["rotation-grace"]
             if grace:
-                end = self._broker.seconds() + grace
-                self._end_at(topic, reader, min(end, reader.ends))
+                reader.grace = min(self._broker.seconds() + grace, reader.grace)
+                self._end_at(topic, reader, min(reader.grace, reader.ends))
         return True
 
     def _holds(self, topic: Topic, reader: _Reader, change: KeyChange | None) -> bool:

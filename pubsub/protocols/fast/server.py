@@ -62,7 +62,7 @@ class FastFactory(ConnectionFactory):
         broker = self.listener.broker
         self._check_id(name)
         new = name not in broker.topics
-        topic = broker.topics.create(name)
+        topic = broker.topics.create(name, hosted=False)
         keys = broker.queue_keys
         closed = topic in keys
         if (
@@ -72,12 +72,14 @@ class FastFactory(ConnectionFactory):
             or (exclusive and not new and topic not in self._owners)
         ):
             raise TopicExists(name)
-        if not closed:
-            keys.close(topic, token.queue_key, token.subject, creator.label)
+        broker.topics.claim(topic)
         if exclusive:
             self._own(topic, creator)
         elif topic in self._owners:
             self._disown(topic, creator)
+        # Last, as it looks at those who read the topic already.
+        if not closed:
+            keys.close(topic, token.queue_key, token.subject, creator.label)
 
     def may_read(self, topic: Topic, connection: FastConnection) -> bool:
         """Is the topic not another connection's own?"""

@@ -1,0 +1,80 @@
+"""cafe's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
+
+from tests.contract.drivers.base import (
+    NOT_AUTHORIZED,
+    NOT_FOUND,
+    OTHER,
+    RATE_LIMITED,
+    TOO_LARGE,
+    TOPIC,
+    Driver,
+)
+from tests.unit import cafe_wire
+from tests.unit.streams import Client
+
+
+class Cafe(Driver):
+    """Channels 1 and 2 are TOPIC and OTHER, 3 is not offered."""
+
+    name = "cafe"
+    settings: ClassVar[Mapping[str, object]] = {"channels": f"1:{TOPIC},2:{OTHER}"}
+    limit = 1_048_567
+    explicit = False
+    _codes: ClassVar = {
+        NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4, LIMIT_REACHED: 4,
+    }  # fmt: skip
+
+    def _channel(self, topic: str) -> int:
+        return {TOPIC: 1, OTHER: 2}.get(topic, 3)
+
+    def _shake(self, handshake: bytes) -> Client:
+        client = self.connect()
+        answer = self.ask(client, handshake)
+        assert answer.startswith(bytes.fromhex("fe ca 03 09 00 00 00 00")), answer
+        self.house.clock.advance(cafe_wire.GAP)
+        return client
+
+    def publisher(self, topic: str = TOPIC) -> Client:
+        return self._shake(cafe_wire.hs_pub(self._channel(OTHER), b"alice"))
+
+    def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
+        return cafe_wire.publish(self._channel(topic), *payloads)
+
+    def listener(self) -> Client:
+        return self._shake(cafe_wire.hs_sub(b"", b"bob"))
+
+    def subscribe(self, client: Client, topic: str = TOPIC) -> bytes:
+        return cafe_wire.subscribe(self._channel(topic))
+
+    def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes:
+        return cafe_wire.unsubscribe(self._channel(topic))
+
+    def refused(self, reason: str, topic: str = TOPIC) -> bytes:
+        return cafe_wire.error(self._codes[reason])
+
+    def revoked(self) -> bytes:
+        return cafe_wire.error(8)
+
+    def turned_away(self) -> bytes:
+        return cafe_wire.error(4)
+
+    def malformed(self) -> tuple[bytes, bool]:
+        return b"\xfe\xcb\x10\0\0\0\0", True
+
+    def payloads(self, data: bytes) -> Iterator[bytes]:
+        yield from cafe_wire.payloads(data)
+
+    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+        def shake(handshake: bytes) -> bytes:
+            answer = self.ask(self.connect(), handshake)
+            return b"" if answer == cafe_wire.ack(0, status=8) else answer
+
+        return {
+            "handshake as publisher": lambda: shake(cafe_wire.hs_pub(1)),
+            "handshake as subscriber": lambda: shake(cafe_wire.hs_sub(b"\x02\x01")),
+        }

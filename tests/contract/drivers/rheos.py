@@ -1,0 +1,86 @@
+"""rheos's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import ClassVar
+
+from tests.contract.drivers.base import TOPIC, Driver
+from tests.unit import rheos_wire
+from tests.unit.streams import Client, House
+
+
+class Rheos(Driver):
+    """Each client is an id of its own."""
+
+    name = "rheos"
+    echoes = False
+    limit = 65_535
+
+    _numbers: ClassVar = count(1)
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self._ids: dict[Client, bytes] = {}
+        self._readers: list[bytes] = []
+
+    def connect(self) -> Client:
+        client = super().connect()
+        self._ids[client] = next(self._numbers).to_bytes(16, "big")
+        return client
+
+    def open(self, topic: str = TOPIC) -> None:
+        client = self.connect()
+        answer = self.ask(client, rheos_wire.create(self._ids[client], topic.encode()))
+        assert answer in (rheos_wire.topic_ack(topic), rheos_wire.FAILED)
+
+    def publisher(self, topic: str = TOPIC) -> Client:
+        return self.connect()
+
+    def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
+        return rheos_wire.publish(self._ids[client], *payloads, name=topic.encode())
+
+    def subscribe(self, client: Client, topic: str = TOPIC) -> bytes:
+        self._readers.append(self._ids[client])
+        return rheos_wire.subscribe(self._ids[client], topic.encode())
+
+    def unsubscribe(self, client: Client, topic: str = TOPIC) -> None:
+        return None
+
+    def accepted(self, answer: bytes, number: int = 1) -> None:
+        assert len(rheos_wire.message_ids(answer)) == number
+
+    def subscribed(self, topic: str) -> bytes:
+        return rheos_wire.topic_ack(topic)
+
+    def refused(self, reason: str, topic: str = TOPIC) -> bytes:
+        return rheos_wire.FAILED
+
+    def turned_away(self) -> bytes:
+        return rheos_wire.FAILED
+
+    def malformed(self) -> tuple[bytes, bool]:
+        return b"\xfb" + bytes(21), True
+
+    def payloads(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            assert data[0] == 0x15, data
+            end = 21 + int.from_bytes(data[1:5], "little")
+            assert len(data) >= end
+            yield data[21:end]
+            data = data[end:]
+
+    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+        def create() -> bytes:
+            client = self.connect()
+            answer = self.ask(client, rheos_wire.create(self._ids[client], TOPIC.encode()))
+            return b"" if answer == rheos_wire.FAILED else answer
+
+        def come_back() -> bytes:
+            """As the first id that subscribed, whose subscriptions come along."""
+            client = self.connect()
+            client.send(rheos_wire.create(self._readers[0], b"something new"))
+            return b"".join(self.payloads(client.take()[18:]))
+
+        return {"create": create, "come back": come_back}
