@@ -17,9 +17,10 @@ class Driver:
 
     ``settings`` are those its listener needs for TOPIC and OTHER to be topics; ``small`` are
     settings with which LARGE bytes are too large, or nothing if its own limit is that small.
-    ``explicit`` if a topic has to be made before it is used, ``text`` if only UTF-8 can be
-    published, ``polls`` if messages come only when asked for, ``echoes`` if a client that is
-    subscribed gets what it publishes, ``closes`` if a message too large ends the connection.
+    ``explicit`` if a topic has to be made before it is used, ``opens`` if a publisher has to make
+    it himself, ``text`` if only UTF-8 can be published, ``polls`` if messages come only when asked
+    for, ``echoes`` if a client that is subscribed gets what it publishes, ``closes`` if a message
+    too large ends the connection.
     """
 
     name: ClassVar[str]
@@ -27,6 +28,7 @@ class Driver:
     small: ClassVar[Mapping[str, object]] = {}
     limit: ClassVar[int] = 1000
     explicit: ClassVar[bool] = True
+    opens: ClassVar[bool] = False
     text: ClassVar[bool] = False
     polls: ClassVar[bool] = False
     echoes: ClassVar[bool] = True

@@ -26,7 +26,7 @@ class Cafe(Driver):
     limit = 1_048_567
     explicit = False
     _codes: ClassVar = {
-        NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4, LIMIT_REACHED: 4,
+        NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4,
     }  # fmt: skip
 
     def _channel(self, topic: str) -> int:

@@ -24,7 +24,7 @@ class Nsd(Driver):
     """Who publishes on a channel is the identity of that name; each reader is one of its own."""
 
     name = "nsd"
-    text = polls = True
+    opens = text = polls = True
     _words: ClassVar = {
         NOT_AUTHORIZED: "NOT AUTHORIZED: {}", NOT_FOUND: "NO SUCH CHANNEL: {}",
         TOO_LARGE: "MESSAGE TOO BIG: 1001 characters", RATE_LIMITED: "RATE LIMIT EXCEEDED",
