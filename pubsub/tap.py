@@ -80,7 +80,7 @@ def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -
         factory = config.protocol.make_factory(listener)
     except NotConfigured as error:
         if not config.implied:
-            raise
+            raise ConfigurationError(f"{config.protocol.name}: {error}") from None
         log.warn("{protocol} is not served: {reason}", protocol=config.protocol.name, reason=error)
         return
     broker.listeners.append(listener)

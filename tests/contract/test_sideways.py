@@ -6,6 +6,7 @@ over fast, tried over the second. A protocol that is installed and has no driver
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -178,10 +179,14 @@ class DriverTests(SynchronousTestCase):
         assert installed_protocols().keys() == DRIVERS.keys()
 
 
-for _first in DRIVERS.values():
-    for _second in DRIVERS.values():
-        _granted = Bodies.GrantedToFast if _second is Fast else Bodies.Granted
-        for _body in (Bodies.Closed, _granted):
-            _name = f"{_first.__name__}{_second.__name__}{_body.__name__}Tests"
-            _members = {"__module__": __name__, "first": _first, "second": _second}
-            globals()[_name] = type(_name, (_body,), _members)
+def _pairs() -> Iterator[tuple[str, type[Sideways]]]:
+    for first in DRIVERS.values():
+        for second in DRIVERS.values():
+            granted = Bodies.GrantedToFast if second is Fast else Bodies.Granted
+            for body in (Bodies.Closed, granted):
+                name = f"{first.__name__}{second.__name__}{body.__name__}Tests"
+                members = {"__module__": __name__, "first": first, "second": second}
+                yield name, type(name, (body,), members)
+
+
+globals().update(_pairs())

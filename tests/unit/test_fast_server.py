@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.errors import NotConfigured, Refused
-from pubsub.protocols.fast.connection import CODES
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     COLLISION,
@@ -16,34 +12,30 @@ from tests.unit.fast_wire import (
     NEWS,
     NO_PERMISSION,
     NO_TOPIC,
+    ONE,
     OWNER,
     RATE_LIMITED,
     READER,
     TOO_LARGE,
+    TWIN,
+    TWINS,
     WRITER,
     WRONG_KEY,
-    Fast,
     FastCase,
     create,
     error,
     grant,
     message,
     publish,
-    rotate,
     subscribe,
     topic_id,
     unsubscribe,
 )
-from tests.unit.streams import House
 from tests.unit.tokens import OTHER_KEY
 
 OTHER = grant(key="k2", sub="mal")
 FORGED = grant(secret=OTHER_KEY)
 KEYLESS = grant(key="")
-# One id, 0x8eac10b3, for two names: found by hashing 400,000 names of the form
-# place/thing/event/who-N, twenty words each and ten times N from 1 to 5, until two agreed.
-ONE, TWIN = "rome/logs/stopped/till-4", "prague/trades/written/web-2"
-TWINS = 0x8EAC10B3
 
 
 class CreateTests(FastCase):
@@ -303,98 +295,3 @@ class PublishTests(FastCase):
         assert self.answer(fast, create(OTHER, "more") + publish(OWNER, b"x", topic=more)) == (
             error(3, WRONG_KEY, more)
         )
-
-
-class OrderTests(FastCase):
-    """§5.2: token, topic, queue key, permission"""
-
-    def test_of_each_request(self) -> None:
-        nothing = grant("x")
-        for kind, request in (
-            (2, subscribe),
-            (3, lambda raw: publish(raw, b"x")),
-            (5, unsubscribe),
-            (7, lambda raw: rotate(raw, b"\xff")),
-        ):
-            fast = self.house()
-            assert self.answer(fast, request(FORGED)) == error(kind, BAD_TOKEN)
-            assert self.answer(fast, request(nothing)) == error(kind, NO_TOPIC)
-            fast.owner()
-            assert self.answer(fast, request(FORGED)) == error(kind, BAD_TOKEN)
-            assert self.answer(fast, request(grant("x", key="k2"))) == error(kind, WRONG_KEY)
-            assert self.answer(fast, request(KEYLESS)) == error(kind, WRONG_KEY)
-            if kind != 5:
-                assert self.answer(fast, request(nothing)) == error(kind, NO_PERMISSION)
-        assert self.answer(fast, rotate(OWNER, b"\xff")) == error(7, INVALID)
-
-
-class ErrorTests(FastCase):
-    """§6"""
-
-    def test_every_refusal_of_the_broker_has_a_code(self) -> None:
-        assert CODES.keys() >= {
-            kind for kind in Refused.__subclasses__() if kind.__name__ != "SessionUnknown"
-        }
-        assert {int(code) for code in CODES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 10}
-
-    def test_errors_off_says_nothing_and_counts_all_the_same(self) -> None:
-        fast = self.house(errors="off")
-        silent = create(FORGED) + create(KEYLESS) + create(OWNER, flags=8) + create(OWNER)
-        client = fast.client(silent + create(OTHER) + publish(READER, b"x") + subscribe(OWNER, 1))
-        assert client.take() == b""
-        assert not client.closed
-        client.send(subscribe(OWNER) + publish(OWNER, b"x"))
-        assert client.take() == message(b"x")
-        assert sum(fast.refusals().values()) == 6
-
-    def test_errors_off_closes_without_a_word(self) -> None:
-        fast = self.house(errors="off", max_connections=2)
-        for bad in (b"\x00", b"\x03\x00\0\0\0\0\xff\xff\xff\xff"):
-            client = fast.client(bad)
-            assert (client.take(), client.closed) == (b"", True)
-        third = fast.client()
-        assert (third.take(), third.closed) == (b"", True)
-
-    def test_types_that_are_no_clients_close(self) -> None:
-        for number in (0x00, 0x04, 0x06, 0x08, 0x7F, 0xFF):
-            fast = self.house()
-            client = fast.client(bytes([number]))
-            assert client.take() == error(number, INVALID, 0)
-            assert client.closed
-            client.send(create(OWNER))
-            assert not len(fast.broker.topics)
-
-    def test_a_connection_over_quota_is_told_and_closed(self) -> None:
-        fast = self.house(max_connections=1)
-        fast.client()
-        second = fast.client(create(OWNER))
-        assert second.take() == error(0, RATE_LIMITED, 0)
-        assert second.closed
-        assert not len(fast.broker.topics)
-
-    def test_a_broker_that_stops_closes_without_a_packet(self) -> None:
-        fast = self.house()
-        owner = fast.owner()
-        reader = fast.reader()
-        fast.start()
-        owner.send(publish(OWNER, b"last"))
-        fast.broker.stopService()
-        fast.pump()
-        assert reader.take() == message(b"last")
-        assert reader.closed
-        assert owner.closed
-
-
-class ConfigurationTests(FastCase):
-    """What a listener needs"""
-
-    def test_without_a_secret_it_does_not_start_and_says_how_to_make_one(self) -> None:
-        with pytest.raises(NotConfigured, match=r"`pubsub secret FILE`.*--secret-file FILE"):
-            House({"fast": {}})
-
-    def test_every_fast_listener_shares_the_owners_and_the_ration(self) -> None:
-        fast = Fast(self)
-        factory = fast.factories["fast"]
-        twin = type(factory)(fast.listeners["fast"])
-        assert twin._owners is factory._owners
-        assert twin.verifications is factory.verifications

@@ -43,7 +43,7 @@ class FastFactory(ConnectionFactory):
         broker = listener.broker
         if not broker.tokens.ring:
             raise NotConfigured(
-                "fast: there is no secret to verify tokens with; make one with "
+                "there is no secret to verify tokens with; make one with "
                 "`pubsub secret FILE` and name it with --secret-file FILE"
             )
         listener.check_keys_itself()

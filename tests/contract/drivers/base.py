@@ -15,23 +15,19 @@ TOO_LARGE, RATE_LIMITED = "too-large", "rate-limited"
 class Driver:
     """Clients of one protocol at ``house``, each connected anew.
 
-    ``settings`` are those its listener needs for TOPIC and OTHER to be topics; ``small`` are
-    settings with which LARGE bytes are too large, or nothing if its own limit is that small.
-    ``explicit`` if a topic has to be made before it is used, ``opens`` if a publisher has to make
-    it himself, ``text`` if only UTF-8 can be published, ``polls`` if messages come only when asked
-    for, ``echoes`` if a client that is subscribed gets what it publishes, ``closes`` if a message
-    too large ends the connection.
+    ``settings`` are those its listener needs for TOPIC and OTHER to be topics. A message that is
+    published may have ``limit`` bytes, one that is delivered ``carries``. ``opens`` if a publisher
+    has to make the topic himself, ``text`` if only UTF-8 can be published, ``polls`` if messages
+    come only when asked for, ``closes`` if a message too large ends the connection.
     """
 
     name: ClassVar[str]
     settings: ClassVar[Mapping[str, object]] = {}
-    small: ClassVar[Mapping[str, object]] = {}
-    limit: ClassVar[int] = 1000
-    explicit: ClassVar[bool] = True
+    limit: ClassVar[int]
+    carries: ClassVar[int] = 1_048_576
     opens: ClassVar[bool] = False
     text: ClassVar[bool] = False
     polls: ClassVar[bool] = False
-    echoes: ClassVar[bool] = True
     closes: ClassVar[bool] = False
 
     def __init__(self, house: House) -> None:
@@ -105,9 +101,13 @@ class Driver:
         """What a connection over quota is told before it is closed."""
         raise NotImplementedError
 
-    def malformed(self) -> tuple[bytes, bool]:
-        """Bytes that are none of the protocol's, and whether they end the connection."""
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        """Bytes that are none of the protocol's, the answer, and whether it then closes."""
         raise NotImplementedError
+
+    def too_large(self, client: Client) -> bytes:
+        """What is answered to the publication of a byte more than ``limit``."""
+        return self.ask(client, self.publish(client, b"x" * (self.limit + 1)))
 
     # Deliveries
 

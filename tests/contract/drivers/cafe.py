@@ -23,8 +23,7 @@ class Cafe(Driver):
 
     name = "cafe"
     settings: ClassVar[Mapping[str, object]] = {"channels": f"1:{TOPIC},2:{OTHER}"}
-    limit = 1_048_567
-    explicit = False
+    limit = carries = 1_048_567
     _codes: ClassVar = {
         NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4,
     }  # fmt: skip
@@ -63,8 +62,8 @@ class Cafe(Driver):
     def turned_away(self) -> bytes:
         return cafe_wire.error(4)
 
-    def malformed(self) -> tuple[bytes, bool]:
-        return b"\xfe\xcb\x10\0\0\0\0", True
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        return b"\xfe\xcb\x10\0\0\0\0", cafe_wire.error(7), True
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
         yield from cafe_wire.payloads(data)

@@ -58,8 +58,8 @@ class Fast(Driver):
     def turned_away(self) -> bytes:
         return fast_wire.error(0, fast_wire.RATE_LIMITED, 0)
 
-    def malformed(self) -> tuple[bytes, bool]:
-        return b"\xff", True
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        return b"\xff", fast_wire.error(0xFF, fast_wire.INVALID, 0), True
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
         while data:

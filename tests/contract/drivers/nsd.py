@@ -25,6 +25,7 @@ class Nsd(Driver):
 
     name = "nsd"
     opens = text = polls = True
+    limit = 1000
     _words: ClassVar = {
         NOT_AUTHORIZED: "NOT AUTHORIZED: {}", NOT_FOUND: "NO SUCH CHANNEL: {}",
         TOO_LARGE: "MESSAGE TOO BIG: 1001 characters", RATE_LIMITED: "RATE LIMIT EXCEEDED",
@@ -69,8 +70,8 @@ class Nsd(Driver):
     def turned_away(self) -> bytes:
         return nsd_lines.error("TOO MANY CONNECTIONS")
 
-    def malformed(self) -> tuple[bytes, bool]:
-        return b"garbage\n", False
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        return b"garbage\n", nsd_lines.error("INVALID REQUEST: [garbage]"), False
 
     def messages(self, client: Client) -> list[bytes]:
         identity, after = self._seen[client]

@@ -15,7 +15,6 @@ class Rheos(Driver):
     """Each client is an id of its own."""
 
     name = "rheos"
-    echoes = False
     limit = 65_535
 
     _numbers: ClassVar = count(1)
@@ -60,8 +59,14 @@ class Rheos(Driver):
     def turned_away(self) -> bytes:
         return rheos_wire.FAILED
 
-    def malformed(self) -> tuple[bytes, bool]:
-        return b"\xfb" + bytes(21), True
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        return b"\xfb" + bytes(21), rheos_wire.FAILED, True
+
+    def too_large(self, client: Client) -> bytes:
+        """The length of the data has 16 bits: one that is in none is a body that does not fit."""
+        whole = self.publish(client, b"x" * self.limit)
+        length = int.from_bytes(whole[1:5], "little") + 1
+        return self.ask(client, whole[:1] + length.to_bytes(4, "little") + whole[5:] + b"x")
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
         while data:
@@ -78,7 +83,9 @@ class Rheos(Driver):
             return b"" if answer == rheos_wire.FAILED else answer
 
         def come_back() -> bytes:
-            """As the first id that subscribed, whose subscriptions come along."""
+            """As the first id that subscribed, if any, whose subscriptions come along."""
+            if not self._readers:
+                return b""
             client = self.connect()
             client.send(rheos_wire.create(self._readers[0], b"something new"))
             return b"".join(self.payloads(client.take()[18:]))

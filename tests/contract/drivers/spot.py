@@ -14,7 +14,6 @@ class Spot(Driver):
     """Clients are DEALER sockets."""
 
     name = "spot"
-    explicit = False
     closes = True
     limit = 1_048_576
 
@@ -51,8 +50,8 @@ class Spot(Driver):
     def turned_away(self) -> bytes:
         return b""
 
-    def malformed(self) -> tuple[bytes, bool]:
-        return b"\xf8\0", True
+    def malformed(self) -> tuple[bytes, bytes, bool]:
+        return b"\xf8\0", b"", True
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
         while data:

@@ -1,0 +1,320 @@
+"""What every protocol promises: one body of tests, run over each, and over every pair of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.contract.drivers import (
+    DRIVERS,
+    NOT_AUTHORIZED,
+    NOT_FOUND,
+    OTHER,
+    RATE_LIMITED,
+    TOO_LARGE,
+    TOPIC,
+    Driver,
+)
+from tests.unit import fast_wire
+from tests.unit.streams import Client, House
+
+TEXTS = [b"", b"one", b"two", "drei äöü ☃ 𝄞".encode(), b'{"json": "\\u0000"}', b"a\nb\r\n"]
+BINARY = [b"\xff", bytes(range(256)), b"\0" * 100, b"\xfe\xca\x10\x02\0\0\0\x01x", b"\xed\xa0\x80"]
+
+
+class Served(SynchronousTestCase):
+    """A broker with listeners of some protocols, and a driver for each."""
+
+    def serve(
+        self, *drivers: type[Driver], top: dict[str, object] | None = None, **settings: object
+    ) -> list[Any]:
+        """``settings`` are those of the first protocol's listener."""
+        listen: dict[str, dict[str, Any]] = {d.name: dict(d.settings) for d in drivers}
+        listen[drivers[0].name] |= {n.replace("_", "-"): v for n, v in settings.items()}
+        if "fast" in listen:
+            own = {n.replace("-", "_"): v for n, v in listen.pop("fast").items()}
+            self.house: House = fast_wire.Fast(self, also=listen, top=top, **own)
+        else:
+            self.house = House(listen, top=top)
+        return [driver(self.house) for driver in drivers]
+
+    def say(self, driver: Driver, client: Client, *payloads: bytes, topic: str = TOPIC) -> None:
+        """Publish with success."""
+        answer = driver.ask(client, driver.publish(client, *payloads, topic=topic))
+        driver.accepted(answer, len(payloads))
+
+    def refusals(self, driver: Driver) -> dict[str, int]:
+        found = self.house.broker.counters.refusals.items()
+        return {reason: number for (name, reason), number in found if name == driver.name}
+
+
+class Bodies:
+    """What runs for each; not at the top level, where the runners would take it for tests."""
+
+    class Contract(Served):
+        """One protocol"""
+
+        kind: ClassVar[type[Driver]]
+
+        def setUp(self) -> None:
+            (self.driver,) = self.serve(self.kind)
+            self.driver.open()
+
+        def again(self, top: dict[str, object] | None = None, **settings: object) -> None:
+            """The same with other settings."""
+            (self.driver,) = self.serve(self.kind, top=top, **settings)
+            self.driver.open()
+
+        def test_what_is_published_arrives_unchanged_and_in_order(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            payloads = TEXTS if driver.text else TEXTS + BINARY
+            for payload in payloads:
+                self.say(driver, publisher, payload)
+            assert driver.messages(subscriber) == payloads
+            self.say(driver, publisher, *[b"%d" % n for n in range(300)])
+            assert driver.messages(subscriber) == [b"%d" % n for n in range(300)]
+            assert driver.messages(subscriber) == []
+
+        def test_requests_in_any_pieces(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            data = driver.publish(publisher, b"one", b"", b"three")
+            answer = b""
+            for at in range(len(data)):
+                answer += driver.ask(publisher, data[at : at + 1])
+            driver.accepted(answer, 3)
+            assert driver.messages(subscriber) == [b"one", b"", b"three"]
+
+        def test_every_subscriber_gets_every_message(self) -> None:
+            driver = self.driver
+            subscribers = [driver.subscriber() for _ in range(5)]
+            publishers = [driver.publisher() for _ in range(3)]
+            for number, publisher in enumerate(publishers):
+                self.say(driver, publisher, b"%d" % number)
+            for subscriber in subscribers:
+                assert driver.messages(subscriber) == [b"0", b"1", b"2"]
+
+        def test_subscribing_twice_is_once(self) -> None:
+            driver = self.driver
+            subscriber = driver.subscriber()
+            answer = driver.ask(subscriber, driver.subscribe(subscriber))
+            assert answer == driver.subscribed(TOPIC)
+            self.say(driver, driver.publisher(), b"x")
+            assert driver.messages(subscriber) == [b"x"]
+
+        def test_topics_are_apart(self) -> None:
+            driver = self.driver
+            driver.open(OTHER)
+            one, other = driver.subscriber(), driver.subscriber(OTHER)
+            self.say(driver, driver.publisher(), b"1")
+            self.say(driver, driver.publisher(OTHER), b"2", topic=OTHER)
+            assert driver.messages(one) == [b"1"]
+            assert driver.messages(other) == [b"2"]
+
+        def test_unsubscribing(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            request = driver.unsubscribe(subscriber)
+            if request is None:
+                return
+            self.say(driver, publisher, b"before")
+            assert driver.messages(subscriber) == [b"before"]
+            for _ in range(2):
+                assert driver.ask(subscriber, request) == driver.subscribed(TOPIC)
+            self.say(driver, publisher, b"after")
+            assert driver.messages(subscriber) == []
+            driver.ask(subscriber, driver.subscribe(subscriber))
+            self.say(driver, publisher, b"again")
+            assert driver.messages(subscriber)[-1:] == [b"again"]
+
+        def test_a_topic_that_is_not_there(self) -> None:
+            driver = self.driver
+            if driver.name == "spot":
+                return
+            client = driver.listener()
+            answer = driver.ask(client, driver.subscribe(client, "nowhere"))
+            assert answer == driver.not_subscribed(NOT_FOUND, "nowhere")
+            client = driver.connect() if driver.opens else driver.publisher()
+            answer = driver.ask(client, driver.publish(client, b"x", topic="nowhere"))
+            assert answer == driver.refused(NOT_FOUND, "nowhere")
+            assert self.refusals(driver) == {NOT_FOUND: 2}
+            assert not client.closed
+
+        def test_the_largest_message(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            largest = b"x" * driver.limit
+            self.say(driver, publisher, largest)
+            assert driver.messages(subscriber) == [largest]
+
+        def test_one_byte_more(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            answer = driver.too_large(publisher)
+            assert answer == driver.refused(TOO_LARGE)
+            assert publisher.closed == driver.closes
+            if not driver.closes:
+                self.say(driver, publisher, b"x")
+                assert driver.messages(subscriber) == [b"x"]
+            assert sum(self.refusals(driver).values()) == 1
+
+        def test_garbage(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            client = driver.publisher()
+            bad, answer, closes = driver.malformed()
+            assert driver.ask(client, bad) == answer
+            assert client.closed == closes
+            assert sum(self.refusals(driver).values()) == 1
+            self.say(driver, publisher, b"x")
+            assert driver.messages(subscriber) == [b"x"]
+
+        def test_rates(self) -> None:
+            self.again(rate_messages=3)
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            answer = driver.ask(
+                publisher, driver.publish(publisher, *[b"%d" % n for n in range(5)])
+            )
+            refused = driver.refused(RATE_LIMITED) * 2
+            assert answer.endswith(refused)
+            driver.accepted(answer[: len(answer) - len(refused)], 3)
+            assert self.refusals(driver) == {RATE_LIMITED: 2}
+            assert driver.messages(subscriber) == [b"0", b"1", b"2"]
+            self.house.clock.advance(1)
+            self.say(driver, publisher, b"5")
+            assert driver.messages(subscriber) == [b"5"]
+
+        def test_rules(self) -> None:
+            self.again(allow_publish=OTHER, allow_subscribe=TOPIC)
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            answer = driver.ask(publisher, driver.publish(publisher, b"x"))
+            assert answer == driver.refused(NOT_AUTHORIZED)
+            driver.open(OTHER)
+            client = driver.listener()
+            answer = driver.ask(client, driver.subscribe(client, OTHER))
+            assert answer == driver.not_subscribed(NOT_AUTHORIZED, OTHER)
+            assert driver.messages(subscriber) == []
+
+        def test_connections_over_the_quota(self) -> None:
+            self.again(max_connections=2)
+            driver = self.driver
+            self.house.pump()
+            while len(self.house.broker.clients) < 2:
+                driver.connect()
+            late = self.house.connect(driver.name)
+            assert late.take() == driver.turned_away()
+            assert late.closed
+
+        def test_a_publisher_that_goes_in_the_middle_of_a_request(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            data = driver.publish(publisher, b"whole", b"cut short")
+            publisher.stream.feed(data[:-3])
+            publisher.stream.lose()
+            assert driver.messages(subscriber) == [b"whole"]
+            self.say(driver, driver.publisher(), b"next")
+            assert driver.messages(subscriber) == [b"next"]
+
+        def test_a_subscriber_that_goes_is_forgotten(self) -> None:
+            driver = self.driver
+            gone, stays, publisher = driver.subscriber(), driver.subscriber(), driver.publisher()
+            gone.stream.lose()
+            self.say(driver, publisher, b"x")
+            assert driver.messages(stays) == [b"x"]
+            assert gone.protocol not in self.house.broker.clients
+
+        def test_a_subscriber_that_does_not_read(self) -> None:
+            """It holds its publishers up, then it is given up; the others get everything."""
+            if self.kind.polls:
+                return
+            self.again(slow_bytes=400_000, slow_seconds=5)
+            driver = self.driver
+            self.house.start()
+            slow, quick = driver.subscriber(), driver.subscriber()
+            publisher = driver.publisher()
+            slow.stream.stop_reading()
+            sent: list[bytes] = []
+            while not publisher.stream.paused:
+                assert len(sent) < 50
+                sent.append(b"%02d" % len(sent) * 10_000)
+                self.say(driver, publisher, sent[-1])
+            assert driver.messages(quick) == sent
+            publisher.send(driver.publish(publisher, b"later"))
+            assert driver.messages(quick) == []
+            self.house.advance(10)
+            assert slow.stream.aborted
+            assert driver.messages(quick) == [b"later"]
+            assert not publisher.stream.paused
+
+        def test_nothing_is_left_when_all_have_gone(self) -> None:
+            driver = self.driver
+            clients = [driver.subscriber(), driver.publisher(), driver.connect()]
+            self.say(driver, clients[1], b"x")
+            for client in clients:
+                client.stream.lose()
+            for client in tuple(self.house.broker.clients):
+                client.abort("the test is over")
+            self.house.advance(100)
+            self.house.broker.sessions.expire()
+            assert not self.house.broker.clients
+            assert not self.house.broker.memory.holders
+            assert not any(topic.groups for topic in self.house.broker.topics)
+            assert self.house.broker.counters.connections == 0
+            assert not self.house.clock.getDelayedCalls()
+
+    class Crossing(Served):
+        """Published over one protocol, read over another"""
+
+        source: ClassVar[type[Driver]]
+        target: ClassVar[type[Driver]]
+
+        def setUp(self) -> None:
+            self.writes, *more = self.serve(*dict.fromkeys((self.source, self.target)))
+            self.reads: Driver = more[0] if more else self.writes
+            # A topic that fast has made is open to others by grant alone.
+            for listener in self.house.listeners.values():
+                listener.reconfigure({**listener.settings, "grant": (TOPIC,)})
+            self.writes.open()
+            self.reads.open()
+
+        def test_payloads_arrive_as_they_were(self) -> None:
+            subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
+            payloads = TEXTS if self.writes.text else TEXTS + BINARY
+            for payload in payloads:
+                self.say(self.writes, publisher, payload)
+            assert self.reads.messages(subscriber) == payloads
+
+        def test_many_of_mixed_lengths_in_order(self) -> None:
+            subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
+            payloads = [b"%d" % n + b"." * (n % 7 * 50) for n in range(500)]
+            self.say(self.writes, publisher, *payloads)
+            assert self.reads.messages(subscriber) == payloads
+
+        def test_what_the_reader_cannot_carry_is_counted_and_the_rest_arrives(self) -> None:
+            limit = self.writes.limit
+            subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
+            self.say(self.writes, publisher, b"x" * limit)
+            self.say(self.writes, publisher, b"next")
+            got = self.reads.messages(subscriber)
+            dropped = sum(self.house.broker.counters.drops.values())
+            assert got[-1] == b"next"
+            assert len(got) + dropped == 2
+            assert dropped == 0 or limit > self.reads.carries
+
+
+def _suites() -> Iterator[tuple[str, type[Served]]]:
+    for one in DRIVERS.values():
+        name = f"{one.__name__}ContractTests"
+        yield name, type(name, (Bodies.Contract,), {"__module__": __name__, "kind": one})
+        for other in DRIVERS.values():
+            name = f"{one.__name__}To{other.__name__}Tests"
+            members = {"__module__": __name__, "source": one, "target": other}
+            yield name, type(name, (Bodies.Crossing,), members)
+
+
+globals().update(_suites())

@@ -1,0 +1,100 @@
+"""fast under a flood of forged tokens: those who have good ones go on, and memory does not grow."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from twisted.internet import threads
+from twisted.internet.defer import Deferred
+
+from pubsub.broker.service import BrokerService
+from pubsub.protocols.fast.throttle import VERIFICATIONS
+from tests.integration.broker import HOST, PATIENCE
+from tests.integration.fast_client import Fast, create, make_secret, make_token, publish, subscribe
+from tests.integration.test_embedded import build, in_reactor, ports
+
+ATTACKERS = 20
+ROUNDS, BATCH = 40, 50
+
+
+def forgeries(attacker: int) -> Iterator[bytes]:
+    """Ever new requests with tokens that nobody signed, a few at a time."""
+    head = b"eyJhbGciOiJIUzI1NiJ9.eyJxdWV1ZV9rZXkiOiJrMSIsInBlcm1pc3Npb25zIjoiKiJ9."
+    number = 0
+    while True:
+        signatures = [b"%021d%022d" % (attacker, number + n) for n in range(8)]
+        yield b"".join(publish(head + signature, b"forged") for signature in signatures)
+        number += 8
+
+
+def attack(port: int, attacker: int, enough: threading.Event) -> int:
+    """Send forgeries over one connection after the other; returns how many connections."""
+    connections = 0
+    requests = forgeries(attacker)
+    while not enough.is_set():
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((HOST, port), PATIENCE) as sock,
+        ):
+            connections += 1
+            # A new connection has its first failures free; an old one has to wait.
+            for _ in range(1 + connections % 4):
+                sock.sendall(next(requests))
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65_536):
+                pass
+    return connections
+
+
+def work(port: int, owner: bytes, reader: bytes) -> int:
+    """A publisher and a subscriber do a fixed amount of work; returns the messages."""
+    with Fast(port) as publisher, Fast(port) as subscriber:
+        publisher.send(create(owner))
+        assert publisher.sync(owner) == []
+        subscriber.send(subscribe(reader))
+        assert subscriber.sync(reader) == []
+        for number in range(ROUNDS):
+            sent = [b"%d/%d" % (number, n) for n in range(BATCH)]
+            publisher.send(publish(owner, *sent))
+            assert subscriber.texts(BATCH) == sent
+    return ROUNDS * BATCH
+
+
+def under_attack(port: int, owner: bytes, reader: bytes) -> tuple[int, int]:
+    """Messages and hostile connections."""
+    enough = threading.Event()
+    with ThreadPoolExecutor(ATTACKERS) as pool:
+        attacks = [pool.submit(attack, port, number, enough) for number in range(ATTACKERS)]
+        try:
+            done = work(port, owner, reader)
+        finally:
+            enough.set()
+        return done, sum(attack.result(PATIENCE) for attack in attacks)
+
+
+@in_reactor
+async def test_a_flood_of_forged_tokens(tmp_path: Path) -> None:
+    secret = make_secret(tmp_path / "secret")
+    owner, reader = make_token(secret), make_token(secret, permission="subscribe")
+    broker: BrokerService = build(("fast", "0"), secret_file=str(secret))
+    broker.startService()
+    (port,) = ports(broker)
+    before = broker.seconds()
+    deferred: Deferred[tuple[int, int]] = threads.deferToThread(under_attack, port, owner, reader)
+    try:
+        done, hostile = await deferred
+    finally:
+        elapsed = broker.seconds() - before
+        await broker.stopService()
+    assert done == broker.counters.delivered == broker.counters.published
+    assert hostile >= ATTACKERS
+    assert broker.counters.refusals["fast", "bad-token"] > 0
+    # Only the two tokens that are good are remembered, and verifications were rationed.
+    assert len(broker.tokens) == 2
+    assert broker.tokens.misses <= VERIFICATIONS * (elapsed + 1)
+    assert not broker.memory.holders

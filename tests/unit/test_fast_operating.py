@@ -1,0 +1,151 @@
+"""fast under its operator: the audit log, and secrets that change (fast §4.3, §5.3)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pubsub.reload import Reloader
+from tests.unit.fakes import START, scratch
+from tests.unit.fast_wire import (
+    BAD_TOKEN,
+    ENDED,
+    OWNER,
+    READER,
+    Fast,
+    FastCase,
+    create,
+    error,
+    for_seconds,
+    grant,
+    key_update,
+    message,
+    publish,
+    rotate,
+    subscribe,
+)
+from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, token
+
+OVER = error(2, ENDED)
+NEW_OWNER = grant(key="k2")
+NEW_READER = grant("subscribe", key="k2", sub="bob")
+
+
+class AuditTests(FastCase):
+    """Who did what"""
+
+    def records(self, path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def test_creation_and_rotation(self) -> None:
+        path = scratch(self) / "audit.log"
+        fast = self.house(top={"audit-log": str(path)}, also={"cafe": {"channels": "1:news"}})
+        self.addCleanup(fast.broker.audit.close)
+        cafe = fast.connect("cafe")
+        cafe.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
+        owner = fast.owner()
+        late, kept = fast.reader(for_seconds(10, "subscribe")), fast.reader()
+        fast.clock.rightNow += 10
+        owner.stream.feed(rotate(grant(sub="käthe"), b"k2"))
+        assert (late.take(), kept.take()) == (OVER, key_update(b"k2"))
+        created, rotated = self.records(path)
+        when = datetime.fromtimestamp(START + 10, UTC).isoformat(timespec="milliseconds")
+        assert created["event"] == "create"
+        assert (created["kept"], created["removed"]) == (0, 1)
+        assert rotated == {
+            "time": when, "event": "rotate", "topic": "news", "subject": "käthe",
+            "client": rotated["client"], "kept": 1, "removed": 1,
+        }  # fmt: skip
+        assert rotated["client"].startswith("192.0.2.1:")
+
+    def test_no_key_and_no_token_is_in_it(self) -> None:
+        path = scratch(self) / "audit.log"
+        fast = self.house(top={"audit-log": str(path)})
+        self.addCleanup(fast.broker.audit.close)
+        secretive = grant(key="hush-hush", sub="ada")
+        owner = fast.client(create(secretive) + rotate(secretive, b"be-quiet"))
+        assert owner.take() == b""
+        text = path.read_text()
+        assert "ada" in text
+        for word in ("hush-hush", "be-quiet", *secretive.decode().split(".")):
+            assert word not in text
+
+
+class ReloadTests(FastCase):
+    """§5.3: the ring changes under live clients"""
+
+    def reload(self, fast: Fast, **keys: bytes) -> None:
+        fast.document["keys"] = {id: fast.secret_file(id, key) for id, key in keys.items()}
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.turn()
+
+    def test_a_secret_that_goes_takes_its_subscriptions_along(self) -> None:
+        fast = self.house(secrets={"old": KEY, "new": OTHER_KEY})
+        owner = fast.owner()
+        old, new = fast.reader(), fast.reader(grant("subscribe", secret=OTHER_KEY))
+        self.reload(fast, new=OTHER_KEY)
+        assert (old.take(), new.take()) == (OVER, b"")
+        owner.send(publish(OWNER, b"x") + publish(grant(secret=OTHER_KEY), b"y"))
+        assert owner.take() == error(3, BAD_TOKEN)
+        assert (old.take(), new.take()) == (b"", message(b"y"))
+
+    def test_a_secret_that_comes_is_taken_and_nothing_ends(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        other = grant("subscribe", secret=OTHER_KEY)
+        assert self.answer(fast, subscribe(other)) == error(2, BAD_TOKEN)
+        self.reload(fast, main=KEY, new=OTHER_KEY)
+        assert self.answer(fast, subscribe(other)) == b""
+        assert reader.take() == b""
+
+    def test_another_secret_under_the_same_id_is_another(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        self.reload(fast, main=OTHER_KEY)
+        assert reader.take() == OVER
+
+    def test_a_public_key_read_again_is_the_same(self) -> None:
+        fast = self.house(secrets={"public": PUBLIC_PEM})
+        raw = token({"queue_key": "k1", "permissions": "*"}, PRIVATE.sign, "EdDSA")
+        client = fast.client(create(raw) + subscribe(raw))
+        self.reload(fast, public=PUBLIC_PEM)
+        client.send(publish(raw, b"x"))
+        assert client.take() == message(b"x")
+
+    def test_rules_that_change_end_what_they_forbid(self) -> None:
+        fast = self.house()
+        fast.owner()
+        reader = fast.reader()
+        fast.document["listen"][0]["allow-subscribe"] = "other"  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        assert reader.take() == OVER
+
+    def test_an_end_ends_subscriptions_when_it_comes(self) -> None:
+        end = datetime.fromtimestamp(START + 60, UTC)
+        fast = Fast(self)
+        fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        fast.owner()
+        reader = fast.reader()
+        fast.advance(59.5)
+        assert reader.take() == b""
+        fast.advance(0.5)
+        assert reader.take() == OVER
+        assert self.answer(fast, subscribe(READER)) == error(2, BAD_TOKEN)
+
+    def test_an_end_that_is_set_leaves_subscriptions_until_it_comes(self) -> None:
+        """The way a secret is phased out: the new one is added, the old one gets an end."""
+        fast = Fast(self)
+        owner = fast.owner()
+        reader = fast.reader()
+        end = datetime.fromtimestamp(START + 60, UTC)
+        fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        owner.send(publish(OWNER, b"x"))
+        assert reader.take() == message(b"x")
+        fast.advance(60)
+        assert reader.take() == OVER

@@ -1,0 +1,68 @@
+"""What is never told: keys, tokens and secrets (fast §1.2, §5)."""
+
+from __future__ import annotations
+
+from pubsub.broker import queue_keys as queue_keys_module
+from tests.unit.fakes import START
+from tests.unit.fast_wire import (
+    ENDED,
+    NO_PERMISSION,
+    OWNER,
+    READER,
+    Fast,
+    FastCase,
+    create,
+    error,
+    for_seconds,
+    grant,
+    key_update,
+    publish,
+    rotate,
+    subscribe,
+)
+from tests.unit.streams import logged
+from tests.unit.tokens import (
+    KEY,
+    OTHER_KEY,
+)
+
+
+class SilenceTests(FastCase):
+    """Neither in a log nor to whom it is no business of"""
+
+    def setUp(self) -> None:
+        self.fast = self.house()
+        self.owner = self.fast.owner()
+        self.reader = self.fast.reader()
+
+    def test_no_key_and_no_token_is_logged_or_shown(self) -> None:
+        lines = logged(self)
+        fast = Fast(self)
+        hush = grant(key="hush-hush")
+        client = fast.client(create(hush) + subscribe(hush) + rotate(hush, b"be-quiet"))
+        client.send(publish(hush, b"x") + create(hush) + b"\xff" + hush)
+        fast.client(subscribe(grant(key="guess-work")) + subscribe(grant(secret=OTHER_KEY)))
+        fast.start()
+        fast.advance(2)
+        said = "\n".join(lines)
+        assert "refused" in said
+        assert "audit" in said
+        for word in ("hush-hush", "be-quiet", "guess-work", hush.decode()[-43:]):
+            assert word not in said
+
+    def test_nor_has_anything_a_repr_with_a_key_in_it(self) -> None:
+        secret = next(iter(self.fast.broker.tokens.ring))
+        known = self.fast.broker.tokens.check(grant(key="hush-hush"), START)
+        for thing in (secret, known, queue_keys_module.KeyChange(b"hush-hush", b"hush-hush")):
+            assert "hush-hush" not in repr(thing)
+            assert repr(KEY)[2:-1] not in repr(thing)
+
+    def test_whose_subscription_ended_is_told_no_key(self) -> None:
+        late = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.clock.rightNow += 10
+        self.owner.stream.feed(rotate(OWNER, b"new-key"))
+        assert late.take() == error(2, ENDED)
+        assert self.reader.take() == key_update(b"new-key")
+
+    def test_a_reader_of_the_token_alone(self) -> None:
+        assert self.answer(self.fast, rotate(READER, b"mine")) == error(7, NO_PERMISSION)

@@ -1,0 +1,47 @@
+"""The tokens of fast's vectors are what they say, signed with the secret that stands there."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from base64 import urlsafe_b64decode
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+DOCUMENT: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "seeds/vectors/fast-conversations.json").read_text()
+)
+
+
+def part(text: str) -> bytes:
+    """A part of a token."""
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+class TokenVectorTests(SynchronousTestCase):
+    """seeds/vectors/fast-conversations.json"""
+
+    def test_they_say_what_stands_beside_them(self) -> None:
+        for name, token in DOCUMENT["tokens"].items():
+            assert len(token["text"]) <= 255
+            if "claims" in token:
+                header, claims, _ = token["text"].split(".")
+                assert json.loads(part(header)) == token["header"], name
+                assert json.loads(part(claims)) == token["claims"], name
+
+    def test_they_are_signed_with_the_secret(self) -> None:
+        for name, token in DOCUMENT["tokens"].items():
+            if token.get("bad"):
+                continue
+            signed, _, signature = token["text"].rpartition(".")
+            key = DOCUMENT["secret"].encode()
+            wanted = hmac.new(key, signed.encode(), hashlib.sha256).digest()
+            assert part(signature) == wanted, name
+
+    def test_each_is_used(self) -> None:
+        sent = json.dumps(DOCUMENT["conversations"])
+        for name in DOCUMENT["tokens"]:
+            assert f"{{token:{name}}}" in sent
