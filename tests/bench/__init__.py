@@ -12,6 +12,7 @@ scheduler stay out of the figures. What each module holds:
 - ``broker``: the measured process: start, CPU seconds, resident memory, stop;
 - ``throughput``, ``steady``, ``idle``, ``selftest``: the four kinds of measurement;
 - ``report``: environment, JSON and Markdown;
+- ``compare``: what a message costs over one wire as a multiple of another, in turns;
 - ``__main__``: the command line.
 """
 

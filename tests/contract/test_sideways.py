@@ -118,6 +118,21 @@ class Bodies:
                 self.try_to_publish(self.trier.publisher())
             assert self.got(reader) == []
 
+        def test_who_was_away_does_not_come_back_to_it(self) -> None:
+            self.build()
+            if Fast in (self.first, self.second):
+                return
+            self.trier.open()
+            subscriber = self.trier.subscriber()
+            subscriber.stream.lose()
+            self.use_and_close()
+            self.owner.send(PUBLISH)
+            again = self.trier.come_back(subscriber)
+            if again is not None:
+                assert self.trier.messages(again) == []
+                self.owner.send(PUBLISH)
+                assert self.trier.messages(again) == []
+
         def test_there_is_no_other_way(self) -> None:
             self.build()
             subscriber, _ = self.use_and_close()
@@ -156,6 +171,20 @@ class Bodies:
             trier.accepted(trier.ask(publisher, trier.publish(publisher, b"welcome")))
             assert self.got(reader) == [SECRET, b"welcome"]
             assert trier.messages(subscriber) == [b"welcome"]
+
+        def test_who_was_away_comes_back_to_it(self) -> None:
+            self.build(grant=TOPIC)
+            if self.first is Fast:
+                return
+            self.trier.open()
+            subscriber = self.trier.subscriber()
+            subscriber.stream.lose()
+            self.use_and_close()
+            again = self.trier.come_back(subscriber)
+            if again is not None:
+                self.trier.messages(again)
+                self.owner.send(PUBLISH)
+                assert self.trier.messages(again) == [SECRET]
 
         def test_for_another_topic_it_is_none(self) -> None:
             self.build(grant="other*")

@@ -29,7 +29,8 @@ def _token(client: str) -> bytes:
     claims = {"sub": client, "queue_key": "bench-key", "permissions": ["publish", "subscribe"]}
     header = {"alg": "HS256", "typ": "JWT"}
     whole = {**claims, "exp": 4_102_444_800}
-    signed = b".".join(_part(json.dumps(part, separators=(",", ":")).encode()) for part in (header, whole))
+    texts = [json.dumps(part, separators=(",", ":")) for part in (header, whole)]
+    signed = b".".join(_part(text.encode()) for text in texts)
     return signed + b"." + _part(hmac.digest(SECRET, signed, "sha256"))
 
 

@@ -123,6 +123,13 @@ class Driver:
 
     # What closed topics are tried with
 
+    def come_back(self, client: Client) -> Client | None:
+        """The subscriber ``client``, whose connection has gone, on a new one.
+
+        None where the protocol knows nothing of the kind.
+        """
+        return None
+
     def attempts(self) -> Mapping[str, Callable[[], bytes]]:
         """Further ways to reach TOPIC, by name: each gives back what it brought to light."""
         return {}

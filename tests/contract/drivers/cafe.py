@@ -15,7 +15,7 @@ from tests.contract.drivers.base import (
     Driver,
 )
 from tests.unit import cafe_wire
-from tests.unit.streams import Client
+from tests.unit.streams import Client, House
 
 
 class Cafe(Driver):
@@ -28,6 +28,10 @@ class Cafe(Driver):
         NOT_AUTHORIZED: 8, NOT_FOUND: 2, TOO_LARGE: 3, RATE_LIMITED: 4,
     }  # fmt: skip
 
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self._sessions: dict[Client, int] = {}
+
     def _channel(self, topic: str) -> int:
         return {TOPIC: 1, OTHER: 2}.get(topic, 3)
 
@@ -35,6 +39,7 @@ class Cafe(Driver):
         client = self.connect()
         answer = self.ask(client, handshake)
         assert answer.startswith(bytes.fromhex("fe ca 03 09 00 00 00 00")), answer
+        self._sessions[client] = int.from_bytes(answer[8:16], "little")
         self.house.clock.advance(cafe_wire.GAP)
         return client
 
@@ -67,6 +72,10 @@ class Cafe(Driver):
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
         yield from cafe_wire.payloads(data)
+
+    def come_back(self, client: Client) -> Client:
+        name = cafe_wire.resume(b"bob", self._sessions[client])
+        return self._shake(cafe_wire.hs_sub(b"", name))
 
     def attempts(self) -> Mapping[str, Callable[[], bytes]]:
         def shake(handshake: bytes) -> bytes:

@@ -88,6 +88,11 @@ class Nsd(Driver):
         messages: list[dict[str, Any]] = response["messages"]
         return messages
 
+    def come_back(self, client: Client) -> Client:
+        again = self.connect()
+        self._seen[again] = self._seen[client]
+        return again
+
     def attempts(self) -> Mapping[str, Callable[[], bytes]]:
         def open_() -> bytes:
             answer = self.ask(self.connect(), nsd_lines.open_(TOPIC))
