@@ -81,10 +81,14 @@ class Lock:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection to write with, to a file made or brought up to date; raises StartError.
+    """A connection to write with, to a file made or brought up to date.
 
-    The caller holds the Lock.
+    Raises StartError or OSError.
+
+    The caller holds the Lock, and no other connection in this process.
     """
+    # Messages are nobody else's to read; what SQLite puts beside it is made alike.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     with _told(path):
         connection = _connect(f"file:{_quoted(path)}?mode=rwc")
         try:

@@ -89,17 +89,16 @@ class SqliteStore:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = Lock(self.path)
+            try:
+                self._writer = Writer(self.path, run, Retention(self._options.retention))
+                self._begin(self._writer.connection)
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             raise StartError(f"history: cannot use {self.path}: {error.strerror}") from None
-        try:
-            self._writer = Writer(self.path, run, Retention(self._options.retention))
-            self._begin(self._writer.connection)
         except sqlite3.Error as error:
-            self._lock.release()
             raise StartError(f"history: cannot use {self.path}: {error}") from None
-        except BaseException:
-            self._lock.release()
-            raise
         self._thread = Worker("history-writer", 1, self._reactor)
         self._readers = Readers(self.path, self._reactor)
         self._checker = Checker(self._readers, self._reactor, self._unchecked)
@@ -262,13 +261,13 @@ class SqliteStore:
                 reason=failure.getErrorMessage(),
             )
         self._failing = failure.getErrorMessage()
+        # Whoever waits here would wait for long; it is refused when it publishes again.
+        self.gate.open()
         for group in (self._writing, self._gathering):
             if group is not None:
                 waiting, group.waiting = group.waiting, []
                 for call in waiting:
                     call(False)
-        # Whoever waits here would wait for long; it is refused when it publishes again.
-        self.gate.open()
         if not self._closing:
             self._retry = self._reactor.callLater(RETRY, self._commit)
 

@@ -157,7 +157,7 @@ class Writer:
             touched, expiring = self._retention.expired(self._connection, now)
             for base in touched:
                 self._shrink(base)
-            merging = not touched and self._merge(now)
+            merging = bool(touched) or self._merge(now)
         self._unsaved += PAGE_BYTES * (len(touched) + 1)
         vacuuming = not expiring and self._vacuum()
         (first,) = self._connection.execute(
