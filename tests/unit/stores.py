@@ -70,7 +70,7 @@ class StoreCase(TestCase):
         self.store = store
         return store
 
-    def tearDown(self) -> Deferred[None]:
+    def tearDown(self) -> Deferred[None]:  # type: ignore[override]
         return self.store.close()
 
     async def reopen(self, options: SqliteOptions | None = None) -> SqliteStore:
@@ -93,7 +93,7 @@ class StoreCase(TestCase):
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what happens by itself; the test's own time limit ends it."""
         while not condition():
-            await deferLater(reactor, 0.01)  # type: ignore[arg-type]
+            await deferLater(reactor, 0.01)
 
     async def read(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,6 +49,11 @@ def rows(appended: list[Batch], base: int) -> tuple[list[Run], Block]:
         at += len(batch.payloads)
         runs.append(Run(batch))
     return runs, encode_block(runs, 7, base, at)
+
+
+def altered(block: Block, column: str, value: Any) -> Block:
+    """The block with another value in one of its columns."""
+    return dataclasses.replace(block, **{column: value})
 
 
 class RoundTripTests(SynchronousTestCase):
@@ -106,7 +112,7 @@ class DamageTests(SynchronousTestCase):
             changed: object = bytes(flipped)
         else:
             changed = value ^ 1 << data.draw(st.integers(0, 30))
-        damaged = dataclasses.replace(block, **{name: changed})
+        damaged = altered(block, name, changed)
         with pytest.raises(Damaged):
             damaged.check()
 
@@ -121,7 +127,7 @@ class DamageTests(SynchronousTestCase):
     def test_a_column_that_is_gone_is_noticed(self) -> None:
         _, block = rows([batch_of([b"1"])], 0)
         for name in COLUMNS:
-            gone = dataclasses.replace(block, **{name: None})
+            gone = altered(block, name, None)
             with pytest.raises(Damaged):
                 gone.check()
 
