@@ -162,7 +162,8 @@ class RheosConnection(Connection):
         except Refused as refused:
             return self._refused(refused)
         answer = self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
-        return answer, self._unstored(topic, answer, 1)
+        created = request.opcode == Opcode.CREATE
+        return answer, self._unstored(topic, answer, 1) if created else answer
 
     def _create(self, client: Client, name: str) -> Topic:
         access, broker = self.listener.access, self.listener.broker
