@@ -30,6 +30,7 @@ from typing import Any
 
 from twisted.internet.endpoints import quoteStringArgument
 
+from pubsub.broker.durability import DURABILITY
 from pubsub.broker.keys import HMACS, Secret, parse_end, read_public_key, read_secret
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.errors import ConfigurationError
@@ -42,9 +43,12 @@ from pubsub.settings import (
     TEXT,
     Kind,
     Setting,
+    number,
     parse_size,
     read_all,
 )
+from pubsub.store.location import STORE
+from pubsub.store.retention import RETENTION
 
 
 def _history(value: object) -> tuple[int, int]:
@@ -67,8 +71,31 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "history",
         Kind("MESSAGES[,BYTES]", _history),
         "1000000,256M",
-        "how much of the past is kept in memory; 0 keeps nothing",
+        "how much of the past --store memory keeps; 0 keeps nothing",
     ),
+    Setting(
+        "store",
+        STORE,
+        "memory",
+        "where the history is: in memory, or in a file that outlives the broker",
+    ),
+    Setting(
+        "durability",
+        DURABILITY,
+        "",
+        "what topics' messages are worth: not stored, stored (default), or stored before they "
+        "are acknowledged; the first pattern that matches holds",
+    ),
+    Setting(
+        "retention",
+        RETENTION,
+        "*=age:7d,bytes:10G",
+        "what is kept in the file; the first pattern that matches a topic holds",
+    ),
+    Setting(
+        "commit-interval", number(0, 10), 0.005, "seconds a message waits for others to be stored"
+    ),
+    Setting("commit-bytes", SIZE, "1M", "bytes of messages that do not wait any longer"),
     Setting("max-memory", SIZE, "1G", "memory for clients and history, in bytes; 0: no bound"),
     Setting(
         "memory-seconds",

@@ -83,6 +83,15 @@ class MemoryExhausted(Refused):
     reason = "memory"
 
 
+class HistoryUnavailable(Refused):
+    """The history cannot be written, for example because the disk is full; nothing was published.
+
+    It goes on by itself when it can.
+    """
+
+    reason = "history-unavailable"
+
+
 class SessionUnknown(Refused):
     """No session with this id can be resumed by this client."""
 

@@ -6,8 +6,8 @@ where only the type checker does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory
@@ -15,6 +15,7 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.limits import Gate
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
@@ -44,32 +45,75 @@ class IDatagramSource(Interface):
         """A DatagramProtocol to listen with, or None where UDP was not asked for."""
 
 
-class IStore(Interface):
-    """The history: one log of messages, addressed by offset, and small metadata beside it."""
+Value: TypeAlias = "bytes | Callable[[], bytes]"
+"""What metadata holds: bytes, or what makes them and takes long (it may run in a thread)."""
 
+
+class IStore(Interface):
+    """The history: one log of messages, addressed by offset, and small metadata beside it.
+
+    All methods are the reactor thread's. Offsets are given out at once, in order and without
+    gaps; on a durable store a message is committed some milliseconds later.
+    """
+
+    durable: bool = Attribute("Does it outlive the process?")
+    epoch: str = Attribute(
+        "Changes whenever offsets that somebody may have seen could mean other messages now."
+    )
     next_offset: int = Attribute("Offset that the next message appended gets.")
+    committed: int = Attribute("Every message before this offset is on disk.")
     first_offset: int = Attribute("Smallest offset that can still be read.")
     summary: str = Attribute("One line for the log at start: what is kept, and where.")
+    gate: Gate = Attribute("Shut while more waits to be stored than should: publishers wait.")
+
+    def open(run: int) -> None:
+        """Make it ready, once the process is what it will be; before that nothing is read.
+
+        ``run`` is the number that the ids of the messages to come are made with. Raises
+        StartError.
+        """
+
+    def close() -> Deferred[None]:
+        """Commit what is left and let go of everything."""
 
     def append(batch: Batch) -> None:
-        """Append the batch's messages and set ``batch.offset`` to the first one's offset."""
+        """Append the batch's messages and set ``batch.offset`` to the first one's offset.
 
-    def read(offset: int, topics: frozenset[str] | None, max_bytes: int) -> Deferred[Page]:
+        Raises HistoryUnavailable, and then has changed nothing.
+        """
+
+    def when_stored(call: Callable[[bool], None]) -> None:
+        """Call ``call`` once all that was appended and put before is on disk, with True.
+
+        Or with False, if it cannot be for now: it may be there later all the same. Calls are
+        made in the order they were asked for, perhaps at once.
+        """
+
+    def read(
+        offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
         """Messages from ``offset`` on, in order, of ``topics`` (None: of all).
 
         A page holds about ``max_bytes`` of payload at the most, but at least one message if
         there is one; a page without batches whose ``next_offset`` is below the store's says
         only that there was nothing for these topics so far.
+
+        Only committed messages are read, so that no offset shown to anybody can come to mean
+        another message after a crash; with ``fresh`` the others too, for readers that do not
+        outlive the process and are shown no offsets.
         """
 
     def forget(topic: str) -> None:
-        """Let go of the messages of a topic that has ended: its name may be another's now."""
+        """The topic has ended: nothing that was stored of it so far is read again."""
 
-    def put(table: str, key: str, value: bytes) -> None:
+    def put(table: str, key: str, value: Value) -> None:
         """Keep ``value`` under ``key``, replacing what was there."""
 
+    def delete(table: str, key: str) -> None:
+        """Keep nothing under ``key`` any more."""
+
     def items(table: str) -> Iterable[tuple[str, bytes]]:
-        """Everything kept in ``table``."""
+        """Everything kept in ``table``, as it was when the store was opened or is now."""
 
 
 class Encoding(Protocol):

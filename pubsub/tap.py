@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
+from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.keys import SecretRing
 from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
 from pubsub.hurry import Hurry
+from pubsub.interfaces import IStore
 from pubsub.options import Options as ParsedOptions
 from pubsub.options import make_options
 from pubsub.reload import Reloader
 from pubsub.store.memory import MemoryStore
+from pubsub.store.sqlite import MEMORY_BYTES, SqliteOptions, SqliteStore
 from pubsub.wire.listening import ListenerService
 
 log = Logger()
@@ -48,16 +53,16 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     Raises ConfigurationError.
     """
     settings = config.broker
-    messages, nbytes = settings["history"]
+    store, nbytes = _make_store(settings, reactor)
     max_memory = settings["max-memory"]
     if max_memory:
         # The history's part is set aside, so that clients cannot be starved by it or the reverse.
-        max_memory -= nbytes if messages else 0
+        max_memory -= nbytes
         if max_memory <= 0:
             raise ConfigurationError("max-memory: the history alone takes all of it")
     broker = BrokerService(
         reactor,
-        MemoryStore(messages, nbytes),
+        store,
         BrokerLimits(
             max_memory=max_memory,
             memory_seconds=settings["memory-seconds"],
@@ -68,10 +73,28 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         ),
         ring=SecretRing(config.secrets),
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
+        durability=DurabilityRules(settings["durability"]),
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)
     return broker
+
+
+def _make_store(settings: Mapping[str, Any], reactor: IReactorTime) -> tuple[IStore, int]:
+    """The history and the bytes of memory it takes; raises ConfigurationError."""
+    path = settings["store"]
+    if path is None:
+        for pattern, durability in settings["durability"]:
+            if durability is Durability.SYNC:
+                raise ConfigurationError(
+                    f"durability: {pattern}=sync is more than --store memory can promise"
+                )
+        messages, nbytes = settings["history"]
+        return MemoryStore(messages, nbytes), nbytes if messages else 0
+    options = SqliteOptions(
+        settings["commit-interval"], settings["commit-bytes"], settings["retention"]
+    )
+    return SqliteStore(path, reactor, options), MEMORY_BYTES
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:

@@ -76,10 +76,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read of the history gave, and the offset to go on reading from."""
+    """What one read of the history gave, and the offset to go on reading from.
+
+    ``damaged`` has the ranges of offsets (start, stop) that could not be read in between.
+    """
 
     batches: list[Batch]
     next_offset: int
+    damaged: tuple[tuple[int, int], ...] = ()
 
 
 def message_id(run: int, sequence: int) -> UUID:

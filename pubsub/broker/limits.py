@@ -121,6 +121,30 @@ class ConnectionQuota:
                 del self._addresses[address]
 
 
+class Gate:
+    """Publishers wait here while it is shut."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self._waiting: set[Publishing] = set()
+
+    def wait(self, publisher: Publishing) -> None:
+        """Hold ``publisher`` until the gate opens."""
+        self._waiting.add(publisher)
+        publisher.hold(self)
+
+    def close(self) -> None:
+        """Whoever asks from now on has to wait."""
+        self.shut = True
+
+    def open(self) -> None:
+        """Those who wait go on."""
+        self.shut = False
+        waiting, self._waiting = self._waiting, set()
+        for publisher in waiting:
+            publisher.release(self)
+
+
 class MemoryBudget:
     """The bytes the broker holds on its clients' behalf, bounded by ``limit`` (zero: no bound).
 

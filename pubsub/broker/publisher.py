@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Publisher:
     """Publishes for one connection of ``listener``, as ``sender``.
 
-    ``connection`` is held while a topic it publishes to is blocked by a slow subscriber, or
-    while the process is at its memory bound. Where there is none to hold (a datagram's sender)
-    such messages are refused as RateLimited instead.
+    ``connection`` is held while a topic it publishes to is blocked by a slow subscriber, while
+    the process is at its memory bound, or while the history is behind. Where there is none to hold
+    (a datagram's sender) such messages are refused as RateLimited instead.
     """
 
     __slots__ = ("_broker", "_connection", "_limiters", "listener", "sender")
@@ -45,12 +45,16 @@ class Publisher:
         """Publish ``payloads``, of ``nbytes`` together and ``size`` each (or MIXED).
 
         Returns what was accepted: all of it, or the messages before the first that a rate limit
-        refused. ``sender`` stands in for the connection's own. Raises NotAuthorized, or
-        RateLimited if nothing at all was accepted.
+        refused. ``sender`` stands in for the connection's own. Raises NotAuthorized,
+        HistoryUnavailable, or RateLimited if nothing at all was accepted.
         """
         self.listener.access.check_publish(topic.name)
-        if self._connection is None and (topic.blockers or self._broker.memory.full):
-            raise RateLimited("a subscriber or the memory bound holds this topic")
+        if self._connection is None and (
+            topic.blockers
+            or self._broker.memory.full
+            or (topic.durability and self._broker.store.gate.shut)
+        ):
+            raise RateLimited("a subscriber, the memory bound or the history holds this topic")
         if self._limiters:
             admitted = self._admit(payloads, nbytes)
             if admitted < len(payloads):
@@ -71,6 +75,8 @@ class Publisher:
                 topic.wait(self._connection)
             if self._broker.memory.full:
                 self._broker.memory.wait(self._connection)
+            if topic.durability and self._broker.store.gate.shut:
+                self._broker.store.gate.wait(self._connection)
         return batch
 
     def _admit(self, payloads: Sequence[bytes], nbytes: int) -> int:

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.queue_keys import QueueKeys
@@ -27,6 +28,7 @@ from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
+from pubsub.errors import HistoryUnavailable, Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 log = Logger()
 SWEEP_SECONDS = 1.0
+TOPICS = "topics"
+"""The table of the store's metadata with the topics there are, and what was demanded of them."""
+_SYNC, _EXCLUSIVE = b"s", b"x"
 _Shared = TypeVar("_Shared")
 
 
@@ -73,6 +78,7 @@ class BrokerService(MultiService):
         draw: Callable[[int], int] = secrets.randbits,
         ring: SecretRing | None = None,
         audit: AuditLog | None = None,
+        durability: DurabilityRules | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -82,10 +88,13 @@ class BrokerService(MultiService):
         self.counters = Counters()
         self.memory = MemoryBudget(self.limits.max_memory)
         self.topics = TopicRegistry(self.limits.max_topics, self.memory)
+        self.topics.watch(self._made)
+        self.topics.claimed = self._claimed
+        self._durability = durability or DurabilityRules()
         self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
-        self.queue_keys = QueueKeys(self.router, self.tokens, self.audit)
+        self.queue_keys = QueueKeys(self.router, self.tokens, self.audit, store)
         self.sessions = SessionRegistry(
             lambda: draw(64),
             clock.seconds,
@@ -97,6 +106,7 @@ class BrokerService(MultiService):
         self.clients: set[Client] = set()
         self.listeners: list[Listener] = []
         self._shared: dict[Hashable, Any] = {}
+        self._when_open: list[Callable[[], object]] | None = []
         self._sequence = 0
         self._timestamp = 0
         self._memory_full_since: float | None = None
@@ -110,6 +120,13 @@ class BrokerService(MultiService):
             self._shared[key] = make()
         found: _Shared = self._shared[key]
         return found
+
+    def when_open(self, call: Callable[[], object]) -> None:
+        """Call ``call`` when the store is open, before anybody is served; now if it is."""
+        if self._when_open is None:
+            call()
+        else:
+            self._when_open.append(call)
 
     def at_turn_end(self, call: Callable[[], None]) -> None:
         """Run ``call`` when the events of this reactor turn have been handled."""
@@ -134,8 +151,9 @@ class BrokerService(MultiService):
     ) -> Batch:
         """Store and route messages whose publisher has been checked (see ``Publisher``).
 
-        Those of a topic with an ``upstream`` go there instead; raises TopicUnreachable. A topic
-        that is nobody's becomes this broker's (see ``TopicRegistry.claim``).
+        Those of a topic with an ``upstream`` go there instead. A topic that is nobody's becomes
+        this broker's (see ``TopicRegistry.claim``). Raises TopicUnreachable or
+        HistoryUnavailable, and then has published nothing.
         """
         batch = self._batch(topic, payloads, nbytes, size, sender, protocol, headers)
         if topic.upstream is None:
@@ -165,7 +183,13 @@ class BrokerService(MultiService):
         """
         batch = self._batch(topic, payloads, nbytes, size, sender, protocol, None)
         self._sequence += len(payloads)
-        self._take(topic, batch)
+        try:
+            self._take(topic, batch)
+        except HistoryUnavailable as unavailable:
+            # Nobody is there to be told, and those who read it live lack nothing.
+            self.counters.drop("history", topic.name, unavailable.reason, len(payloads))
+            batch.offset = self.store.next_offset
+            self.router.route(topic, batch)
 
     def _batch(
         self,
@@ -190,16 +214,32 @@ class BrokerService(MultiService):
         )
 
     def _take(self, topic: Topic, batch: Batch) -> None:
-        self.store.append(batch)
+        if topic.durability:
+            self.store.append(batch)
+        else:
+            # Where in the log it would be: a reader that goes on from here misses nothing.
+            batch.offset = self.store.next_offset
         if topic.groups:
             self.router.route(topic, batch)
+
+    def demand(self, topic: Topic, sync: bool, exclusive: bool) -> None:
+        """What its creator wants of ``topic``: to be SYNC whatever the rules say, or not; and to
+        end with its creator, or with this process at the latest."""
+        topic.durability = Durability.SYNC if sync else self._durability.of(topic.name)
+        demands = (_SYNC if sync else b"") + (_EXCLUSIVE if exclusive else b"")
+        self.store.put(TOPICS, topic.name, demands)
 
     def end_topic(self, topic: Topic) -> None:
         """``topic`` is no more: its subscriptions end, its name is free again."""
         self.router.end(topic)
         self.queue_keys.forget(topic)
         self.topics.remove(topic)
-        self.store.forget(topic.name)
+        self._end_name(topic.name)
+
+    def _end_name(self, name: str) -> None:
+        self.queue_keys.drop(name)
+        self.store.delete(TOPICS, name)
+        self.store.forget(name)
 
     def recheck(self) -> tuple[int, int]:
         """What clients may do has changed: every live subscription is looked at again.
@@ -212,7 +252,13 @@ class BrokerService(MultiService):
     # Life
 
     def startService(self) -> None:
-        """Start the listeners and the housekeeping."""
+        """Open the store, start the listeners and the housekeeping; raises StartError."""
+        self.store.open(self.run_id)
+        if self.store.durable:
+            self._restore()
+        calls, self._when_open = self._when_open or [], None
+        for call in calls:
+            call()
         super().startService()  # type: ignore[no-untyped-call]
         log.info("{summary}", summary=self.store.summary)
         self._sweeper.start(SWEEP_SECONDS, now=False)
@@ -222,7 +268,8 @@ class BrokerService(MultiService):
         if self._sweeper.running:
             self._sweeper.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)
-        return stopped.addCallback(lambda _: self._drain()).addCallback(self._report)
+        stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self.store.close())
+        return stopped.addCallback(self._report)
 
     def arrived(self, client: Client) -> None:
         """A connection has been accepted."""
@@ -234,6 +281,30 @@ class BrokerService(MultiService):
         if self._emptied is not None and not self.clients:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
+
+    def _made(self, topic: Topic) -> None:
+        """A topic is new: what the rules say of it holds."""
+        topic.durability = self._durability.of(topic.name)
+
+    def _claimed(self, topic: Topic) -> None:
+        """A topic is this broker's: it is there after a restart."""
+        self.store.put(TOPICS, topic.name, b"")
+
+    def _restore(self) -> None:
+        """Take up what the store kept of the run before."""
+        self.queue_keys.restore()
+        for name, demands in self.store.items(TOPICS):
+            if _EXCLUSIVE in demands:
+                self._end_name(name)
+                continue
+            try:
+                topic = self.topics.create(name, hosted=False)
+            except Refused as refused:
+                log.warn("topic {name!r} is left out: {reason}", name=name, reason=refused)
+            else:
+                topic.hosted = True
+                if _SYNC in demands:
+                    topic.durability = Durability.SYNC
 
     def _drain(self) -> Deferred[None] | None:
         self.router.flush()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
+from pubsub.broker.durability import Durability
 from pubsub.errors import InvalidTopicName, LimitReached, TopicNotFound
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Topic:
 
     __slots__ = (
         "blockers",
+        "durability",
         "groups",
         "hosted",
         "id",
@@ -78,6 +80,7 @@ class Topic:
         self.upstream: Upstream | None = None
         self.hosted = False
         self.standing = 0
+        self.durability = Durability.ASYNC
 
     @property
     def wanted(self) -> bool:
@@ -118,6 +121,8 @@ class TopicRegistry:
         self._by_uuid: dict[UUID, Topic] = {}
         self._watchers: list[Callable[[Topic], None]] = []
         self.claim_checks: list[Callable[[str], None]] = []
+        self.claimed: Callable[[Topic], None] = lambda topic: None
+        """Called with every topic that becomes this broker's."""
 
     def watch(self, watcher: Callable[[Topic], None]) -> None:
         """Call ``watcher`` with every topic made from now on, before it is used."""
@@ -131,6 +136,7 @@ class TopicRegistry:
         if not topic.hosted and topic.upstream is None:
             self._check_claim(topic.name)
             topic.hosted = True
+            self.claimed(topic)
 
     def _check_claim(self, name: str) -> None:
         for check in self.claim_checks:
@@ -173,6 +179,8 @@ class TopicRegistry:
         self._by_uuid[topic.uuid] = topic
         for watcher in self._watchers:
             watcher(topic)
+        if hosted:
+            self.claimed(topic)
         return topic
 
     def remove(self, topic: Topic) -> None:

@@ -6,6 +6,8 @@ protocols is here. Nothing here knows a frame.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 from typing import Protocol as Protocol_
 
@@ -21,7 +23,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.errors import Refused
+from pubsub.errors import HistoryUnavailable, Refused
+from pubsub.wire.answers import Answers
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -81,6 +84,8 @@ class Connection(Protocol):
     _holds: set[object] | None = None
     _quiet = 0
     _lingering: IDelayedCall | None = None
+    _answers: Answers | None = None
+    _leaving: Callable[[], None] | None = None
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -145,7 +150,7 @@ class Connection(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Buffer and parse."""
         self._quiet = 0
-        if self.closing:
+        if self.closing or self._leaving:
             return
         rest = self._rest
         if rest is not None:
@@ -161,7 +166,7 @@ class Connection(Protocol):
     def parse_rest(self) -> None:
         """Go on with what was left in the buffer, after ``consume`` had stopped early."""
         rest, self._rest = self._rest, None
-        if rest and not self.closing:
+        if rest and not (self.closing or self._leaving):
             self._parse(bytes(rest))
 
     def _parse(self, data: bytes) -> None:
@@ -210,7 +215,48 @@ class Connection(Protocol):
                 self.stream.resumeProducing()
 
     def reply(self, data: bytes) -> None:
-        """Send an answer; a client that does not read its answers is not read from either."""
+        """Send an answer, after those that wait for the disk."""
+        if self._answers is not None:
+            self._answers.add(data)
+        else:
+            self._write_answer(data)
+
+    def reply_when_stored(self, data: bytes, failed: bytes) -> None:
+        """Send ``data`` when all that was published is on disk, or ``failed`` if it cannot be.
+
+        Later answers come after it. Nothing else waits: neither further requests of this client
+        nor its deliveries.
+        """
+        if self._answers is None:
+            self._answers = Answers(self._write_answer, self._answered)
+        keep = self._answers.promise()
+
+        def stored(done: bool) -> None:
+            if self.closing:
+                return
+            if not done:
+                self.listener.refuse(HistoryUnavailable.reason, self.label)
+            keep(data if done else failed)
+
+        self.listener.broker.store.when_stored(stored)
+
+    def _answered(self) -> None:
+        self._answers = None
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving()
+
+    def _answers_first(self, leave: Callable[[], None]) -> bool:
+        """Must the client get answers first? Then ``leave`` is called after them."""
+        if self._answers is None or self.closing:
+            return False
+        if self._leaving is None:
+            self._leaving = leave
+            self.hold("leaving")
+        return True
+
+    def _write_answer(self, data: bytes) -> None:
+        """Write; a client that does not read its answers is not read from either."""
         if self.outbox is not None:
             self.outbox.send(data)
         else:
@@ -251,7 +297,7 @@ class Connection(Protocol):
 
     def close(self, last: bytes = b"") -> None:
         """Send what is queued and ``last``, then close, discarding what still comes in."""
-        if self.closing:
+        if self.closing or self._answers_first(partial(self.close, last)):
             return
         if last:
             self.reply(last)
@@ -268,7 +314,9 @@ class Connection(Protocol):
             stream.loseConnection()
 
     def readConnectionLost(self) -> None:
-        """The client sends nothing more: what the transport still has goes out, then the end."""
+        """The client sends nothing more: what it is owed goes out, then the end."""
+        if self._answers_first(self.readConnectionLost):
+            return
         self._end()
         self.stream.unregisterProducer()
         self.stream.loseConnection()
@@ -332,6 +380,7 @@ class Connection(Protocol):
         self.closing = True
         self.ended()
         self._rest = None
+        self._answers = None
         self._account(0)
         # Whoever held this connection finds that out when it lets go.
         self._holds = None

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Headers, Page
-from pubsub.store.memory import BLOCK_BYTES, MemoryStore
+from pubsub.store.memory import MemoryStore
+from pubsub.store.runs import RUN_BYTES
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "b", "c")
@@ -123,7 +124,7 @@ class ModelTests(StoreCase):
     @given(
         st.lists(batches(), min_size=1, max_size=30),
         st.integers(1, 30),
-        st.integers(BLOCK_BYTES, 5000),
+        st.integers(RUN_BYTES, 5000),
     )
     def test_the_bounds_hold_unless_one_batch_alone_is_over_them(
         self, appended: list[Batch], max_messages: int, max_bytes: int
@@ -135,7 +136,7 @@ class ModelTests(StoreCase):
             assert kept[0].offset == store.first_offset
             if store.first_offset != batch.offset:
                 assert len(kept) <= max_messages
-                assert sum(len(m.payload) for m in kept) + BLOCK_BYTES <= max_bytes
+                assert sum(len(m.payload) for m in kept) + RUN_BYTES <= max_bytes
             else:
                 assert len(kept) == len(batch.payloads)
 
@@ -166,7 +167,7 @@ class BoundTests(StoreCase):
         assert store.first_offset == 2
 
     def test_bytes_bound_it_as_well(self) -> None:
-        store = MemoryStore(1000, 2 * (BLOCK_BYTES + 100))
+        store = MemoryStore(1000, 2 * (RUN_BYTES + 100))
         for _ in range(3):
             store.append(batch_of([b"x" * 50] * 2, "a"))
         assert store.first_offset == 2
@@ -222,7 +223,7 @@ class ReadTests(StoreCase):
         for _ in range(10):
             self.store.append(batch_of([b"x" * 10], "a"))
         # What a batch and a message cost beside their payload counts too.
-        page = self.page(self.store, 0, None, 3 * (10 + BLOCK_BYTES))
+        page = self.page(self.store, 0, None, 3 * (10 + RUN_BYTES))
         assert len(page.batches) == 3
         assert page.next_offset == 3
 

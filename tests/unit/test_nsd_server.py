@@ -234,7 +234,11 @@ class HistoryTests(SynchronousTestCase):
     def test_a_history_that_cannot_be_read_ends_the_connection(self) -> None:
         class Broken(MemoryStore):
             def read(
-                self, offset: int, topics: frozenset[str] | None, max_bytes: int
+                self,
+                offset: int,
+                topics: frozenset[str] | None,
+                max_bytes: int,
+                fresh: bool = False,
             ) -> Deferred[Page]:
                 return fail(OSError("the disk is gone"))
 

@@ -26,7 +26,9 @@ class LateStore(MemoryStore):
         super().__init__(1000, 2**26)
         self.asked: list[tuple[Deferred[Page], Deferred[Page]]] = []
 
-    def read(self, offset: int, topics: frozenset[str] | None, max_bytes: int) -> Deferred[Page]:
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
         later: Deferred[Page] = Deferred()
         self.asked.append((later, super().read(offset, topics, max_bytes)))
         return later

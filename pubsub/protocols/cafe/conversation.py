@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.replay import Replay
 from pubsub.errors import (
+    HistoryUnavailable,
     LimitReached,
     MemoryExhausted,
     MessageTooLarge,
@@ -78,6 +79,7 @@ CODES: dict[type[Refused], ErrorCode] = {
     RateLimited: ErrorCode.RATE_LIMIT_EXCEEDED,
     LimitReached: ErrorCode.RATE_LIMIT_EXCEEDED,
     MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
+    HistoryUnavailable: ErrorCode.RATE_LIMIT_EXCEEDED,
     NotAuthorized: ErrorCode.UNAUTHORIZED,
 }
 """The protocol's code for each refusal of the broker."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
+    HistoryUnavailable,
     IdCollision,
     InvalidRequest,
     InvalidTopicName,
@@ -64,6 +65,7 @@ CODES: dict[type[Refused], ErrorCode] = {
     RateLimited: ErrorCode.RATE_LIMITED,
     LimitReached: ErrorCode.RATE_LIMITED,
     MemoryExhausted: ErrorCode.RATE_LIMITED,
+    HistoryUnavailable: ErrorCode.RATE_LIMITED,
     InvalidTopicName: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
 }
@@ -191,7 +193,7 @@ class FastConnection(Connection):
             raise InvalidRequest("flags")
         if not self.listener.access.may_subscribe(name):
             self.listener.access.check_publish(name)
-        self._server.create(name, token, self, bool(packet.flags & EXCLUSIVE))
+        self._server.create(name, token, self, packet.flags)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._proved(packet.token, packet.topic_id, "subscribe")

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from pubsub.broker.limits import TokenBucket
 from pubsub.broker.topics import fnv1a32
 from pubsub.errors import IdCollision, NotConfigured, TopicExists, TopicNotFound
+from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 from pubsub.protocols.fast.connection import FastConnection
 from pubsub.protocols.fast.scan import Scanner
 from pubsub.protocols.fast.throttle import VERIFICATIONS
@@ -54,12 +55,13 @@ class FastFactory(ConnectionFactory):
         )
         self._owners: dict[Topic, FastConnection] = broker.shared("fast-owners", dict)
 
-    def create(self, name: str, token: Token, creator: FastConnection, exclusive: bool) -> None:
+    def create(self, name: str, token: Token, creator: FastConnection, flags: int) -> None:
         """Make the topic, or close one that is open, with the token's key (fast §3.1).
 
         Raises IdCollision, TopicExists, LimitReached or MemoryExhausted.
         """
         broker = self.listener.broker
+        exclusive = bool(flags & EXCLUSIVE)
         self._check_id(name)
         new = name not in broker.topics
         topic = broker.topics.create(name, hosted=False)
@@ -77,6 +79,7 @@ class FastFactory(ConnectionFactory):
             self._own(topic, creator)
         elif topic in self._owners:
             self._disown(topic, creator)
+        broker.demand(topic, bool(flags & DURABLE), exclusive)
         # Last, as it looks at those who read the topic already.
         if not closed:
             keys.close(topic, token.queue_key, token.subject, creator.label)

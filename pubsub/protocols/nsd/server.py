@@ -8,7 +8,9 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.python.failure import Failure
 
+from pubsub.broker.durability import Durability
 from pubsub.errors import (
+    HistoryUnavailable,
     LimitReached,
     MemoryExhausted,
     MessageTooLarge,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.service import BrokerService
+    from pubsub.broker.topics import Topic
 
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
@@ -67,6 +70,7 @@ TEXTS: dict[type[Refused], str] = {
     LimitReached: "LIMIT REACHED: {0}",
     RateLimited: "RATE LIMIT EXCEEDED",
     MemoryExhausted: "BROKER BUSY",
+    HistoryUnavailable: "HISTORY UNAVAILABLE",
 }
 """The protocol's words for each refusal of the broker (nsd §6.1)."""
 
@@ -119,7 +123,11 @@ class NsdConnection(Connection):
             if isinstance(request, Get):
                 self._get(request, in_base64)
                 return
-            self._carry_out(request)
+            topic = self._carry_out(request)
+            if topic.durability is Durability.SYNC:
+                failed = error(TEXTS[HistoryUnavailable])
+                self.reply_when_stored(wrap(SUCCESS, in_base64), wrap(failed, in_base64))
+                return
             response = SUCCESS
         except InvalidRequest as invalid:
             self.listener.refuse("invalid-request", self.label)
@@ -131,21 +139,25 @@ class NsdConnection(Connection):
 
     # Requests
 
-    def _carry_out(self, request: Request) -> None:
+    def _carry_out(self, request: Request) -> Topic:
+        """Returns the topic that is concerned."""
         match request:
             case Open():
-                self._open(request.identity)
+                return self._open(request.identity)
             case Publish():
-                self._publish(request)
+                return self._publish(request)
             case Subscribe():
-                self._channel(request.channel)
+                topic = self.listener.broker.topics.named(request.channel)
                 self.listener.access.check_subscribe(request.channel)
                 self._subscribe(request.identity, request.channel)
             case Unsubscribe():
-                self._channel(request.channel)
+                topic = self.listener.broker.topics.named(request.channel)
                 self._unsubscribe(request.identity, request.channel)
+            case Get():
+                raise AssertionError("answered by _get")
+        return topic
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str) -> Topic:
         access = self.listener.access
         readable = access.may_subscribe(name)
         if not readable:
@@ -153,12 +165,13 @@ class NsdConnection(Connection):
         settings = self.listener.settings
         limits = (settings["max-identities"], settings["max-subscriptions"])
         self._identities.check_room(name, name if readable else None, *limits)
-        self.listener.broker.topics.create(name)
+        topic = self.listener.broker.topics.create(name)
         self._identities.open(name)
         if readable:
             self._subscribe(name, name)
+        return topic
 
-    def _publish(self, request: Publish) -> None:
+    def _publish(self, request: Publish) -> Topic:
         if not self._identities.opened(request.identity):
             raise TopicNotFound(request.identity)
         self.listener.access.check_publish(request.identity)
@@ -176,6 +189,7 @@ class NsdConnection(Connection):
             headers=[message.extra] if message.extra else None,
             sender=message.sender.encode(),
         )
+        return topic
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings
@@ -189,10 +203,6 @@ class NsdConnection(Connection):
         if self._identities.unsubscribe(name, channel):
             broker = self.listener.broker
             broker.router.leave_history(broker.topics.named(channel))
-
-    def _channel(self, name: str) -> None:
-        if name not in self.listener.broker.topics:
-            raise TopicNotFound(name)
 
     # Get
 
@@ -209,10 +219,13 @@ class NsdConnection(Connection):
         identity = self._identities.find(request.identity)
         names = frozenset(filter(may_read, identity.channels if identity is not None else ()))
         # What is published while the list is sent is for the next Get.
-        offset, end = max(request.after, 0), store.next_offset
+        offset = max(request.after, 0)
+        end = await self._stored_end() if names else offset
         piece, comma = LIST_START, b""
         while names and offset < end and not self.closing:
             page = await store.read(offset, names, _PAGE_BYTES)
+            for start, stop in page.damaged:
+                self.listener.broker.counters.drop(self.label, "*", "damaged", stop - start)
             found = b",".join([text for batch in page.batches for text in messages(batch)])
             if found:
                 piece += comma + found
@@ -225,6 +238,20 @@ class NsdConnection(Connection):
         # A list of one page leaves in one write, with its end: that is what pollers mostly get.
         if not self.closing:
             self.reply(line.finish(piece + LIST_END))
+
+    async def _stored_end(self) -> int:
+        """Where the history ends now, once that much of it is committed and may be shown.
+
+        So a client finds what it has published before.
+        """
+        store = self.listener.broker.store
+        end: int = store.next_offset
+        if end > store.committed:
+            stored: Deferred[bool] = Deferred()
+            store.when_stored(stored.callback)
+            self.hold("get")
+            await stored
+        return min(end, store.committed)
 
     def _turn(self) -> Deferred[None]:
         """Fires when others have had their turn and the transport has room again."""
@@ -288,8 +315,12 @@ class NsdFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        broker = listener.broker
-        self._identities = broker.shared("nsd-identities", lambda: _identities(broker))
+        listener.broker.when_open(lambda: self._identities)
+
+    @property
+    def _identities(self) -> Identities:
+        broker = self.listener.broker
+        return broker.shared("nsd-identities", lambda: _identities(broker))
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.broker.batch import message_id
+from pubsub.broker.durability import Durability
 from pubsub.broker.topics import topic_name
 from pubsub.errors import (
     InvalidTopicName,
@@ -70,6 +71,10 @@ REASONS: dict[type[Refused], str] = {
 """What is counted for the broker's refusals that the protocol has a name of its own for."""
 
 
+Answer = tuple[bytes, bytes]
+"""What a request is answered, and what instead if it cannot be stored as it has to be."""
+
+
 class RheosConnection(Connection):
     """A client, or several that share a connection."""
 
@@ -92,7 +97,7 @@ class RheosConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. All the acknowledgments of a read are one write."""
         codec, scanner = self._server.codec, self._server.scanner
-        answers: list[bytes] = []
+        answers: list[Answer] = []
         at, need = 0, HEADER_SIZE
         while not self.closing:
             at, runs = scanner.scan(data, at)
@@ -108,15 +113,23 @@ class RheosConnection(Connection):
                 request, at = decoded
                 answers.append(self._carry_out(request))
             except RheosError as problem:
-                answers.append(codec.failed)
+                answers.append((codec.failed, codec.failed))
                 if problem.end is None:
-                    self.fail(problem.fault.value, b"".join(answers))
-                    break
+                    self._answer(answers)
+                    self.fail(problem.fault.value, b"")
+                    return at, need
                 self.listener.refuse(problem.fault.value, self.label)
                 at = problem.end
         if answers and not self.closing:
-            self.reply(b"".join(answers))
+            self._answer(answers)
         return at, need
+
+    def _answer(self, answers: list[Answer]) -> None:
+        data = b"".join([answer for answer, _ in answers])
+        if any(answer is not failed for answer, failed in answers):
+            self.reply_when_stored(data, b"".join([failed for _, failed in answers]))
+        else:
+            self.reply(data)
 
     def _client(self, client_id: bytes) -> Client:
         """Who asks; raises LimitReached or MemoryExhausted."""
@@ -136,7 +149,7 @@ class RheosConnection(Connection):
 
     # Requests
 
-    def _carry_out(self, request: Request) -> bytes:
+    def _carry_out(self, request: Request) -> Answer:
         """CREATE or SUBSCRIBE, as the scanner takes every PUBLISH that is in order."""
         try:
             name = topic_name(request.topic)
@@ -148,7 +161,9 @@ class RheosConnection(Connection):
                 self._server.clients.subscribe(client, topic)
         except Refused as refused:
             return self._refused(refused)
-        return self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
+        answer = self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
+        created = request.opcode == Opcode.CREATE
+        return answer, self._unstored(topic, answer, 1) if created else answer
 
     def _create(self, client: Client, name: str) -> Topic:
         access, broker = self.listener.access, self.listener.broker
@@ -160,10 +175,14 @@ class RheosConnection(Connection):
         broker.store.put(PARENTS, name, client.id)
         return topic
 
-    def _publish(self, run: Run) -> bytes:
+    def _unstored(self, topic: Topic, answer: bytes, number: int) -> bytes:
+        """What to answer instead of ``answer`` if the history cannot be written."""
+        return self._server.codec.failed * number if topic.durability >= Durability.SYNC else answer
+
+    def _publish(self, run: Run) -> Answer:
         """Publish a run; returns an acknowledgment for each message (rheos §5.3)."""
         if self.closing:
-            return b""
+            return b"", b""
         if self._publisher is None:
             self._publisher = self.listener.publisher(self, b"")
         number = len(run.payloads)
@@ -176,17 +195,20 @@ class RheosConnection(Connection):
             return self._refused(refused, number)
         late = number - len(batch.payloads)
         answer = self._accepted(batch)
-        return answer + self._refused(RateLimited(), late) if late else answer
+        if late:
+            answer += self._refused(RateLimited(), late)[0]
+        return answer, self._unstored(topic, answer, number)
 
     def _accepted(self, batch: Batch) -> bytes:
         """The acknowledgments of messages that the broker has taken."""
         first = message_id(self.listener.broker.run_id, batch.sequence)
         return encode_acks(first.bytes, len(batch.payloads), self._server.codec.checksum)
 
-    def _refused(self, refused: Refused, number: int = 1) -> bytes:
+    def _refused(self, refused: Refused, number: int = 1) -> Answer:
         reason = REASONS.get(type(refused), refused.reason)
         self.listener.refuse(reason, self.label, number)
-        return self._server.codec.failed * number
+        answer = self._server.codec.failed * number
+        return answer, answer
 
     # The ends
 

@@ -1,0 +1,53 @@
+"""How safe a topic's messages are: not stored, stored, or stored before they are acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+from pubsub.settings import Kind, matcher
+
+
+class Durability(IntEnum):
+    """What becomes of a topic's messages; the larger the safer."""
+
+    NONE = 0
+    """They are delivered to who is there, and not stored."""
+    ASYNC = 1
+    """They are stored, and nobody waits for that."""
+    SYNC = 2
+    """They are acknowledged, where a protocol does that, when they are on disk."""
+
+
+_WORDS = {one.name.lower(): one for one in Durability}
+
+
+class DurabilityRules:
+    """The first pattern that matches a topic rules it; one that none matches is ASYNC."""
+
+    def __init__(self, rules: Sequence[tuple[str, Durability]] = ()) -> None:
+        self._rules: list[tuple[Callable[[str], bool], Durability]] = [
+            (matcher([pattern]), durability) for pattern, durability in rules
+        ]
+
+    def of(self, name: str) -> Durability:
+        """That of the topic ``name``."""
+        return next((d for matches, d in self._rules if matches(name)), Durability.ASYNC)
+
+
+def _rule(text: object) -> tuple[str, Durability]:
+    pattern, _, word = text.rpartition("=") if isinstance(text, str) else ("", "", "")
+    if not pattern or word not in _WORDS:
+        raise ValueError(f"expected PATTERN=none, =async or =sync, not {text!r}")
+    return pattern, _WORDS[word]
+
+
+def _parse(value: object) -> tuple[tuple[str, Durability], ...]:
+    if isinstance(value, str):
+        value = [value] if value else []
+    if not isinstance(value, list):
+        raise ValueError(f"expected PATTERN=none|async|sync, not {value!r}")
+    return tuple(map(_rule, value))
+
+
+DURABILITY = Kind("PATTERN=none|async|sync", _parse, repeated=True)

@@ -1,0 +1,210 @@
+"""A row of the history: what one group commit gathered, in columns. Sans-IO.
+
+    offsets    base, count, first and last timestamp
+    names      topics, senders and protocols, each once: u32 length, then that many bytes
+    runs       a fixed record a run (see RUN): where it starts, whose it is, how long it is
+    lengths    u32 a message, for the runs whose messages differ in length only
+    headers    a record a message that has any: u32 message, u16 number, then keys and values
+    payloads   all of them, joined
+
+Integers are little-endian. The CRC-32 is over all of it; nothing is decoded before it is right.
+The messages of a block are numbered from its base; a run that has expired leaves its numbers out.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from pubsub.broker.batch import MIXED, Headers
+from pubsub.store.runs import Run
+
+RUN = struct.Struct("<IIIIIiqq")
+"""First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence."""
+_HAS_HEADERS = 1 << 31
+_U32 = struct.Struct("<I")
+_HEADED = struct.Struct("<IH")
+_FIXED = struct.Struct("<qIqqq")
+
+
+class Damaged(Exception):
+    """The messages from ``base`` up to ``stop`` cannot be read: what is there is not what was
+    written."""
+
+    def __init__(self, base: int, stop: int, why: str) -> None:
+        super().__init__(f"offsets {base} to {stop - 1}: {why}")
+        self.base = base
+        self.stop = stop
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A row, in the order of the table's columns. ``run`` is the broker's run its ids come from."""
+
+    base: int
+    count: int
+    first: int
+    last: int
+    run: int
+    crc: int
+    names: bytes
+    runs: bytes
+    lengths: bytes
+    headers: bytes
+    payloads: bytes
+
+    @property
+    def stop(self) -> int:
+        """The offset after its last message."""
+        return self.base + self.count
+
+    def checksum(self) -> int:
+        """What ``crc`` must be."""
+        value = crc32(_FIXED.pack(self.base, self.count, self.first, self.last, self.run))
+        for column in (self.names, self.runs, self.lengths, self.headers, self.payloads):
+            value = crc32(column, crc32(_U32.pack(len(column)), value))
+        return value
+
+    def check(self) -> None:
+        """Raises Damaged."""
+        columns = (self.names, self.runs, self.lengths, self.headers, self.payloads)
+        if not all(isinstance(column, bytes) for column in columns):
+            raise Damaged(self.base, self.stop, "a column is missing")
+        if self.checksum() != self.crc:
+            raise Damaged(self.base, self.stop, "the checksum is wrong")
+
+
+def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
+    """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""
+    names: dict[bytes, int] = {}
+    records: list[bytes] = []
+    headers: list[bytes] = []
+    lengths = array("I")
+    for item in runs:
+        start = item.offset - base
+        headed = 0
+        if item.headers is not None:
+            headed = _HAS_HEADERS
+            headers += _encode_headers(start, item.headers)
+        if item.lengths is not None:
+            lengths.extend(item.lengths)
+        records.append(
+            RUN.pack(
+                start,
+                item.count | headed,
+                names.setdefault(item.topic.encode(), len(names)),
+                names.setdefault(item.sender, len(names)),
+                names.setdefault(item.protocol.encode(), len(names)),
+                item.size,
+                item.timestamp,
+                item.sequence,
+            )
+        )
+    stamps = [item.timestamp for item in runs] or [0]
+    columns = (
+        b"".join([_U32.pack(len(name)) + name for name in names]),
+        b"".join(records),
+        _little(lengths).tobytes(),
+        b"".join(headers),
+        b"".join([item.data for item in runs]),
+    )
+    unsealed = Block(base, stop - base, min(stamps), max(stamps), run, 0, *columns)
+    return Block(base, stop - base, min(stamps), max(stamps), run, unsealed.checksum(), *columns)
+
+
+def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[Run]:
+    """The runs of a block that has been checked, of ``topics`` (None: of all)."""
+    names = list(_decode_names(block.names))
+    texts: dict[int, str] = {}
+    wanted = None if topics is None else _indexes(topics, names)
+    lengths = array("I")
+    lengths.frombytes(block.lengths)
+    lengths = _little(lengths)
+    headers = dict(_decode_headers(block.headers)) if block.headers else {}
+    at = mixed = 0
+    for start, number, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
+        block.runs
+    ):
+        count = number & ~_HAS_HEADERS
+        own = None
+        if size == MIXED:
+            own = lengths[mixed : mixed + count]
+            mixed += count
+        begin, at = at, at + (size * count if own is None else sum(own))
+        if wanted is not None and topic not in wanted:
+            continue
+        for index in (topic, protocol):
+            if index not in texts:
+                texts[index] = names[index].decode()
+        yield Run.restore(
+            texts[topic],
+            block.base + start,
+            count,
+            size,
+            own,
+            block.payloads[begin:at],
+            timestamp,
+            sequence,
+            names[sender],
+            texts[protocol],
+            [headers.get(start + i, {}) for i in range(count)] if number & _HAS_HEADERS else None,
+        )
+
+
+def topics_of(runs: Iterable[Run]) -> dict[str, tuple[int, int]]:
+    """How many messages and bytes there are of each topic."""
+    totals: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        count, nbytes = totals.get(run.topic, (0, 0))
+        totals[run.topic] = (count + run.count, nbytes + len(run.data))
+    return totals
+
+
+def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:
+    wanted = frozenset(map(str.encode, topics))
+    return frozenset(index for index, name in enumerate(names) if name in wanted)
+
+
+def _little(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers
+
+
+def _encode_headers(start: int, headers: Sequence[Headers]) -> Iterator[bytes]:
+    for index, own in enumerate(headers, start):
+        if own:
+            yield _HEADED.pack(index, len(own))
+            for key, value in own.items():
+                text = key.encode()
+                yield _U32.pack(len(text)) + text + _U32.pack(len(value)) + value
+
+
+def _decode_names(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        name, at = _piece(data, at)
+        yield name
+
+
+def _decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:
+    at = 0
+    while at < len(data):
+        index, number = _HEADED.unpack_from(data, at)
+        at += _HEADED.size
+        own = {}
+        for _ in range(number):
+            key, at = _piece(data, at)
+            own[key.decode()], at = _piece(data, at)
+        yield index, own
+
+
+def _piece(data: bytes, at: int) -> tuple[bytes, int]:
+    (length,) = _U32.unpack_from(data, at)
+    at += _U32.size
+    return data[at : at + length], at + length

@@ -1,0 +1,195 @@
+"""Reading the durable history: pages of blocks, and what of them cannot be read.
+
+Synchronous, on a connection of its own: the broker calls it in threads, other processes as they
+like. Nothing here keeps the writer waiting.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from heapq import merge
+from itertools import islice
+
+from pubsub.broker.batch import Batch, Page
+from pubsub.store.block import Block, Damaged, decode_block
+
+# Blocks one page looks at, so that a rare topic does not keep a thread for long.
+_SCAN = 256
+# Topics that are looked up in the index; of more, every block is looked at.
+_INDEXED = 64
+_COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, payloads"
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything read meanwhile is of one moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def read_bounds(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The first offset that can be read, and the one after the last."""
+    (stop,) = connection.execute("SELECT next FROM state").fetchone()
+    row = connection.execute("SELECT base FROM blocks ORDER BY base LIMIT 1").fetchone()
+    return (stop if row is None else row[0]), stop
+
+
+def read_page(
+    connection: sqlite3.Connection, offset: int, topics: frozenset[str] | None, max_bytes: int
+) -> Page:
+    """As IStore's ``read``; raises sqlite3.Error if not even the index can be read."""
+    with snapshot(connection):
+        first, stop = read_bounds(connection)
+        return _Reading(connection, max(offset, first), stop, topics, max_bytes).page()
+
+
+class _Reading:
+    """One page in the making."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        offset: int,
+        stop: int,
+        topics: frozenset[str] | None,
+        max_bytes: int,
+    ) -> None:
+        self._connection = connection
+        self._offset = offset
+        self._stop = stop
+        self._topics = topics
+        self._room = max_bytes
+        self._batches: list[Batch] = []
+        self._damaged: list[tuple[int, int]] = []
+
+    def page(self) -> Page:
+        """What there is, and how far it goes."""
+        bases = list(islice(self._bases(), _SCAN + 1))
+        # Where the blocks looked at are not all there are, the next page begins with the next.
+        end = bases.pop() if len(bases) > _SCAN else self._stop
+        for base in bases:
+            try:
+                self._take(read_block(self._connection, base))
+            except Damaged as damage:
+                self._damaged.append((max(damage.base, self._offset), damage.stop))
+                self._offset = max(self._offset, damage.stop)
+            if self._room <= 0:
+                end = self._offset
+                break
+        return Page(self._batches, max(end, self._offset), tuple(self._damaged))
+
+    def _take(self, block: Block) -> None:
+        allowed = self._allowed(block.base)
+        for run in decode_block(block, allowed):
+            if run.last < self._offset:
+                continue
+            if self._room <= 0:
+                return
+            self._batches.append(run.batch(self._offset))
+            self._room -= run.cost()
+            self._offset = run.last + 1
+        self._offset = max(self._offset, block.stop)
+
+    def _allowed(self, base: int) -> frozenset[str]:
+        """The topics whose messages in a block have not expired, of those asked for."""
+        left = topics_left(self._connection, base)
+        return left if self._topics is None else left & self._topics
+
+    def _bases(self) -> Iterator[int]:
+        """The blocks to look at, from the one that holds the offset on."""
+        row = self._connection.execute(
+            "SELECT base FROM blocks WHERE base <= ? ORDER BY base DESC LIMIT 1", (self._offset,)
+        ).fetchone()
+        start = self._offset if row is None else row[0]
+        if self._topics is None or len(self._topics) > _INDEXED:
+            for (base,) in self._connection.execute(
+                "SELECT DISTINCT base FROM contents WHERE base >= ? ORDER BY base LIMIT ?",
+                (start, _SCAN + 1),
+            ):
+                yield base
+            return
+        last = -1
+        for base in merge(*[self._bases_of(name, start) for name in self._topics]):
+            if base != last:
+                yield base
+            last = base
+
+    def _bases_of(self, name: str, start: int) -> Iterator[int]:
+        rows = self._connection.execute(
+            "SELECT base FROM contents WHERE topic = (SELECT id FROM topics WHERE name = ?) "
+            "AND base >= ? ORDER BY base LIMIT ?",
+            (name, start, _SCAN + 1),
+        )
+        return (base for (base,) in rows)
+
+
+def topics_left(connection: sqlite3.Connection, base: int) -> frozenset[str]:
+    """The topics of the block at ``base`` whose messages have not expired."""
+    rows = connection.execute(
+        "SELECT name FROM contents JOIN topics ON id = topic WHERE base = ?", (base,)
+    )
+    return frozenset(name for (name,) in rows)
+
+
+def read_block(connection: sqlite3.Connection, base: int) -> Block:
+    """The block that begins at ``base``, checked; raises Damaged."""
+    try:
+        row = connection.execute(
+            f"SELECT {_COLUMNS} FROM blocks WHERE base = ?", (base,)
+        ).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise Damaged(base, _stop_of(connection, base), str(error)) from None
+    if row is None:
+        raise Damaged(base, _stop_of(connection, base), "the block is missing")
+    block = Block(*row)
+    try:
+        block.check()
+    except TypeError:
+        raise Damaged(base, _stop_of(connection, base), "a column is missing") from None
+    return block
+
+
+def _stop_of(connection: sqlite3.Connection, base: int) -> int:
+    """Where the block after the one at ``base`` begins, by the index."""
+    row = connection.execute(
+        "SELECT base FROM contents WHERE base > ? ORDER BY base LIMIT 1", (base,)
+    ).fetchone()
+    if row is None:
+        row = connection.execute("SELECT next FROM state").fetchone()
+    stop: int = row[0]
+    return stop
+
+
+def tail_of(connection: sqlite3.Connection, blocks: int) -> tuple[int, int]:
+    """The offsets from which on there are so many blocks, and where they end."""
+    first, stop = read_bounds(connection)
+    row = connection.execute(
+        "SELECT base FROM blocks ORDER BY base DESC LIMIT 1 OFFSET ?", (blocks - 1,)
+    ).fetchone()
+    return (first if row is None else row[0]), stop
+
+
+def check_blocks(
+    connection: sqlite3.Connection, start: int, stop: int, limit: int
+) -> tuple[list[Damaged], int]:
+    """What is damaged from ``start`` to ``stop``, looking at ``limit`` blocks at most.
+
+    Returns the damage and where to go on: ``stop`` at the end. Raises sqlite3.Error.
+    """
+    damage: list[Damaged] = []
+    with snapshot(connection):
+        rows = connection.execute(
+            "SELECT DISTINCT base FROM contents WHERE base >= ? AND base < ? ORDER BY base LIMIT ?",
+            (start, stop, limit + 1),
+        ).fetchall()
+        for (base,) in rows[:limit]:
+            try:
+                read_block(connection, base)
+            except Damaged as found:
+                damage.append(found)
+    return damage, rows[limit][0] if len(rows) > limit else stop

@@ -1,0 +1,184 @@
+"""How long messages are kept: limits by age, bytes and number, a topic pattern at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from pubsub.settings import Kind, matcher, parse_size
+
+# Rows of the index that one step looks at, and deletes at the most: a few milliseconds' work.
+_STEP = 200
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+MICROSECONDS = 1_000_000
+FORGOTTEN = "\0" * 256
+"""Topics that ended are called this and a number: no topic's name is so long."""
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is kept of the topics of ``pattern`` together: the last ``seconds``, up to ``nbytes``
+    bytes of payload, and not much more than ``messages`` messages, as whole blocks expire."""
+
+    pattern: str
+    seconds: float = inf
+    nbytes: float = inf
+    messages: float = inf
+
+
+def _limits(text: object) -> Limits:
+    pattern, equals, rest = text.rpartition("=") if isinstance(text, str) else ("", "", "")
+    found: dict[str, float] = {}
+    for part in rest.split(",") if equals and pattern else ():
+        name, colon, value = part.strip().partition(":")
+        if colon and name in ("age", "bytes", "messages") and name not in found:
+            found[name] = _PARTS[name](value)
+            continue
+        break
+    else:
+        if found:
+            return Limits(
+                pattern,
+                found.get("age", inf),
+                found.get("bytes", inf),
+                found.get("messages", inf),
+            )
+    raise ValueError(
+        f"expected PATTERN=age:7d,bytes:10G,messages:1000000 or some of these, not {text!r}"
+    )
+
+
+def _age(text: str) -> float:
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in _UNITS or not int(number):
+        raise ValueError(f"expected an age such as 90s, 30m, 12h or 7d, not {text!r}")
+    return int(number) * _UNITS[unit]
+
+
+def _count(text: str) -> float:
+    if not text.isdecimal():
+        raise ValueError(f"expected a number of messages, not {text!r}")
+    return int(text)
+
+
+_PARTS: dict[str, Callable[[str], float]] = {"age": _age, "bytes": parse_size, "messages": _count}
+
+
+def _parse(value: object) -> tuple[Limits, ...]:
+    if not isinstance(value, str | list):
+        raise ValueError(f"expected PATTERN=age:7d,bytes:10G, not {value!r}")
+    return tuple(map(_limits, [value] if isinstance(value, str) else value))
+
+
+RETENTION = Kind("PATTERN=age:N(s|m|h|d),bytes:SIZE,messages:N", _parse, repeated=True)
+
+
+@dataclass(slots=True)
+class _Rule:
+    """One pattern at work: what there is of it, and up to where nothing of it is left."""
+
+    limits: Limits
+    matches: Callable[[str], bool]
+    messages: int = 0
+    nbytes: int = 0
+    cursor: tuple[int, int] = (-1, -1)
+
+    def over(self, messages: int, nbytes: int, last: int, now: int) -> bool:
+        """Has a row of so many messages and bytes, up to the time ``last``, to go?"""
+        limits = self.limits
+        return (
+            self.messages - messages >= limits.messages
+            or self.nbytes > limits.nbytes
+            or last < now - limits.seconds * MICROSECONDS
+        )
+
+
+class Retention:
+    """Finds what has expired. The first pattern that matches a topic rules it."""
+
+    def __init__(self, limits: Sequence[Limits]) -> None:
+        self._rules = [
+            _Rule(Limits("", seconds=-inf), lambda name: name.startswith(FORGOTTEN)),
+            *[_Rule(one, matcher([one.pattern])) for one in limits],
+        ]
+        self._rule_of: dict[int, _Rule | None] = {}
+        self._counted = False
+
+    def added(self, topic: int, name: str, messages: int, nbytes: int) -> None:
+        """So much of a topic was committed."""
+        rule = self._find(topic, name)
+        if rule is not None and self._counted:
+            rule.messages += messages
+            rule.nbytes += nbytes
+
+    def expired(self, connection: sqlite3.Connection, now: int) -> tuple[set[int], bool]:
+        """Take what has expired at ``now`` (µs) out of the index, within a transaction.
+
+        Returns the blocks that have lost something, and whether there may be more to expire.
+        """
+        if not self._counted:
+            self._count(connection)
+        touched: set[int] = set()
+        more = False
+        for rule in self._rules:
+            bases, goes_on = self._expire(connection, rule, now)
+            touched |= bases
+            more = more or goes_on
+        return touched, more
+
+    def moved(self, base: int) -> None:
+        """Messages of blocks after the one at ``base`` are in that one now."""
+        for rule in self._rules:
+            rule.cursor = min(rule.cursor, (base, -1))
+
+    def renamed(self, topic: int) -> None:
+        """A topic has another name: it may fall under another rule, from its first message on."""
+        self._rule_of.pop(topic, None)
+        self._counted = False
+
+    def reset(self) -> None:
+        """A transaction was rolled back: count anew."""
+        self._counted = False
+
+    def _expire(
+        self, connection: sqlite3.Connection, rule: _Rule, now: int
+    ) -> tuple[set[int], bool]:
+        touched: set[int] = set()
+        rows = connection.execute(
+            "SELECT c.base, c.topic, t.name, c.count, c.bytes, b.last FROM contents c "
+            "JOIN topics t ON t.id = c.topic JOIN blocks b ON b.base = c.base "
+            "WHERE (c.base, c.topic) > (?, ?) ORDER BY c.base, c.topic LIMIT ?",
+            (*rule.cursor, _STEP),
+        ).fetchall()
+        for base, topic, name, messages, nbytes, last in rows:
+            if self._find(topic, name) is rule:
+                if not rule.over(messages, nbytes, last, now):
+                    return touched, False
+                connection.execute(
+                    "DELETE FROM contents WHERE base = ? AND topic = ?", (base, topic)
+                )
+                rule.messages -= messages
+                rule.nbytes -= nbytes
+                touched.add(base)
+            rule.cursor = (base, topic)
+        return touched, len(rows) == _STEP
+
+    def _find(self, topic: int, name: str) -> _Rule | None:
+        if topic not in self._rule_of:
+            self._rule_of[topic] = next((r for r in self._rules if r.matches(name)), None)
+        return self._rule_of[topic]
+
+    def _count(self, connection: sqlite3.Connection) -> None:
+        for rule in self._rules:
+            rule.messages = rule.nbytes = 0
+            rule.cursor = (-1, -1)
+        self._counted = True
+        rows: Iterable[tuple[int, str, int, int]] = connection.execute(
+            "SELECT id, name, sum(count), sum(bytes) FROM contents JOIN topics ON id = topic "
+            "GROUP BY id"
+        )
+        for row in rows:
+            self.added(*row)

@@ -1,0 +1,195 @@
+"""Batches at rest, and a bounded log of them in memory.
+
+A run is a batch in columns: payloads joined, and either the one length they share or an array of
+lengths. It costs the same whatever it holds, so storing adds a join to the path of a message and
+nothing for each message.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import attrgetter
+
+from pubsub.broker.batch import MIXED, Batch, Headers, Page
+
+# What a run costs beside its payloads, an estimate for bounds in bytes.
+RUN_BYTES = 320
+# What a message costs its reader beside the payload, so that empty ones count for a page too.
+_MESSAGE_BYTES = 64
+# Runs one read looks at, so that a reader of a rare topic does not stall the others.
+_SCAN = 2_000
+_last = attrgetter("last")
+
+
+class Run:
+    """A batch at rest. ``offset`` is its first message's, ``last`` its last message's."""
+
+    __slots__ = (
+        "count", "data", "headers", "last", "lengths", "nbytes", "offset", "protocol",
+        "sender", "sequence", "size", "timestamp", "topic",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch) -> None:
+        payloads = batch.payloads
+        self.topic = batch.topic
+        self.offset = batch.offset
+        self.count = len(payloads)
+        self.last = batch.offset + self.count - 1
+        self.timestamp = batch.timestamp
+        self.sequence = batch.sequence
+        self.sender = batch.sender
+        self.protocol = batch.protocol
+        self.headers: Sequence[Headers] | None = batch.headers
+        self.data = payloads[0] if self.count == 1 else b"".join(payloads)
+        self.size = batch.size
+        self.lengths = array("I", map(len, payloads)) if batch.size == MIXED else None
+        self.nbytes = batch.nbytes + RUN_BYTES
+        if self.lengths is not None:
+            self.nbytes += 4 * self.count
+        if batch.headers is not None:
+            self.nbytes += sum(
+                len(key) + len(value) + 200 for h in batch.headers for key, value in h.items()
+            )
+
+    @classmethod
+    def restore(
+        cls,
+        topic: str,
+        offset: int,
+        count: int,
+        size: int,
+        lengths: array[int] | None,
+        data: bytes,
+        timestamp: int,
+        sequence: int,
+        sender: bytes,
+        protocol: str,
+        headers: Sequence[Headers] | None,
+    ) -> Run:
+        """A run as it was kept in columns."""
+        run = cls.__new__(cls)
+        run.topic, run.sender, run.protocol = topic, sender, protocol
+        run.offset, run.count, run.last = offset, count, offset + count - 1
+        run.size, run.lengths, run.data, run.headers = size, lengths, data, headers
+        run.timestamp, run.sequence = timestamp, sequence
+        run.nbytes = len(data) + RUN_BYTES
+        return run
+
+    def cost(self) -> int:
+        """What it takes of a page, in bytes."""
+        return self.nbytes + _MESSAGE_BYTES * self.count
+
+    def batch(self, offset: int = 0) -> Batch:
+        """The messages from ``offset`` on as the batch they were made from."""
+        data = self.data
+        batch = Batch(
+            self.topic,
+            cut(data, self.count, self.size, self.lengths),
+            len(data),
+            self.size,
+            self.timestamp,
+            self.sequence,
+            self.sender,
+            self.protocol,
+            self.headers,
+            self.offset,
+        )
+        return batch if offset <= self.offset else batch.part(offset - self.offset, self.count)
+
+
+def cut(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> list[bytes]:
+    """``count`` payloads out of ``data``, of ``size`` bytes each or of ``lengths``."""
+    if count == 1:
+        return [data]
+    if lengths is None:
+        return [data[i * size : (i + 1) * size] for i in range(count)]
+    ends = list(accumulate(lengths))
+    starts = [0, *ends[:-1]]
+    return [data[a:b] for a, b in zip(starts, ends, strict=True)]
+
+
+# Stands where a run was, so that its memory is free before the list is cut.
+_GONE = Run.__new__(Run)
+
+
+class RunLog:
+    """The newest ``messages`` messages within ``nbytes`` bytes; the oldest runs go first.
+
+    With either bound at zero nothing is kept; offsets are counted all the same, from ``offset``.
+    """
+
+    def __init__(self, messages: int, nbytes: int, offset: int = 0) -> None:
+        self.max_messages = messages if nbytes else 0
+        self.max_bytes = nbytes
+        self._runs: list[Run] = []
+        # Runs before this index are gone; the list is cut now and then, not at every removal.
+        self._head = 0
+        self._bytes = 0
+        self.next_offset = offset
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest message that is still here, or the next one if there is none."""
+        if self._head < len(self._runs):
+            return self._runs[self._head].offset
+        return self.next_offset
+
+    def append(self, batch: Batch) -> Run | None:
+        """Give ``batch`` its offset and keep it, as the run that is returned."""
+        batch.offset = self.next_offset
+        self.next_offset += len(batch.payloads)
+        if not self.max_messages:
+            return None
+        run = Run(batch)
+        self._runs.append(run)
+        self._bytes += run.nbytes
+        if (
+            self._bytes > self.max_bytes
+            or self.next_offset - self._runs[self._head].offset > self.max_messages
+        ):
+            self._trim()
+        return run
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, end: int | None = None
+    ) -> Page:
+        """As IStore's ``read``, up to the offset ``end`` if one is given, which ends a run."""
+        runs = self._runs
+        start = bisect_right(runs, offset - 1, lo=self._head, key=_last)
+        found: list[Batch] = []
+        room = max_bytes
+        next_offset = max(offset, self.first_offset)
+        for run in runs[start : start + _SCAN]:
+            if end is not None and run.offset >= end:
+                break
+            if topics is None or run.topic in topics:
+                found.append(run.batch(offset))
+                room -= run.cost()
+            next_offset = run.last + 1
+            if room <= 0:
+                break
+        return Page(found, next_offset)
+
+    def forget(self, topic: str) -> None:
+        """Let go of what there is of ``topic``. Its offsets stay unused."""
+        kept = [run for run in self._runs[self._head :] if run.topic != topic]
+        self._runs, self._head = kept, 0
+        self._bytes = sum(run.nbytes for run in kept)
+
+    def _trim(self) -> None:
+        """Let go of the oldest runs, but never of the newest."""
+        runs = self._runs
+        head = self._head
+        while head < len(runs) - 1 and (
+            self._bytes > self.max_bytes or self.next_offset - runs[head].offset > self.max_messages
+        ):
+            self._bytes -= runs[head].nbytes
+            runs[head] = _GONE
+            head += 1
+        self._head = head
+        if head > 1024 and head * 2 > len(runs):
+            del runs[:head]
+            self._head = 0

@@ -1,0 +1,235 @@
+"""Writing the durable history: group commits, and what keeps the file in shape between them.
+
+All of it runs in one thread of its own, on the one connection that writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pubsub.interfaces import Value
+from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.merge import Merger, insert_block
+from pubsub.store.reader import read_block
+from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
+from pubsub.store.runs import Run
+from pubsub.store.schema import PAGE_BYTES, WAL_BYTES, open_writer
+
+# Payload bytes of a block: larger ones would make every read of a few messages dear.
+BLOCK_BYTES = 1024**2
+# Pages of the file that may be free before it is made smaller, and how many go in a step.
+_FREE_PAGES = 4096
+_VACUUM_PAGES = 256
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What is committed together. ``puts`` has what is kept by table and key, None to keep it
+    no more; ``forgotten`` the topics that ended, and the offset at which they did; ``waiting`` is
+    for the thread that gathers."""
+
+    runs: list[Run] = field(default_factory=list)
+    puts: dict[tuple[str, str], Value | None] = field(default_factory=dict)
+    forgotten: list[tuple[str, int]] = field(default_factory=list)
+    nbytes: int = 0
+    waiting: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.puts or self.forgotten)
+
+    def split(self) -> list[Sequence[Run]]:
+        """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
+        ends = {offset for _, offset in self.forgotten}
+        parts: list[Sequence[Run]] = []
+        start = size = 0
+        for index, run in enumerate(self.runs, 1):
+            size += len(run.data)
+            if size >= BLOCK_BYTES or index == len(self.runs) or run.last + 1 in ends:
+                parts.append(self.runs[start:index])
+                start, size = index, 0
+        return parts
+
+
+class Writer:
+    """The file at ``path``, written. ``run`` is the broker's run that message ids come from."""
+
+    def __init__(self, path: Path, run: int, retention: Retention) -> None:
+        self._connection = open_writer(path)
+        self._run = run
+        self._retention = retention
+        self._merger = Merger()
+        self._topics: dict[str, int] = {}
+        self._unsaved = 0
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For what is done before the thread starts."""
+        return self._connection
+
+    # Commits
+
+    def commit(self, group: Group) -> None:
+        """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
+        parts = group.split()
+        blocks = [encode_block(p, self._run, p[0].offset, p[-1].last + 1) for p in parts]
+        puts = {key: value() if callable(value) else value for key, value in group.puts.items()}
+        with self._transaction():
+            forgotten = deque(group.forgotten)
+            for block, runs in zip(blocks, parts, strict=True):
+                while forgotten and forgotten[0][1] <= block.base:
+                    self._forget(forgotten.popleft()[0])
+                self._insert(block, runs)
+            for name, _ in forgotten:
+                self._forget(name)
+            for (space, key), value in puts.items():
+                self._put(space, key, value)
+            if blocks:
+                self._connection.execute("UPDATE state SET next = ?", (blocks[-1].stop,))
+        # What is written in columns twice, and the pages around it.
+        self._unsaved += group.nbytes + 4 * PAGE_BYTES
+
+    def _insert(self, block: Block, runs: Sequence[Run]) -> None:
+        insert_block(self._connection, block)
+        for name, (count, nbytes) in topics_of(runs).items():
+            topic = self._topic(name)
+            self._connection.execute(
+                "INSERT INTO contents VALUES (?, ?, ?, ?)", (block.base, topic, count, nbytes)
+            )
+            self._retention.added(topic, name, count, nbytes)
+
+    def _forget(self, name: str) -> None:
+        """A topic of the same name will be another one; what is left of this one expires."""
+        topic = self._topic(name)
+        self._connection.execute(
+            "UPDATE topics SET name = ? WHERE id = ?", (f"{FORGOTTEN}{topic}", topic)
+        )
+        del self._topics[name]
+        self._retention.renamed(topic)
+
+    def _topic(self, name: str) -> int:
+        topic = self._topics.get(name)
+        if topic is None:
+            self._connection.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
+            (topic,) = self._connection.execute(
+                "SELECT id FROM topics WHERE name = ?", (name,)
+            ).fetchone()
+            self._topics[name] = topic
+        return topic
+
+    def _put(self, space: str, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._connection.execute(
+                "DELETE FROM metadata WHERE space = ? AND key = ?", (space, key)
+            )
+        else:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", (space, key, value)
+            )
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._connection, self._rolled_back)
+
+    def _rolled_back(self) -> None:
+        # What was learnt in the transaction does not hold.
+        self._topics.clear()
+        self._retention.reset()
+
+    # Housekeeping, in steps of some milliseconds
+
+    def checkpoint(self) -> None:
+        """Carry what was committed over into the file, if it has become much."""
+        if self._unsaved >= WAL_BYTES:
+            self._unsaved = 0
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def tidy(self) -> tuple[int, bool]:
+        """One step: expire, merge, give space back.
+
+        Returns the first offset there is, and whether there is more to do. Raises sqlite3.Error.
+        """
+        with self._transaction():
+            now = int(time.time() * MICROSECONDS)
+            touched, expiring = self._retention.expired(self._connection, now)
+            for base in touched:
+                self._shrink(base)
+            merging = bool(touched) or self._merge(now)
+        self._unsaved += PAGE_BYTES * (len(touched) + 1)
+        vacuuming = not expiring and self._vacuum()
+        (first,) = self._connection.execute(
+            "SELECT coalesce((SELECT base FROM blocks ORDER BY base LIMIT 1), next) FROM state"
+        ).fetchone()
+        self.checkpoint()
+        return first, expiring or merging or vacuuming
+
+    def _merge(self, now: int) -> bool:
+        base, more = self._merger.step(self._connection, now)
+        if base is not None:
+            self._retention.moved(base)
+        return more
+
+    def _shrink(self, base: int) -> None:
+        """Some of a block has expired: delete it if that was all, or write it anew without."""
+        rows = self._connection.execute(
+            "SELECT name, bytes FROM contents JOIN topics ON id = topic WHERE base = ?", (base,)
+        ).fetchall()
+        if not rows:
+            self._connection.execute("DELETE FROM blocks WHERE base = ?", (base,))
+            return
+        (size,) = self._connection.execute(
+            "SELECT length(payloads) FROM blocks WHERE base = ?", (base,)
+        ).fetchone()
+        if 2 * sum(nbytes for _, nbytes in rows) < size:
+            try:
+                block = read_block(self._connection, base)
+            except Damaged:
+                # Left as it is, to be reported when it is read.
+                return
+            runs = list(decode_block(block, frozenset(name for name, _ in rows)))
+            smaller = encode_block(runs, block.run, block.base, block.stop)
+            self._connection.execute("DELETE FROM blocks WHERE base = ?", (base,))
+            insert_block(self._connection, smaller)
+
+    def _vacuum(self) -> bool:
+        (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        if free < _FREE_PAGES or free * 4 < pages:
+            return False
+        self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+        self._unsaved += PAGE_BYTES * _VACUUM_PAGES
+        return True
+
+    def close(self) -> None:
+        """Note that all is in order, and close."""
+        try:
+            self._connection.execute("UPDATE state SET clean = 1")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            self._connection.close()
+
+
+class _Transaction:
+    """Commits at the end, or undoes everything and calls ``undone``."""
+
+    def __init__(self, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
+        self._connection = connection
+        self._undone = undone
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None:
+                self._connection.execute("COMMIT")
+        finally:
+            # A commit that fails may leave the transaction open, and errors may have ended it.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+                self._undone()
+            elif error is not None:
+                self._undone()

@@ -1,0 +1,44 @@
+"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.lives import Result, crash
+
+
+def main() -> int:
+    """Returns the exit code: 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    parser.add_argument("--loops", type=int, default=50, help="(default: 50)")
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--directory", type=Path, help="on the file system to test")
+    options = parser.parse_args()
+    print(f"seed {options.seed}")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        try:
+            result = crash(Path(directory), options.loops, options.seed, _tell)
+        except AssertionError as broken:
+            print(f"broken: {broken}")
+            return 1
+    _tell(result)
+    print(f"every promise was kept, in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _tell(result: Result) -> None:
+    print(
+        f"{result.lives} killed: {result.published} published, {result.acknowledged} acknowledged, "
+        f"{result.stored} in the history",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

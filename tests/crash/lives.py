@@ -1,0 +1,119 @@
+"""One broker after another on one file, each killed at some moment under load."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.load import KINDS, Record
+from tests.crash.reader import Following, Reader
+from tests.integration.broker import STARTED, Broker, listen
+
+PROTOCOLS = ("cafe", "nsd", "rheos")
+LONGEST = 0.4
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it."""
+
+    lives: int
+    published: int
+    acknowledged: int
+    stored: int
+
+
+class Lives:
+    """``seed`` decides when each is killed, though not what it is doing then."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.path = directory / "history.db"
+        self.record = Record()
+        self.reader = Reader(self.path)
+        self._directory = directory
+        self._random = random.Random(seed)
+
+    def start(self, *options: str) -> Broker:
+        """A broker on the file."""
+        broker = Broker(
+            [
+                *listen(*PROTOCOLS),
+                f"--store=sqlite:{self.path}",
+                "--durability=sync/*=sync",
+                "--nsd-max-body=100000",
+                *options,
+            ],
+            self._directory,
+        )
+        try:
+            broker.wait_line(STARTED)
+        except BaseException:
+            broker.discard()
+            raise
+        return broker
+
+    def live(self, number: int, seconds: float | None = None) -> None:
+        """Start, load, kill."""
+        broker = self.start()
+        try:
+            following = Following(self.reader)
+            following.start()
+            publishers = [
+                kind(broker, f"{kind.__name__}{index}.{number}", self.record, self._fork())
+                for index, kind in enumerate(KINDS)
+            ]
+            for publisher in publishers:
+                publisher.start()
+            time.sleep(self._random.uniform(0.0, LONGEST) if seconds is None else seconds)
+            broker.kill()
+            for publisher in publishers:
+                publisher.join()
+            following.finish()
+            broker.check()
+        finally:
+            broker.discard()
+
+    def _fork(self) -> random.Random:
+        return random.Random(self._random.random())
+
+    def check(self) -> None:
+        """What must be there is there, once, and nothing else is."""
+        broker = self.start()
+        try:
+            self.reader.read(lambda: True)
+        finally:
+            broker.stop()
+            broker.discard()
+        assert not self.record.broken, self.record.broken
+        assert not self.reader.damaged, self.reader.damaged
+        stored = self.reader.offsets.keys()
+        lost = self.record.acknowledged - stored
+        assert not lost, f"acknowledged and not there: {sorted(lost)[:5]} of {len(lost)}"
+        strange = stored - self.record.published
+        assert not strange, f"there and not published: {sorted(strange)[:5]} of {len(strange)}"
+
+    def result(self, lives: int) -> Result:
+        """The numbers so far."""
+        return Result(
+            lives,
+            len(self.record.published),
+            len(self.record.acknowledged),
+            len(self.reader.offsets),
+        )
+
+
+def crash(
+    directory: Path, loops: int, seed: int, told: Callable[[Result], None] = lambda result: None
+) -> Result:
+    """Kill ``loops`` brokers in turn; raises AssertionError at the first broken promise."""
+    lives = Lives(directory, seed)
+    for number in range(loops):
+        lives.live(number)
+        # Every now and then, so that a defect is found near where it happened.
+        if number % 10 == 9 or number == loops - 1:
+            lives.check()
+            told(lives.result(number + 1))
+    return lives.result(loops)

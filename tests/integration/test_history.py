@@ -1,0 +1,297 @@
+"""The durable history over real sockets and restarts: what survives, and what a full disk does."""
+
+from __future__ import annotations
+
+import re
+import resource
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.integration.broker import Broker, Start, listen, run
+from tests.integration.clients import Cafe, Client, Nsd, message, publish
+from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
+from tests.unit import fast_wire
+from tests.unit.fast_wire import DURABLE, EXCLUSIVE
+from tests.unit.stores import sql
+from tests.unit.tokens import KEY
+
+ALL = listen("cafe", "nsd", "rheos", "fast")
+
+
+class House:
+    """A file, and brokers on it one after another."""
+
+    def __init__(self, start: Start, directory: Path) -> None:
+        self._start = start
+        self.directory = directory
+        self.path = directory / "history.db"
+        self.secret = directory / "secret"
+        self.secret.write_bytes(KEY)
+        self.secret.chmod(0o600)
+
+    def open(self, *options: str, before: tuple[str, ...] = ()) -> Broker:
+        return self._start(
+            *ALL,
+            f"--secret-file={self.secret}",
+            f"--store=sqlite:{self.path}",
+            *options,
+            before=before,
+        )
+
+
+@pytest.fixture
+def house(start: Start, tmp_path: Path) -> House:
+    return House(start, tmp_path)
+
+
+def bodies(client: Nsd, identity: str, after: int = 0) -> list[str]:
+    """What a Get gives."""
+    return [one["body"] for one in client.get(identity, after)]
+
+
+def rheos(broker: Broker, client_id: bytes | None = None) -> Rheos:
+    return Rheos(broker.port("rheos")).use(client_id or uuid4().bytes)
+
+
+class Fast(Client):
+    """A fast client."""
+
+    def error(self) -> int:
+        """The code of the next packet, an ERROR."""
+        packet = self._take(7)
+        assert packet[0] == fast_wire.ERROR, packet
+        return packet[2]
+
+    def refused(self, packet: bytes) -> int:
+        self.send(packet)
+        return self.error()
+
+
+@pytest.mark.parametrize("gently", [True, False], ids=["stopped", "killed"])
+def test_everything_that_is_to_survive_does(house: House, gently: bool) -> None:
+    first = house.open("--durability=*=sync")
+    with Nsd.to(first) as nsd, rheos(first) as client, Cafe.publisher(first) as cafe:
+        nsd.do("Open", "ada")
+        nsd.do("Open", "bob")
+        nsd.do("Subscribe", "bob", channel="ada")
+        nsd.do("Publish", "ada", message=message("one", "ann", extra=[1, {"x": None}]))
+        client.do(CREATE, b"news")
+        cafe.send(publish(1, b"\xff\x00"))
+        cafe.sync()
+        client.do(PUBLISH, b"news", b"two")
+    first.stop() if gently else first.kill()
+    second = house.open("--durability=*=sync")
+    with Nsd.to(second) as nsd, rheos(second) as client:
+        (one,) = nsd.get("bob")
+        assert (one["from"], one["body"], one["when"]) == ("ann", "one", 1)
+        assert one["extra"] == [1, {"x": None}]
+        client.send(client.request(CREATE, b"news"))
+        assert client.failed()
+        client.do(SUBSCRIBE, b"news")
+        nsd.do("Open", "carol")
+        nsd.do("Subscribe", "carol", channel="news")
+        nsd.do("Subscribe", "carol", channel="cafe/1")
+        assert [m["when"] for m in nsd.get("carol")] == [2, 3]
+        assert [m.get("data") for m in nsd.get("carol")] == ["/wA=", None]
+        nsd.do("Publish", "ada", message=message("later"))
+        assert [m["when"] for m in nsd.get("bob")] == [1, 4]
+
+
+def test_a_keyed_topic_stays_closed_and_opens_to_its_key_alone(house: House) -> None:
+    right, wrong = fast_wire.grant("*", key="sésame"), fast_wire.grant("*", key="k2")
+    first = house.open()
+    with Fast(first.port("fast")) as fast, Nsd.to(first) as nsd:
+        fast.send(fast_wire.create(right), fast_wire.publish(right, b"secret"))
+        assert fast.refused(fast_wire.create(wrong)) == fast_wire.EXISTS
+        nsd.do("Open", "eve")
+        assert nsd.refused("Subscribe", "eve", channel="news").startswith("NOT AUTHORIZED")
+    first.stop()
+    found = b"".join(path.read_bytes() for path in house.directory.glob("history.db*"))
+    assert b"secret" in found
+    assert "sésame".encode() not in found
+    second = house.open()
+    with Fast(second.port("fast")) as fast, Nsd.to(second) as nsd:
+        assert nsd.refused("Subscribe", "eve", channel="news").startswith("NOT AUTHORIZED")
+        assert nsd.get("eve") == []
+        assert fast.refused(fast_wire.subscribe(wrong)) == fast_wire.WRONG_KEY
+        assert fast.refused(fast_wire.create(wrong)) == fast_wire.EXISTS
+        fast.send(fast_wire.subscribe(right), fast_wire.publish(right, b"again"))
+        assert fast._take(9 + 5) == fast_wire.message(b"again")
+        fast.send(fast_wire.rotate(right, b"k2"))
+        fast._take(1)
+    second.stop()
+    third = house.open()
+    with Fast(third.port("fast")) as fast:
+        assert fast.refused(fast_wire.subscribe(right)) == fast_wire.WRONG_KEY
+        fast.send(fast_wire.subscribe(wrong), fast_wire.publish(wrong, b"on"))
+        assert fast._take(9 + 2) == fast_wire.message(b"on")
+
+
+def test_an_exclusive_topic_does_not_outlive_a_crash(house: House) -> None:
+    token = fast_wire.grant("*")
+    first = house.open()
+    with Fast(first.port("fast")) as fast:
+        fast.send(fast_wire.create(token, flags=EXCLUSIVE | DURABLE))
+        fast.send(fast_wire.subscribe(token), fast_wire.publish(token, b"mine"))
+        assert fast._take(9 + 4) == fast_wire.message(b"mine")
+        time.sleep(0.1)
+        first.kill()
+    second = house.open()
+    with Nsd.to(second) as nsd:
+        nsd.do("Open", "news")
+        assert nsd.get("news") == []
+
+
+def test_the_durable_flag_makes_other_protocols_wait_too(house: House) -> None:
+    token = fast_wire.grant("*")
+    broker = house.open("--rheos-layout=spec", "--grant=news", "--commit-interval=0.2")
+    with Fast(broker.port("fast")) as fast, rheos(broker) as client:
+        for flags, least in ((0, 0.0), (DURABLE, 0.15)):
+            fast.send(fast_wire.create(token, flags=flags), fast_wire.subscribe(token))
+            fast.send(fast_wire.publish(token, b"x"))
+            assert fast._take(9 + 1) == fast_wire.message(b"x")
+            time.sleep(0.3)
+            began = time.monotonic()
+            client.do(PUBLISH, b"news", b"y")
+            took = time.monotonic() - began
+            assert took >= least
+            assert took < 0.15 or flags
+            assert fast._take(9 + 1) == fast_wire.message(b"y")
+
+
+def test_topics_that_are_not_stored(house: House) -> None:
+    first = house.open("--durability=cafe/*=none")
+    with Cafe.subscriber(first) as subscriber, Cafe.publisher(first) as publisher:
+        publisher.send(publish(1, b"live"), publish(2, b"nobody"))
+        assert subscriber.receive_texts(1) == [b"live"]
+    with Nsd.to(first) as nsd:
+        nsd.do("Open", "ada")
+        nsd.do("Subscribe", "ada", channel="cafe/1")
+        nsd.do("Publish", "ada", message=message("stored"))
+        assert [(m["when"], m["body"]) for m in nsd.get("ada")] == [(1, "stored")]
+
+
+def test_a_cafe_subscriber_resumes_from_the_file(house: House) -> None:
+    """More was missed than is kept in memory."""
+    broker = house.open("--max-memory=200M")
+    with Cafe.publisher(broker) as publisher:
+        with Cafe.subscriber(broker, client=b"sub") as subscriber:
+            publisher.send(publish(1, b"before"))
+            assert subscriber.receive_texts(1) == [b"before"]
+            session = subscriber.session
+            subscriber.reset()
+        broker.wait_line("cafe on")
+        texts = [b"%d" % n + b"." * 10_000 for n in range(4000)]
+        for text in texts:
+            publisher.send(publish(1, text))
+        publisher.sync()
+    with Cafe.subscriber(broker, b"", b"sub;resume=%016x" % session) as subscriber:
+        assert subscriber.receive_texts(len(texts)) == texts
+
+
+@pytest.mark.parametrize("place", ["environment", "xdg"])
+def test_the_file_is_in_the_state_directory(start: Start, tmp_path: Path, place: str) -> None:
+    state = tmp_path / "state"
+    if place == "environment":
+        env, path = {"STATE_DIRECTORY": str(state)}, state / "history.db"
+    else:
+        env = {"XDG_STATE_HOME": str(state), "STATE_DIRECTORY": ""}
+        path = state / "pubsub" / "history.db"
+    broker = start(*listen("cafe"), "--store=sqlite", env=env)
+    broker.wait_line(re.escape(f"history: {path}, offsets 0 to 0"))
+    assert path.exists()
+
+
+def test_a_second_broker_is_refused(house: House) -> None:
+    broker = house.open()
+    second = run([*listen("cafe"), f"--store=sqlite:{house.path}"], house.directory)
+    assert second.returncode == 1
+    lines = [line for line in second.stderr.splitlines() if line.startswith("pubsub:")]
+    assert lines == [
+        f"pubsub: history: {house.path} is in use by another broker (process {broker.pid})"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--store=sqlite:/proc/none/h.db"], "history: cannot use /proc/none/h.db"),
+        (["--store=memory", "--durability=a=sync"], "more than --store memory can promise"),
+        (["--store=postgres"], "store: expected memory, sqlite or sqlite:PATH"),
+        (["--durability=a=maybe"], "durability: expected PATTERN=none, =async or =sync"),
+        (["--retention=*=forever"], "retention: expected PATTERN=age"),
+        (["--commit-interval=-1"], "commit-interval: expected a number"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    tmp_path: Path, options: list[str], complaint: str
+) -> None:
+    ended = run([*listen("cafe"), *options], tmp_path)
+    assert ended.returncode == 1
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("pubsub:")]
+    assert complaint in line
+
+
+def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
+    """The limit on the size of files stands for the disk: it can be lifted from outside."""
+    broker = house.open("--durability=*=sync", before=("prlimit", "--fsize=2000000:"))
+    with Nsd.to(broker) as nsd, rheos(broker) as client:
+        nsd.do("Open", "ada")
+        nsd.do("Publish", "ada", message=message("before"))
+        client.do(CREATE, b"big")
+        failures = 0
+        while failures < 3:
+            client.send(client.request(PUBLISH, b"big", b"x" * 60_000))
+            packet = client._take(18)
+            failures += packet[17]
+        broker.wait_line("history: it cannot be written and takes nothing more until it can")
+        error = nsd.refused("Publish", "ada", message=message("refused"))
+        assert error == "HISTORY UNAVAILABLE"
+        assert bodies(nsd, "ada") == ["before"]
+        soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+        assert soft == 2_000_000
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        broker.wait_line("history: it is written again")
+        nsd.do("Publish", "ada", message=message("after"))
+        assert bodies(nsd, "ada") == ["before", "after"]
+    broker.stop()
+    assert broker.totals()["refused"] >= 3
+    with Nsd.to(house.open()) as nsd:
+        assert bodies(nsd, "ada") == ["before", "after"]
+
+
+def test_damage_is_reported_with_offsets(house: House) -> None:
+    first = house.open("--durability=*=sync")
+    with Nsd.to(first) as nsd:
+        nsd.do("Open", "ada")
+        for number in range(30):
+            nsd.do("Publish", "ada", message=message(f"body number {number}"))
+    first.stop()
+    data = bytearray(house.path.read_bytes())
+    at = data.index(b"body number 17")
+    data[at] ^= 0x04
+    house.path.write_bytes(data)
+    with Nsd.to(house.open()) as nsd:
+        found = bodies(nsd, "ada")
+        assert len(found) == 29
+        assert "body number 17" not in found
+
+
+def test_after_a_crash_all_of_it_is_checked(house: House) -> None:
+    first = house.open("--durability=*=sync")
+    with Nsd.to(first) as nsd:
+        nsd.do("Open", "ada")
+        for number in range(3):
+            nsd.do("Publish", "ada", message=message(f"body number {number}"))
+    first.kill()
+    # Into the file itself, as a broker would in time.
+    sql(house.path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(house.path.read_bytes())
+    data[data.index(b"body number 1")] ^= 0x04
+    house.path.write_bytes(data)
+    second = house.open()
+    second.wait_line("history: damaged: offsets 1 to 1: the checksum is wrong")
+    second.wait_line("offsets 0 to 3, epoch .*; it was not closed in order")

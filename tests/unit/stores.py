@@ -1,0 +1,126 @@
+"""What the tests of the durable history have in common: stores on real files, and reading them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.trial.unittest import TestCase
+
+from pubsub.broker.batch import Batch, Headers
+from pubsub.store.retention import Limits
+from pubsub.store.sqlite import SqliteOptions, SqliteStore
+from tests.unit.fakes import scratch
+
+RUN = 0xABCDEF
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One message as it was published or read."""
+
+    offset: int
+    topic: str
+    payload: bytes
+    headers: Headers | None = None
+
+
+def messages(batches: Iterable[Batch]) -> list[Stored]:
+    """The messages of ``batches``, with the offsets that follow from them."""
+    found = []
+    for batch in batches:
+        assert batch.nbytes == sum(map(len, batch.payloads))
+        for index, payload in enumerate(batch.payloads):
+            own = None if batch.headers is None else batch.headers[index]
+            found.append(Stored(batch.offset + index, batch.topic, payload, own))
+    return found
+
+
+def keep_everything(**options: Any) -> SqliteOptions:
+    """Options that expire nothing and commit at once."""
+    return SqliteOptions(**{"interval": 0.0, "retention": (), **options})
+
+
+def sql(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """What a statement gives on a connection of its own that may write."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+class StoreCase(TestCase):
+    """A file, and a store on it that is closed after the test."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "state" / "history.db"
+        self.store = self.open()
+
+    def open(self, options: SqliteOptions | None = None) -> SqliteStore:
+        """A store on the file."""
+        store = SqliteStore(self.path, reactor, options or keep_everything())
+        store.open(RUN)
+        self.store = store
+        return store
+
+    def tearDown(self) -> Deferred[None]:  # type: ignore[override]
+        return self.store.close()
+
+    async def reopen(self, options: SqliteOptions | None = None) -> SqliteStore:
+        """The same file in the hands of another store."""
+        await self.store.close()
+        return self.open(options)
+
+    async def put(self, *batches: Batch) -> None:
+        """Append and wait for the disk."""
+        for batch in batches:
+            self.store.append(batch)
+        assert await self.stored()
+
+    def stored(self) -> Deferred[bool]:
+        """Fires when all that was given to the store is on disk, or is not."""
+        done: Deferred[bool] = Deferred()
+        self.store.when_stored(done.callback)
+        return done
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what happens by itself; the test's own time limit ends it."""
+        while not condition():
+            await deferLater(reactor, 0.01)
+
+    async def read(
+        self,
+        offset: int = 0,
+        topics: Iterable[str] | None = None,
+        nbytes: int = 1000,
+        cold: bool = False,
+    ) -> list[Stored]:
+        """All pages from ``offset`` on; ``cold`` reads them from the file."""
+        names = None if topics is None else frozenset(topics)
+        found: list[Batch] = []
+        end = self.store.committed
+        if cold:
+            self.forget_recent()
+        while offset < end:
+            page = await self.store.read(offset, names, nbytes)
+            assert page.next_offset > offset
+            offset = page.next_offset
+            found += page.batches
+        return messages(found)
+
+    def forget_recent(self) -> None:
+        """Let go of the runs in memory, so that the file is read."""
+        log = self.store._log
+        log._runs, log._head, log._bytes = [], 0, 0
+
+
+def limits(**given: float) -> tuple[Limits, ...]:
+    """One rule for every topic."""
+    return (Limits("*", **given),)

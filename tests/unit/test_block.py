@@ -1,0 +1,140 @@
+"""Blocks: what goes into a row of the history comes out of it, or is known to be damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.runs import Run
+from tests.unit.fakes import batch_of
+
+TOPICS = ("a", "bé", "c/d")
+HEADERS = st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=2)
+COLUMNS = ("names", "runs", "lengths", "headers", "payloads")
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """A batch of payloads of one length or of several, with headers or without."""
+    if draw(st.booleans()):
+        size = draw(st.integers(0, 40))
+        payload = st.binary(min_size=size, max_size=size)
+    else:
+        payload = st.binary(max_size=40)
+    payloads = draw(st.lists(payload, min_size=1, max_size=8))
+    count = len(payloads)
+    headers = draw(st.none() | st.lists(HEADERS, min_size=count, max_size=count))
+    batch = batch_of(payloads, draw(st.sampled_from(TOPICS)), headers, draw(st.integers(0, 2**50)))
+    return dataclasses.replace(
+        batch,
+        sender=draw(st.binary(max_size=5)),
+        protocol=draw(st.sampled_from(["cafe", "nsd"])),
+        timestamp=draw(st.integers(0, 2**60)),
+    )
+
+
+def rows(appended: list[Batch], base: int) -> tuple[list[Run], Block]:
+    """The batches one after another from the offset ``base`` on, and their block."""
+    at = base
+    runs = []
+    for batch in appended:
+        batch.offset = at
+        at += len(batch.payloads)
+        runs.append(Run(batch))
+    return runs, encode_block(runs, 7, base, at)
+
+
+def altered(block: Block, column: str, value: Any) -> Block:
+    """The block with another value in one of its columns."""
+    return dataclasses.replace(block, **{column: value})
+
+
+class RoundTripTests(SynchronousTestCase):
+    """In and out"""
+
+    @given(st.lists(batches(), min_size=1, max_size=8), st.integers(0, 2**40))
+    def test_every_batch_comes_back_as_it_was(self, appended: list[Batch], base: int) -> None:
+        _, block = rows(appended, base)
+        block.check()
+        assert [run.batch() for run in decode_block(block)] == appended
+        assert (block.base, block.stop) == (base, base + sum(len(b.payloads) for b in appended))
+        stamps = [batch.timestamp for batch in appended]
+        assert (block.first, block.last) == (min(stamps), max(stamps))
+
+    @given(
+        st.lists(batches(), min_size=1, max_size=8),
+        st.frozensets(st.sampled_from([*TOPICS, "absent"])),
+    )
+    def test_some_topics_of_it(self, appended: list[Batch], topics: frozenset[str]) -> None:
+        _, block = rows(appended, 10)
+        found = [run.batch() for run in decode_block(block, topics)]
+        assert found == [batch for batch in appended if batch.topic in topics]
+
+    @given(st.lists(batches(), min_size=1, max_size=8))
+    def test_what_was_decoded_encodes_to_the_same(self, appended: list[Batch]) -> None:
+        _, block = rows(appended, 3)
+        again = encode_block(list(decode_block(block)), block.run, block.base, block.stop)
+        assert again == block
+
+    def test_a_part_keeps_its_offsets(self) -> None:
+        _, block = rows([batch_of([b"1", b"2"], "a"), batch_of([b"3"], "b")], 5)
+        kept = list(decode_block(block, frozenset("b")))
+        (run,) = decode_block(encode_block(kept, 7, block.base, block.stop))
+        assert (run.offset, run.data) == (7, b"3")
+
+    def test_totals_by_topic(self) -> None:
+        runs, _ = rows([batch_of([b"12", b"3"]), batch_of([b""], "u"), batch_of([b"4"])], 0)
+        assert topics_of(runs) == {"t": (3, 4), "u": (1, 0)}
+
+
+class DamageTests(SynchronousTestCase):
+    """What is not what was written"""
+
+    @given(st.lists(batches(), min_size=1, max_size=4), st.data())
+    def test_a_flipped_bit_anywhere_is_noticed(
+        self, appended: list[Batch], data: st.DataObject
+    ) -> None:
+        _, block = rows(appended, 100)
+        names = [name for name in COLUMNS if getattr(block, name)]
+        name = data.draw(st.sampled_from([*names, "count", "first", "last", "run", "crc"]))
+        value = getattr(block, name)
+        if isinstance(value, bytes):
+            at = data.draw(st.integers(0, 8 * len(value) - 1))
+            flipped = bytearray(value)
+            flipped[at // 8] ^= 1 << at % 8
+            changed: object = bytes(flipped)
+        else:
+            changed = value ^ 1 << data.draw(st.integers(0, 30))
+        damaged = altered(block, name, changed)
+        with pytest.raises(Damaged):
+            damaged.check()
+
+    def test_bytes_moved_from_one_column_to_another_are_noticed(self) -> None:
+        _, block = rows([batch_of([b"12", b"345"])], 0)
+        moved = dataclasses.replace(
+            block, lengths=block.lengths[:-1], headers=block.lengths[-1:] + block.headers
+        )
+        with pytest.raises(Damaged):
+            moved.check()
+
+    def test_a_column_that_is_gone_is_noticed(self) -> None:
+        _, block = rows([batch_of([b"1"])], 0)
+        for name in COLUMNS:
+            gone = altered(block, name, None)
+            with pytest.raises(Damaged):
+                gone.check()
+
+    def test_it_says_which_messages(self) -> None:
+        _, block = rows([batch_of([b"1", b"2", b"3"])], 40)
+        with pytest.raises(Damaged) as raised:
+            dataclasses.replace(block, crc=block.crc ^ 1).check()
+        error = raised.value
+        assert (error.base, error.stop) == (40, 43)
+        assert "40 to 42" in str(error)

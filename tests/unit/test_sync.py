@@ -1,0 +1,261 @@
+"""Sync topics: acknowledgments wait for the disk, in order, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.durability import Durability
+from pubsub.errors import HistoryUnavailable
+from pubsub.store.memory import MemoryStore
+from pubsub.wire.answers import Answers
+from tests.unit import cafe_wire, nsd_lines, rheos_wire
+from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids, publish
+
+
+class SlowDisk(MemoryStore):
+    """A history that is on disk when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(1000, 2**20)
+        self.waiting: list[Callable[[bool], None]] = []
+        self.broken = False
+        self.safe = 0
+
+    @property
+    def committed(self) -> int:
+        return self.safe
+
+    def append(self, batch: Batch) -> None:
+        if self.broken:
+            raise HistoryUnavailable("disk full")
+        super().append(batch)
+
+    def when_stored(self, call: Callable[[bool], None]) -> None:
+        self.waiting.append(call)
+
+    def commit(self, done: bool = True) -> None:
+        """Everything so far is on disk, or is not."""
+        if done:
+            self.safe = self.next_offset
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call(done)
+
+
+class RheosTests(SynchronousTestCase):
+    """rheos's acknowledgments"""
+
+    def setUp(self) -> None:
+        self.disk = SlowDisk()
+        self.rheos = Rheos(store=self.disk)
+        self.rheos.broker.topics.named("news").durability = Durability.SYNC
+        self.rheos.broker.topics.create("gossip")
+        self.reader = self.rheos.reader(BOB, "news")
+        self.client = self.rheos.connect("rheos")
+
+    def test_they_wait_and_deliveries_do_not(self) -> None:
+        self.client.send(publish(ALICE, b"1", b"2"))
+        assert self.client.take() == b""
+        assert self.reader.take() == rheos_wire.response(ALICE, b"1", b"2")
+        self.disk.commit()
+        assert len(message_ids(self.client.take())) == 2
+
+    def test_what_comes_later_is_handled_but_answered_later(self) -> None:
+        self.client.send(publish(ALICE, b"1"))
+        self.client.send(publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"y", name=b"none"))
+        assert self.rheos.broker.counters.published == 2
+        assert self.client.take() == b""
+        self.disk.commit()
+        answers = self.client.take()
+        assert len(message_ids(answers[:36])) == 2
+        assert answers[36:] == FAILED
+
+    def test_others_do_not_wait(self) -> None:
+        self.client.send(publish(ALICE, b"1"))
+        other = self.rheos.connect("rheos")
+        other.send(publish(BOB, b"x", name=b"gossip"))
+        assert len(message_ids(other.take())) == 1
+
+    def test_each_of_one_read_is_answered_for_itself(self) -> None:
+        mixed = publish(ALICE, b"1") + publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"2")
+        self.client.send(mixed)
+        self.disk.commit(done=False)
+        answers = self.client.take()
+        assert answers[:18] == answers[36:] == FAILED
+        assert len(message_ids(answers[18:36])) == 1
+        assert self.rheos.refused("history-unavailable") == 1
+
+    def test_a_disk_that_is_full_fails_them_at_once(self) -> None:
+        self.disk.broken = True
+        self.client.send(publish(ALICE, b"1", b"2"))
+        assert self.client.take() == FAILED * 2
+        assert self.reader.take() == b""
+        assert self.rheos.refused("history-unavailable") == 2
+        self.disk.broken = False
+        self.client.send(publish(ALICE, b"3"))
+        self.disk.commit()
+        assert len(message_ids(self.client.take())) == 1
+
+    def test_creating_a_sync_topic_waits_too(self) -> None:
+        self.rheos.broker._durability.of = lambda name: Durability.SYNC  # type: ignore[method-assign]
+        self.client.send(create(ALICE, b"fresh"))
+        assert self.client.take() == b""
+        self.disk.commit()
+        assert self.client.take() == rheos_wire.topic_ack("fresh")
+
+    def test_a_client_that_sends_no_more_gets_them_first(self) -> None:
+        self.client.send(publish(ALICE, b"1"))
+        self.client.protocol.readConnectionLost()
+        assert not self.client.closed
+        self.disk.commit()
+        self.rheos.pump()
+        assert len(message_ids(self.client.take())) == 1
+        assert self.client.closed
+
+    def test_a_broker_that_stops_sends_them_first(self) -> None:
+        self.rheos.start()
+        self.client.send(publish(ALICE, b"1"))
+        self.rheos.broker.stopService()
+        self.rheos.pump()
+        assert not self.client.closed
+        self.disk.commit()
+        self.rheos.pump()
+        assert len(message_ids(self.client.take())) == 1
+        assert self.client.closed
+
+    def test_an_error_comes_after_them_and_nothing_after_it(self) -> None:
+        self.client.send(publish(ALICE, b"1") + b"\x00" * 30)
+        self.client.send(publish(ALICE, b"2"))
+        assert self.client.take() == b""
+        assert not self.client.closed
+        self.disk.commit()
+        self.rheos.pump()
+        answers = self.client.take()
+        assert len(message_ids(answers[:18])) == 1
+        assert answers[18:] == FAILED
+        assert self.client.closed
+        assert self.rheos.broker.counters.published == 1
+
+    def test_a_client_that_is_gone_is_forgotten(self) -> None:
+        self.client.send(publish(ALICE, b"1"))
+        self.client.stream.lose()
+        self.disk.commit()
+        assert self.client.take() == b""
+
+
+class NsdTests(SynchronousTestCase):
+    """nsd's SuccessResponse, and Get"""
+
+    def setUp(self) -> None:
+        self.disk = SlowDisk()
+        self.nsd = nsd_lines.Nsd(store=self.disk)
+        self.client = self.nsd.connect("nsd")
+        self.client.send(nsd_lines.open_("ada"))
+        assert self.client.take() == nsd_lines.SUCCESS
+        self.nsd.broker.topics.named("ada").durability = Durability.SYNC
+
+    def test_it_waits_and_so_does_what_is_behind_it(self) -> None:
+        self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.publish("nobody", "2"))
+        assert self.client.take() == b""
+        self.disk.commit()
+        assert self.client.take() == nsd_lines.SUCCESS + nsd_lines.error("NO SUCH CHANNEL: nobody")
+
+    def test_it_fails_in_the_protocols_words(self) -> None:
+        self.client.send(nsd_lines.publish("ada", "1"))
+        self.disk.commit(done=False)
+        assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE")
+        self.disk.broken = True
+        self.client.send(nsd_lines.publish("ada", "1"))
+        assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE")
+
+    def test_get_shows_nothing_that_is_not_safe_but_all_that_was_published(self) -> None:
+        self.client.send(nsd_lines.publish("ada", "1"))
+        self.disk.commit()
+        assert self.client.take() == nsd_lines.SUCCESS
+        self.client.send(nsd_lines.publish("ada", "2") + nsd_lines.get("ada"))
+        self.nsd.pump()
+        assert self.client.take() == b""
+        self.disk.commit()
+        self.nsd.pump()
+        success, messages = self.client.take().splitlines(keepends=True)
+        assert success == nsd_lines.SUCCESS
+        assert nsd_lines.bodies(messages) == ["1", "2"]
+
+    def test_get_shows_what_is_safe_when_the_disk_is_full(self) -> None:
+        self.client.send(nsd_lines.publish("ada", "1"))
+        self.disk.commit()
+        self.client.send(nsd_lines.publish("ada", "2"))
+        self.client.take()
+        self.disk.commit(done=False)
+        self.client.take()
+        self.client.send(nsd_lines.get("ada"))
+        self.disk.commit(done=False)
+        self.nsd.pump()
+        assert self.client.take().count(b'"when"') <= 2
+
+
+class CafeTests(SynchronousTestCase):
+    """cafe has no acknowledgments"""
+
+    def test_a_disk_that_is_full_is_an_error_and_clears(self) -> None:
+        disk = SlowDisk()
+        house = nsd_lines.Nsd(store=disk, also={"cafe": {}})
+        client = house.connect("cafe")
+        client.send(cafe_wire.hs_pub(1, b"ada"))
+        client.take()
+        disk.broken = True
+        client.send(cafe_wire.publish(1, b"x"))
+        assert client.take()[-1] == 0x04
+        assert not client.closed
+        disk.broken = False
+        client.send(cafe_wire.publish(1, b"y"))
+        assert client.take() == b""
+        assert disk.next_offset == 1
+
+
+class RuleTests(SynchronousTestCase):
+    """What is stored at all"""
+
+    def test_a_topic_that_is_none_leaves_no_trace_and_no_gap(self) -> None:
+        disk = SlowDisk()
+        rheos = Rheos(store=disk)
+        topic = rheos.broker.topics.named("news")
+        reader = rheos.reader(BOB, "news")
+        client = rheos.connect("rheos")
+        topic.durability = Durability.NONE
+        client.send(publish(ALICE, b"1", b"2"))
+        assert reader.take() == rheos_wire.response(ALICE, b"1", b"2")
+        assert disk.next_offset == 0
+        topic.durability = Durability.ASYNC
+        client.send(publish(ALICE, b"3"))
+        assert disk.next_offset == 1
+        assert len(message_ids(client.take())) == 3
+
+
+class AnswersTests(SynchronousTestCase):
+    """The order of answers"""
+
+    def test_they_leave_in_the_order_of_their_requests(self) -> None:
+        sent: list[Any] = []
+        answers = Answers(sent.append, lambda: sent.append("done"))
+        first, second = answers.promise(), answers.promise()
+        answers.add(b"3")
+        second(b"2")
+        assert sent == []
+        first(b"1")
+        assert sent == [b"123", "done"]
+
+    def test_what_is_known_leaves_though_more_waits(self) -> None:
+        sent: list[Any] = []
+        answers = Answers(sent.append, lambda: sent.append("done"))
+        first = answers.promise()
+        answers.add(b"2")
+        second = answers.promise()
+        first(b"1")
+        assert sent == [b"12"]
+        second(b"3")
+        assert sent == [b"12", b"3", "done"]
