@@ -42,7 +42,9 @@ def _add_make(actions: Commands) -> None:
     make.add_argument("--algorithm", choices=ALGORITHMS, default="HS256")
     make.add_argument("--kid", help="the id of the secret in the broker's [keys] table")
     make.add_argument("--sub", help="who it is for")
-    make.add_argument("--queue-key", required=True, help="the key of the topics it is for")
+    key = make.add_mutually_exclusive_group(required=True)
+    key.add_argument("--queue-key", help="the key of its topics; others can see it while it runs")
+    key.add_argument("--queue-key-file", help="a file that holds the key")
     make.add_argument(
         "--permission",
         action="append",
@@ -66,7 +68,10 @@ def _claims(options: argparse.Namespace, now: float) -> dict[str, Any]:
     claims: dict[str, Any] = {}
     if options.sub:
         claims["sub"] = options.sub
-    claims["queue_key"] = options.queue_key
+    if options.queue_key_file is None:
+        claims["queue_key"] = options.queue_key
+    else:
+        claims["queue_key"] = Path(options.queue_key_file).read_text().removesuffix("\n")
     permissions = options.permission
     claims["permissions"] = permissions[0] if len(permissions) == 1 else permissions
     if options.expires is not None:

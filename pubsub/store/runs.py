@@ -21,6 +21,8 @@ RUN_BYTES = 320
 _MESSAGE_BYTES = 64
 # Runs one read looks at, so that a reader of a rare topic does not stall the others.
 _SCAN = 2_000
+# Topics that have ended before what was theirs is looked for.
+_FORGOTTEN = 10_000
 _last = attrgetter("last")
 
 
@@ -128,6 +130,7 @@ class RunLog:
         # Runs before this index are gone; the list is cut now and then, not at every removal.
         self._head = 0
         self._bytes = 0
+        self._forgotten: dict[str, int] = {}
         self.next_offset = offset
 
     @property
@@ -136,6 +139,11 @@ class RunLog:
         if self._head < len(self._runs):
             return self._runs[self._head].offset
         return self.next_offset
+
+    @property
+    def nbytes(self) -> int:
+        """What is kept, with its overhead."""
+        return self._bytes
 
     def append(self, batch: Batch) -> Run | None:
         """Give ``batch`` its offset and keep it, as the run that is returned."""
@@ -165,7 +173,7 @@ class RunLog:
         for run in runs[start : start + _SCAN]:
             if end is not None and run.offset >= end:
                 break
-            if topics is None or run.topic in topics:
+            if (topics is None or run.topic in topics) and self._shown(run):
                 found.append(run.batch(offset))
                 room -= run.cost()
             next_offset = run.last + 1
@@ -174,10 +182,19 @@ class RunLog:
         return Page(found, next_offset)
 
     def forget(self, topic: str) -> None:
-        """Let go of what there is of ``topic``. Its offsets stay unused."""
-        kept = [run for run in self._runs[self._head :] if run.topic != topic]
-        self._runs, self._head = kept, 0
-        self._bytes = sum(run.nbytes for run in kept)
+        """Show no more of ``topic`` than comes from now on. Its offsets stay unused.
+
+        To look for it in a long history would hold everybody up, so that is put off until there
+        are many such topics.
+        """
+        self._forgotten[topic] = self.next_offset
+        if len(self._forgotten) > _FORGOTTEN:
+            self._runs, self._head = [r for r in self._runs[self._head :] if self._shown(r)], 0
+            self._bytes = sum(run.nbytes for run in self._runs)
+            self._forgotten.clear()
+
+    def _shown(self, run: Run) -> bool:
+        return run.offset >= self._forgotten.get(run.topic, 0)
 
     def _trim(self) -> None:
         """Let go of the oldest runs, but never of the newest."""

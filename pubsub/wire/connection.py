@@ -154,13 +154,14 @@ class Connection(Protocol):
             return
         rest = self._rest
         if rest is not None:
-            rest += data
+            there = len(rest) + len(data)
             delimiter = self.delimiter
-            if len(rest) < self._need and (delimiter is None or delimiter not in data):
-                self._account(len(rest))
+            if there < self._need and (delimiter is None or delimiter not in data):
+                rest += data
+                self._account(there)
                 return
             self._rest = None
-            data = bytes(rest)
+            data = b"".join((rest, data))
         self._parse(data)
 
     def parse_rest(self) -> None:

@@ -83,7 +83,8 @@ class RetentionTests(Tidied):
                 self.store.append(aged(b"%d" % number, topic))
             await self.stored()
         await self.tidy()
-        kept = {topic: len(await self.read(0, [topic], cold=True)) for topic in ("a/x", "b/x", "b/y", "c")}
+        topics = ("a/x", "b/x", "b/y", "c")
+        kept = {topic: len(await self.read(0, [topic], cold=True)) for topic in topics}
         assert kept == {"a/x": 1, "b/x": 2, "b/y": 3, "c": 5}
 
     async def test_what_is_left_of_a_block_is_written_anew(self) -> None:

@@ -168,14 +168,14 @@ class DirectServerTests(SynchronousTestCase):
         assert link.finish() == sent
         link.close()
 
-    def test_over_64_kib_the_producer_is_paused_and_later_resumed(self) -> None:
+    def test_over_128_kib_the_producer_is_paused_and_later_resumed(self) -> None:
         link = self.link()
         producer = Producer()
         link.transport.registerProducer(producer, True)
         while not link.waits:
             link.transport.write(b"x" * 1000)
         assert producer.calls == []
-        link.transport.write(b"x" * 64_000)
+        link.transport.write(b"x" * 128_000)
         link.transport.write(b"x" * 4_000)
         assert producer.calls[:1] == ["pause"]
         assert set(producer.calls) == {"pause"}

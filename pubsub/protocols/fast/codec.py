@@ -24,6 +24,8 @@ from pubsub.wire.fields import (
 
 PUBLISH = 0x03
 DURABLE, EXCLUSIVE = 0x01, 0x02
+MAX_KEY = 108
+"""Bytes of the longest queue key that a token of 255 bytes with one permission has room for."""
 # Type, token length, topic id and payload length: what PUBLISH has beside token and payload.
 PUBLISH_OVERHEAD = 10
 

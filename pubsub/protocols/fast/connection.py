@@ -26,6 +26,7 @@ from pubsub.errors import (
 from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
+    MAX_KEY,
     PUBLISH,
     TYPES,
     Create,
@@ -215,9 +216,9 @@ class FastConnection(Connection):
             key = packet.key.decode()
         except UnicodeDecodeError:
             key = ""
-        if not key:
+        if not key or len(packet.key) > MAX_KEY:
             # No token could hold such a key, so that nobody could ever use the topic again.
-            raise InvalidRequest("a queue key is text of at least one character")
+            raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
         self.listener.broker.queue_keys.rotate(topic, packet.key, token.subject, self.label)
 
     # Answers and ends

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.broker.batch import Batch
+from pubsub.errors import LimitReached
 from pubsub.protocols.fast.scan import encode_messages
 
 if TYPE_CHECKING:
@@ -72,9 +73,14 @@ class Readers:
         outbox.recheck = self._recheck
 
     def add(self, topic: Topic, token: Token) -> None:
-        """Subscribe, or rest a subscription on another token from now on."""
+        """Subscribe, or rest a subscription on another token from now on.
+
+        Raises LimitReached.
+        """
         reader = self._readers.get(topic)
         if reader is None:
+            if len(self._readers) >= self._listener.settings["max-subscriptions"]:
+                raise LimitReached("subscriptions of a connection")
             reader = self._readers[topic] = _Reader(token, token.queue_key)
             self._broker.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
         reader.token, reader.key, reader.grace = token, token.queue_key, inf

@@ -13,7 +13,7 @@ from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 from pubsub.protocols.fast.connection import FastConnection
 from pubsub.protocols.fast.scan import Scanner
 from pubsub.protocols.fast.throttle import VERIFICATIONS
-from pubsub.settings import BOOLEAN, SECONDS, SIZE, Setting
+from pubsub.settings import BOOLEAN, SECONDS, SIZE, Setting, integer
 from pubsub.wire.connection import ConnectionFactory
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("max-payload", SIZE, "1M", "bytes a message may have"),
+    Setting("max-subscriptions", integer(0, 10**9), 10_000, "topics a connection may subscribe to"),
     Setting("errors", BOOLEAN, True, "answer refusals; off: with silence, as specified"),
     Setting("require-create", BOOLEAN, False, "ask for the permission `create` in CREATE"),
     Setting(

@@ -1,0 +1,63 @@
+"""Topics that ended: nothing of them is shown, and what they took is given back in time."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.store import runs
+from pubsub.store.runs import RunLog
+
+
+def batch(topic: str, *payloads: bytes) -> Batch:
+    """A batch of ``payloads``, all of one size."""
+    size = len(payloads[0])
+    return Batch(topic, list(payloads), size * len(payloads), size, 1, 0, b"", "cafe")
+
+
+class ForgettingTests(SynchronousTestCase):
+    """``RunLog.forget``"""
+
+    def setUp(self) -> None:
+        self.log = RunLog(10**6, 10**9)
+
+    def read(self, *topics: str) -> list[bytes]:
+        """Every payload that can be read of ``topics``, or of all."""
+        page = self.log.read(0, frozenset(topics) or None, 10**9)
+        assert page.next_offset == self.log.next_offset
+        return [payload for each in page.batches for payload in each.payloads]
+
+    def test_what_was_there_is_not_shown_and_what_comes_is(self) -> None:
+        self.log.append(batch("a", b"old", b"old"))
+        self.log.append(batch("b", b"theirs"))
+        self.log.forget("a")
+        assert self.read("a") == []
+        assert self.read() == [b"theirs"]
+        self.log.append(batch("a", b"new"))
+        assert self.read("a") == [b"new"]
+        assert self.read() == [b"theirs", b"new"]
+
+    def test_it_may_end_again(self) -> None:
+        for number in range(3):
+            self.log.append(batch("a", b"%d" % number))
+            assert self.read("a") == [b"%d" % number]
+            self.log.forget("a")
+        assert self.read() == []
+
+    def test_offsets_go_on(self) -> None:
+        self.log.append(batch("a", b"1", b"2"))
+        self.log.forget("a")
+        self.log.append(batch("b", b"3"))
+        assert [each.offset for each in self.log.read(0, None, 10**9).batches] == [2]
+
+    def test_many_that_ended_do_not_pile_up(self) -> None:
+        limit = 100
+        self.patch(runs, "_FORGOTTEN", limit)
+        self.log.append(batch("stays", b"here"))
+        for number in range(limit + 1):
+            self.log.append(batch(f"exclusive/{number}", bytes(1000)))
+            self.log.forget(f"exclusive/{number}")
+        assert self.read() == [b"here"]
+        assert self.log.nbytes < 1000
+        self.log.append(batch("stays", b"too"))
+        assert self.read() == [b"here", b"too"]
