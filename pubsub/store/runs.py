@@ -167,18 +167,22 @@ class RunLog:
         """As IStore's ``read``, up to the offset ``end`` if one is given, which ends a run."""
         runs = self._runs
         start = bisect_right(runs, offset - 1, lo=self._head, key=_last)
+        last = self.next_offset if end is None else end
         found: list[Batch] = []
         room = max_bytes
         next_offset = max(offset, self.first_offset)
         for run in runs[start : start + _SCAN]:
-            if end is not None and run.offset >= end:
-                break
+            if run.offset >= last:
+                return Page(found, max(next_offset, last))
             if (topics is None or run.topic in topics) and self._shown(run):
                 found.append(run.batch(offset))
                 room -= run.cost()
             next_offset = run.last + 1
             if room <= 0:
-                break
+                return Page(found, next_offset)
+        if start + _SCAN >= len(runs):
+            # The newest messages may have been forgotten: there is nothing more up to the end.
+            next_offset = max(next_offset, last)
         return Page(found, next_offset)
 
     def forget(self, topic: str) -> None:

@@ -52,7 +52,7 @@ class ForgettingTests(SynchronousTestCase):
 
     def test_many_that_ended_do_not_pile_up(self) -> None:
         limit = 100
-        self.patch(runs, "_FORGOTTEN", limit)
+        self.patch(runs, "_FORGOTTEN", limit)  # type: ignore[no-untyped-call]
         self.log.append(batch("stays", b"here"))
         for number in range(limit + 1):
             self.log.append(batch(f"exclusive/{number}", bytes(1000)))
