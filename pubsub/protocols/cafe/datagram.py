@@ -104,6 +104,7 @@ class CafeDatagrams(DatagramProtocol):
     """Serves every UDP client of a listener; a ``Client`` of the broker as a whole."""
 
     noisy = False
+    _closing = False
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
@@ -192,8 +193,10 @@ class CafeDatagrams(DatagramProtocol):
         self._close_port()
 
     def _close_port(self) -> None:
-        assert self.transport is not None
-        self.transport.stopListening()
+        # Once: the broker may have lost its patience while it was closing.
+        if not self._closing and self.transport is not None:
+            self._closing = True
+            self.transport.stopListening()
 
     def sweep(self, now: float) -> None:
         """End the sessions that have been silent for too long (see ``Client``)."""
