@@ -76,7 +76,7 @@ class Topic:
         self.id = fnv1a32(name.encode())
         self.groups: dict[Encoding, Group] = {}
         self.blockers: set[object] = set()
-        self.waiting: set[Publishing] = set()
+        self.waiting: dict[Publishing, object] = {}
         self.upstream: Upstream | None = None
         self.hosted = False
         self.standing = 0
@@ -97,16 +97,25 @@ class Topic:
         self.blockers.add(blocker)
 
     def unblock(self, blocker: object) -> None:
-        """``blocker`` has caught up or is gone; with the last one the publishers go on."""
+        """``blocker`` has caught up or is gone; whom nothing else blocks goes on."""
         self.blockers.discard(blocker)
-        if not self.blockers and self.waiting:
-            waiting, self.waiting = self.waiting, set()
-            for publisher in waiting:
+        for publisher, own in tuple(self.waiting.items()):
+            if not self.blocked(own):
+                del self.waiting[publisher]
                 publisher.release(self)
 
-    def wait(self, publisher: Publishing) -> None:
-        """Hold ``publisher`` until nothing blocks this topic."""
-        self.waiting.add(publisher)
+    def blocked(self, own: object = None) -> bool:
+        """Is there a blocker other than ``own``?"""
+        blockers = self.blockers
+        return len(blockers) > (own in blockers)
+
+    def wait(self, publisher: Publishing, own: object = None) -> None:
+        """Hold ``publisher`` until nothing blocks this topic.
+
+        ``own`` is left out of account: for a broker that this topic's messages go to and come
+        from, what it is sent must not keep what it sends from being read, or neither ever moves.
+        """
+        self.waiting[publisher] = own
         publisher.hold(self)
 
 

@@ -15,7 +15,7 @@ class DirectServer(tcp.Server):
 
     # Bytes of one read. Protocols with much before each message (fast's tokens) have few messages
     # in Twisted's 64 KiB, and a read costs the same however many there are.
-    bufferSize = 64 * 1024
+    bufferSize = 128 * 1024
 
     def write(self, data: bytes) -> None:
         """Send ``data``; what the kernel does not take now is buffered as by any transport."""

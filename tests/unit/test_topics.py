@@ -308,4 +308,18 @@ class BlockTests(SynchronousTestCase):
         topic.unblock(blocker)
         assert publisher.releases == 1
         assert publisher.reasons == {topic}
-        assert topic.waiting == {publisher}
+        assert set(topic.waiting) == {publisher}
+
+    def test_what_a_publisher_is_sent_does_not_keep_it_from_publishing(self) -> None:
+        """A broker that a topic's messages go to and come from would wait for itself."""
+        topic, own, other = self.topic, object(), object()
+        publisher = Held()
+        topic.block(own)
+        assert topic.blocked()
+        assert not topic.blocked(own)
+        topic.block(other)
+        assert topic.blocked(own)
+        topic.wait(publisher, own)
+        topic.unblock(other)
+        assert publisher.releases == 1
+        assert topic.blockers == {own}

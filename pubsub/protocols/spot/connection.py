@@ -6,7 +6,9 @@ of publications are found here, as they are most of the traffic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.topics import topic_name
@@ -78,6 +80,7 @@ class ZmtpConnection(Connection):
     _resting = False
     _silent = 0
     _ttl = 0.0
+    _owed: dict[str, Callable[[], bytes]] | None = None
     _deadline: IDelayedCall | None = None
 
     def __init__(self, listener: Listener, limits: Limits) -> None:
@@ -201,7 +204,7 @@ class ZmtpConnection(Connection):
     def _command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":
             self._ttl = ping_seconds(command)
-            self.reply(pong(command))
+            self.answer("pong", partial(pong, command))
             return
         try:
             role.command(command)
@@ -219,6 +222,26 @@ class ZmtpConnection(Connection):
 
     # Pace
 
+    def answer(self, kind: str, make: Callable[[], bytes]) -> None:
+        """Reply with what ``make`` gives.
+
+        A client that does not read its answers is not read from. Two brokers that feed each
+        other would stop for good that way, so another broker is, and while it does not read it is
+        owed the latest answer of each ``kind``.
+        """
+        if not (self.is_node and self._output_full):
+            self.reply(make())
+            return
+        if self._owed is None:
+            self._owed = {}
+        self._owed[kind] = make
+
+    def _pay(self) -> None:
+        owed, self._owed = self._owed, None
+        for kind, make in (owed or {}).items():
+            if not self.closing:
+                self.answer(kind, make)
+
     def rest(self) -> None:
         """Handle no more input before others had their turn and the transport has room.
 
@@ -230,7 +253,7 @@ class ZmtpConnection(Connection):
             self.listener.broker.at_turn_end(self._go_on)
 
     def _go_on(self) -> None:
-        if self._resting and not self._output_full:
+        if self._resting and (self.is_node or not self._output_full):
             self._resting = False
             self.release("rest")
             self.parse_rest()
@@ -238,6 +261,7 @@ class ZmtpConnection(Connection):
     def resumeProducing(self) -> None:
         """See ``Connection``."""
         super().resumeProducing()
+        self._pay()
         self._go_on()
 
     # Housekeeping

@@ -180,8 +180,8 @@ class Link(ZmtpConnection):
             return
         sender = self._far.endpoint.encode()
         broker.relay(topic, payloads, nbytes, size, sender, self.listener.protocol)
-        if topic.blockers:
-            topic.wait(self)
+        if topic.blocked(self.outbox):
+            topic.wait(self, self.outbox)
         if broker.memory.full:
             broker.memory.wait(self)
 

@@ -89,7 +89,7 @@ class RouterSide(XSubSide):
             case Unsubscribe(topic):
                 self._unsubscribe(topic)
             case Query():
-                self._link.reply(encode_request(QueryResponse(self._hosted())))
+                self._link.answer("topics", self._topics)
                 self._link.rest()
             case QueryResponse():
                 # Nobody was asked; but it is a command like the others.
@@ -113,6 +113,9 @@ class RouterSide(XSubSide):
             self._subscriptions.discard_prefix(topic[:-1], all_of_it=True)
         else:
             self._subscriptions.discard(topic)
+
+    def _topics(self) -> bytes:
+        return encode_request(QueryResponse(self._hosted()))
 
     def _hosted(self) -> list[bytes]:
         """The names of this broker's own topics that the peer may use (spot §3.3)."""
