@@ -15,7 +15,7 @@ run: .venv/.installed-run
 test: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted tests/unit tests/contract tests/bench
 	$(BIN)/trial --temp-directory=.venv/trial tests.unit
-	$(BIN)/pytest -q tests/integration
+	$(BIN)/pytest -q tests/integration tests/crash
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check
