@@ -18,6 +18,7 @@ import zmq
 from tests.integration.broker import Start
 from tests.integration.clients import ERROR, Cafe, publish
 from tests.integration.cluster import Member, free_port, sockets, subscribe
+from tests.integration.needs import missing
 
 # From the block that is set aside for tests of networks (RFC 2544).
 NEAR, FAR = "198.18.73.1", "198.18.73.2"
@@ -63,10 +64,11 @@ class Island:
 def island() -> Iterator[Island]:
     """A namespace, or a skip where none may be made."""
     if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("network namespaces need root and ip(8)")
+        missing("root and ip(8), for network namespaces")
     try:
         made = Island()
     except subprocess.CalledProcessError as error:
+        # Not a missing part: some machines do not let anybody make one.
         pytest.skip(f"no network namespace can be made: {error.stderr!r}")
     yield made
     made.close()
