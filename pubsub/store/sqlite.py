@@ -1,8 +1,9 @@
 """The durable history, embedded: SQLite in a file, written by one thread and read by others.
 
-The reactor's thread gives out offsets and gathers; when the first message of a group has waited
-for ``interval`` seconds, or ``nbytes`` bytes have come together, the group is handed to the
-writer's thread, one at a time. What has been committed is reported back, and releases who waits.
+The reactor's thread gives out offsets and gathers. When the first message of a group has waited
+for ``interval`` seconds (less if somebody waits), or ``nbytes`` bytes have come together, the
+group is handed to the writer's thread, one at a time. What has been committed is reported back,
+and releases who waits.
 
 The newest runs are in memory as well, whether committed or not: most readers want those.
 """
@@ -40,6 +41,8 @@ BACKLOG = 16 * 1024**2
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT
 """What the history takes of the process's memory."""
+# Seconds that messages gather for at the most once somebody waits for them to be stored.
+AWAITED = 0.001
 # Seconds until a commit that failed is tried again, and between two rounds of housekeeping.
 RETRY = 0.5
 TIDY = 1.0
@@ -78,7 +81,7 @@ class SqliteStore:
         self._timer: IDelayedCall | None = None
         self._tidying: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        self._due = False
+        self._due = self._hurried = False
         self._failing: str | None = None
         self._closing = False
 
@@ -202,6 +205,7 @@ class SqliteStore:
             call(False)
         elif self._gathering:
             self._gathering.waiting.append(call)
+            self._hurry()
         elif self._writing is not None:
             self._writing.waiting.append(call)
         else:
@@ -214,10 +218,18 @@ class SqliteStore:
         elif self._timer is None and not self._due:
             self._timer = self._reactor.callLater(self._options.interval, self._hand_over)
 
+    def _hurry(self) -> None:
+        """Somebody waits for what has gathered."""
+        timer = self._timer
+        if timer is not None and not self._hurried and self._options.interval > AWAITED:
+            self._hurried = True
+            timer.reset(AWAITED)
+
     def _hand_over(self) -> None:
         """Give what has gathered to the writer, as soon as it has nothing else to do."""
         _cancel(self._timer)
         self._timer = None
+        self._hurried = False
         self._due = True
         if self._writing is None and self._gathering:
             self._due = False
@@ -244,7 +256,7 @@ class SqliteStore:
                 del self._forgotten[name]
         if self.gate.shut and self._backlog <= BACKLOG // 2:
             self.gate.open()
-        self._thread.run(self._writer.checkpoint).addErrback(self._untidy)
+        self._thread.run(self._writer.checkpoint).addErrback(_complain)
         for call in group.waiting:
             call(True)
         if self._due or self._gathering.nbytes >= self._options.nbytes:
@@ -311,9 +323,13 @@ class SqliteStore:
             self._tidying = self._reactor.callLater(_STEP if more else TIDY, self._tidy)
 
     def _untidy(self, failure: Failure) -> None:
-        log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())
-        if not self._closing and self._tidying is None:
+        _complain(failure)
+        if not self._closing:
             self._tidying = self._reactor.callLater(10 * TIDY, self._tidy)
+
+
+def _complain(failure: Failure) -> None:
+    log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())
 
 
 def _cancel(call: IDelayedCall | None) -> None:

@@ -162,7 +162,9 @@ def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -
     prepared = PREPARATIONS.get(wire.name, Preparation())
     command = [str(twistd), "-n", "--pidfile=", "pubsub", "--listen", listen]
     ready = re.compile(rf"{wire.name} on tcp {re.escape(HOST)}:(\d+)")
-    return Broker([*command, *prepared.options, *options], ready, core, prepared.files)
+    # Durable only where that is what is measured.
+    store = [] if any(option.startswith("--store") for option in options) else ["--store=memory"]
+    return Broker([*command, *prepared.options, *store, *options], ready, core, prepared.files)
 
 
 def twisted_version(twistd: Path) -> str:

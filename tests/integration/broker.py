@@ -41,6 +41,13 @@ def listen(*protocols: str) -> list[str]:
     return [f"--listen={name}=tcp:0:interface={HOST}" for name in protocols]
 
 
+def stored(options: Sequence[str]) -> list[str]:
+    """``options`` with a history in memory, unless they say where it is to be."""
+    if any(option.startswith("--store") for option in options):
+        return list(options)
+    return [*options, "--store=memory"]
+
+
 def run(
     options: Sequence[str],
     cwd: Path,
@@ -49,7 +56,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``twistd <before> pubsub <options>`` to its end."""
     return subprocess.run(
-        [TWISTD, *before, "pubsub", *options],
+        [TWISTD, *before, "pubsub", *stored(options)],
         cwd=cwd,
         env=environment(env),
         stdin=subprocess.DEVNULL,
@@ -76,7 +83,7 @@ class Broker:
         self._ended = False
         self._killed = False
         self._process = subprocess.Popen(
-            [*before, TWISTD, "-n", "--pidfile=", "pubsub", *options],
+            [*before, TWISTD, "-n", "--pidfile=", "pubsub", *stored(options)],
             cwd=cwd,
             env=environment(env),
             stdin=subprocess.DEVNULL,

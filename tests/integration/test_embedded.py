@@ -74,7 +74,8 @@ class Client(Protocol):
 
 def build(*listeners: tuple[str, str], **settings: object) -> BrokerService:
     """A broker with these listeners, ``(protocol, port or endpoint)``, that is not started."""
-    line = CommandLine({k.replace("_", "-"): v for k, v in settings.items()}, listeners)
+    given = {"store": "memory", **settings}
+    line = CommandLine({k.replace("_", "-"): v for k, v in given.items()}, listeners)
     return make_broker(merge(installed_protocols(), line, {}), cast(Any, reactor))
 
 

@@ -71,6 +71,13 @@ class WriteTests(StoreCase):
         await self.stored()
         assert self.store.committed == 1
 
+    async def test_who_waits_does_not_wait_long(self) -> None:
+        await self.reopen(keep_everything(interval=30.0))
+        for _ in range(3):
+            self.store.append(batch_of([b"x"]))
+            assert await self.stored()
+        assert self.store.committed == 3
+
     async def test_publishers_wait_while_too_much_does(self) -> None:
         held = Held()
         self.store.append(batch_of([b"x" * BACKLOG]))

@@ -1,0 +1,121 @@
+"""``python -m tests.bench.acks``: how long rheos's acknowledgments take at a fixed rate.
+
+Many connections publish in turn, one message each; an acknowledgment is timed from when its
+message was due. With ``--durability '*=sync'`` among the broker's options it is one from the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import shlex
+import socket
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from tests.bench.broker import Broker, twistd_broker
+from tests.bench.generator import connect, tune
+from tests.bench.wires import WIRES
+from tests.bench.wires.rheos import ACK_SIZE
+
+_SECOND = 1_000_000_000
+# What a generator that cannot keep up is told by.
+_LATE = 0.2
+
+
+class Publisher:
+    """One connection: when the messages were due whose acknowledgments have not come."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.due: deque[int] = deque()
+        self._rest = 0
+
+    def receive(self, latencies: list[int]) -> None:
+        """Take acknowledgments."""
+        count, self._rest = divmod(self._rest + len(self.sock.recv(65536)), ACK_SIZE)
+        now = time.perf_counter_ns()
+        for _ in range(count):
+            latencies.append(now - self.due.popleft())
+
+
+def measure(broker: Broker, connections: int, rate: float, seconds: float, size: int) -> list[int]:
+    """Nanoseconds for each message after the first second."""
+    wire = WIRES["rheos"]
+    frame = wire.publication(0, size)
+    message = frame.head + bytes(frame.size - len(frame.head))
+    selector = selectors.DefaultSelector()
+    publishers = []
+    for number in range(connections):
+        sock = connect(broker.address, wire.publisher_hello(0, f"acks-{number}"))
+        tune(sock)
+        while not wire.welcomed(sock.recv(4096, socket.MSG_PEEK)):
+            pass
+        sock.recv(4096)
+        publishers.append(Publisher(sock))
+        selector.register(sock, selectors.EVENT_READ, publishers[-1])
+    return latencies_of(publishers, selector, rate, seconds, message)
+
+
+def latencies_of(
+    publishers: list[Publisher],
+    selector: selectors.BaseSelector,
+    rate: float,
+    seconds: float,
+    message: bytes,
+) -> list[int]:
+    """Publish in turn at ``rate``; says so if that is not reached."""
+    connections = len(publishers)
+    latencies: list[int] = []
+    interval = _SECOND / rate
+    start = time.perf_counter_ns()
+    sent, warm, end = 0, int(rate), int(rate * (seconds + 1))
+    while len(latencies) < end:
+        now = time.perf_counter_ns()
+        while sent < end and start + sent * interval <= now:
+            publisher = publishers[sent % connections]
+            publisher.due.append(int(start + sent * interval))
+            publisher.sock.sendall(message)
+            sent += 1
+        wait = max((start + sent * interval - time.perf_counter_ns()) / _SECOND, 0.0)
+        for key, _ in selector.select(wait if sent < end else 1.0):
+            key.data.receive(latencies)
+    if time.perf_counter_ns() - start > (seconds + 1 + _LATE) * _SECOND:
+        print("the rate was not reached", file=sys.stderr)
+    return latencies[warm:]
+
+
+def main() -> None:
+    """Prints one line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.acks", description=__doc__)
+    parser.add_argument("--connections", type=int, default=50)
+    parser.add_argument("--rate", type=float, default=10_000.0, help="messages/s of all together")
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--broker-options", type=shlex.split, default=[])
+    options = parser.parse_args()
+    twistd = Path(sys.executable).with_name("twistd")
+    os.sched_setaffinity(0, {1})
+    with twistd_broker(twistd, WIRES["rheos"], options.broker_options, 0) as broker:
+        before = broker.cpu_seconds()
+        began = time.monotonic()
+        latencies = sorted(
+            measure(broker, options.connections, options.rate, options.seconds, options.size)
+        )
+        used = broker.cpu_seconds() - before
+        took = time.monotonic() - began
+    shown = ", ".join(
+        f"p{share * 100:g} {latencies[int(share * (len(latencies) - 1))] / 1e6:.1f} ms"
+        for share in (0.5, 0.99, 0.999)
+    )
+    print(
+        f"{len(latencies)} acknowledgments at {options.rate:.0f}/s from {options.connections} "
+        f"connections: {shown}; broker {used / took:.0%} of a core"
+    )
+
+
+if __name__ == "__main__":
+    main()
