@@ -66,6 +66,10 @@ class ApiRequest(Request):
     """Has the client left before it was answered?"""
     _limit = 0
 
+    def __init__(self, channel: Channel) -> None:
+        # A body is read where its endpoint knows what it is, whatever it is said to be.
+        super().__init__(channel, parsePOSTFormSubmission=False)
+
     def gotLength(self, length: int | None) -> None:
         """The headers are there: is the body one to take?"""
         self.content = self.body = Body(self.channel.server)
@@ -130,7 +134,7 @@ class ApiRequest(Request):
 class Channel(HTTPChannel):
     """One connection (see ``Client``)."""
 
-    requestFactory = ApiRequest
+    requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None
     refused = False
     cut: Any = None

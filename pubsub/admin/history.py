@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.admin.errors import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, ApiError
+from pubsub.admin.errors import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VERSION, ApiError
 from pubsub.admin.formats import ArrowStream, Format, JsonLines
 from pubsub.admin.query import Query, bad
 from pubsub.admin.rights import Rights, rights_of
@@ -97,6 +97,9 @@ class History:
             rights.check_read(topics)
         wanted = self._range(query, topics)
         made = self._format(query)
+        if request.clientproto != b"HTTP/1.1":
+            message = "HTTP/1.1 is needed: before, nobody could tell a stream that was cut"
+            raise ApiError(VERSION, "version", message)
         if self._streams >= self._listener.settings["max-streams"]:
             raise ApiError(UNAVAILABLE, "streams", f"{self._streams} streams are being read")
         headers = {

@@ -32,7 +32,8 @@ Run = Callable[[Callable[[], Any]], "Deferred[Any]"]
 SETTINGS: tuple[Setting, ...] = (
     Setting("max-streams", integer(1, 10_000), 16, "histories that are read at the same time"),
     Setting("max-readers", integer(0, 10**6), 1000, "readers whose positions are kept"),
-    Setting("max-batch", SIZE, "64M", "bytes that are committed together, and of a part of them"),
+    # Subscribers get all of it at once: far below what they may be behind by default.
+    Setting("max-batch", SIZE, "32M", "bytes that are committed together, and of a part of them"),
     Setting("max-staged", SIZE, "256M", "bytes that are staged for batches not committed yet"),
     Setting("stage-seconds", SECONDS, 600, "seconds after which what was staged is dropped"),
 )

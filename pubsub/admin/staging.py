@@ -98,6 +98,9 @@ class Staging:
         part = self._parts[id] = _Part(name, batch, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]
         part.timer = self._broker.clock.callLater(seconds, self._drop, id)
+        if request.gone:
+            # Nobody will know its id.
+            self._drop(id)
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
@@ -162,10 +165,13 @@ class Staging:
             return {**(same if batch == known["batch"] else {}), "duplicate": True}
         parts = self._take(query, batch, ids)
         try:
-            rights.check_write(frozenset().union(*[part.topics for part in parts]))
+            names = frozenset().union(*[part.topics for part in parts])
+            rights.check_write(names)
             pieces = await self._server.run(lambda: list(_all_pieces(parts)))
-            topics = {name: self._topic(name) for part in parts for name in part.topics}
+            topics = {name: self._topic(name) for name in names}
             await until_free(self._broker, topics.values())
+            # A key may have been set or changed meanwhile.
+            rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
         finally:
             for part in parts:
