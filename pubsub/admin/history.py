@@ -1,8 +1,8 @@
 """Reading: bounds, the topics of a range, and the range itself as a stream.
 
-A stream takes one parcel after another from the store, each made into bytes in a thread, and not
-before what came before is on its way. A client that does not read costs one parcel, until it has
-not read for so long that it is given up.
+A stream takes one parcel after another from the store, each made into bytes in a thread. One waits
+while another is on its way. That is what a client costs that does not read, until it has not read
+for so long that it is given up.
 """
 
 from __future__ import annotations
@@ -203,9 +203,11 @@ class _Stream:
             at = parcel.stop
             parcel = parcel.of(self._rights.may_read)
             await self._write(partial(self._format.encode, parcel))
-        await self._write(self._format.end)
+        if not self._ended:
+            await self._write(self._format.end)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
+        # Made while what came before is on its way.
         data = await self._server.run(make)
         if self._full and not self._ended:
             self._waiting = Deferred()

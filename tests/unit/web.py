@@ -33,6 +33,9 @@ HOME = IPv4Address("TCP", "192.0.2.1", 7080)
 class WebStream(Stream):
     """A transport that twisted.web can use."""
 
+    # As Twisted does, nothing is told of it to a protocol that does not ask for that.
+    _write_lost = True
+
     def getHost(self) -> IPv4Address:
         return HOME
 
