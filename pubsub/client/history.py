@@ -1,10 +1,10 @@
-"""A blocking client of the HTTP API, for programs and for tasks of Spark. Needs the extra ``spark``.
+"""A blocking client of the HTTP API, for programs and for tasks of Spark.
 
     history = HistoryClient("http://127.0.0.1:7080")
     for part in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-Requests whose connection is lost are made again; what was being read goes on where it stopped.
+It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class HistoryClient:
         query = {} if timestamp is None else {"timestamp": timestamp}
         return Bounds(**self._json("GET", "/v1/bounds", query))
 
-    def topics(self, start: int | None = None, stop: int | None = None) -> dict[str, dict[str, int]]:
+    def topics(
+        self, start: int | None = None, stop: int | None = None
+    ) -> dict[str, dict[str, int]]:
         """Number of messages and bytes of each topic that has any in a range."""
         given = {"start": start, "stop": stop}
         rows = self._json("GET", "/v1/topics", {k: v for k, v in given.items() if v is not None})

@@ -110,7 +110,7 @@ class WebClient:
         self.channel = factory.buildProtocol(address)
         self.stream = WebStream(clock, address, (ITCPTransport, IPushProducer))
         self.stream.protocol = self.channel  # type: ignore[assignment]
-        self.channel.makeConnection(self.stream)
+        self.channel.makeConnection(self.stream)  # type: ignore[no-untyped-call]
 
     def send(self, data: bytes) -> None:
         """Send these bytes."""
@@ -126,7 +126,9 @@ class WebClient:
         **headers: str,
     ) -> None:
         """Send a request."""
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
         given = {"Host": "x", **{name.replace("_", "-"): value for name, value in headers.items()}}
         if body is not None:
             given.setdefault("Content-Length", str(len(data)))
@@ -192,9 +194,7 @@ class WebHouse:
         """POST over a connection of its own."""
         return self.connect().post(target, body, **given)
 
-    def publish(
-        self, topic: str, *payloads: bytes, headers: list[Headers] | None = None
-    ) -> None:
+    def publish(self, topic: str, *payloads: bytes, headers: list[Headers] | None = None) -> None:
         """Messages of alice."""
         found = self.broker.topics.create(topic)
         nbytes = sum(map(len, payloads))
