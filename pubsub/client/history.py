@@ -4,7 +4,8 @@
     for part in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read goes on where it stopped.
+It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Part: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 # Answers that may be others in a moment.
-_AGAIN = (429, 503)
+_AGAIN = (408, 429, 503)
 
 
 class HistoryError(Exception):
@@ -279,6 +280,8 @@ def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
             try:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
+                # The connection can be used again when HTTP's own end has been read.
+                response.read()
                 return
             if metadata is not None and b"damaged" in metadata:
                 start, stop = json.loads(metadata[b"damaged"])
