@@ -38,7 +38,7 @@ class MemoryTests(SynchronousTestCase):
 
     def now(self, done: Deferred[_Result]) -> _Result:
         """What a Deferred has got."""
-        result: _Result = self.successResultOf(done)  # type: ignore[no-untyped-call]
+        result: _Result = self.successResultOf(done)
         return result
 
     def parcel(self, start: int, stop: int, topics: str | None = None, room: int = 2**20) -> Parcel:
