@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 from twisted.internet.defer import Deferred, succeed
@@ -337,3 +340,28 @@ class DamageTests(SynchronousTestCase):
         first, second = self.answer("start=0&format=jsonl").lines
         assert first == {"damaged": [0, 2]}
         assert second["value"] == "3"
+
+
+class WithoutArrowTests(HouseCase):
+    """The extra is not installed"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        hidden = mock.patch.dict(sys.modules, {"pyarrow": None, "pyarrow.ipc": None})
+        hidden.start()
+        self.addCleanup(hidden.stop)
+
+    def test_what_needs_it_says_so(self) -> None:
+        for answer in (
+            self.house.get("/v1/history?start=0"),
+            self.house.post("/v1/stage?query=q&batch=0", b"x"),
+        ):
+            assert answer.error == (501, "no-arrow")
+            assert "pubsub-broker[arrow]" in answer.json["message"]
+
+    def test_the_rest_works(self) -> None:
+        assert len(self.house.get("/v1/history?start=0&format=jsonl").lines) == 3
+
+    def test_nothing_imports_it_before(self) -> None:
+        script = "import sys; sys.modules['pyarrow'] = None; import pubsub.admin.server"
+        subprocess.run([sys.executable, "-c", script], check=True)
