@@ -19,7 +19,7 @@ from twisted.web.http import RESPONSES, HTTPChannel, Request
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
-from pubsub.admin.errors import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.errors import FULL, TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
 from pubsub.errors import Refused
 from pubsub.wire.connection import LINGER
 
@@ -48,7 +48,10 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
         """Take more; raises ApiError where there is no room."""
         self._server.spooled.take(len(data))
         self.nbytes += len(data)
-        self.write(data)
+        try:
+            self.write(data)
+        except OSError as error:
+            raise ApiError(FULL, "staged", f"no room for it: {error.strerror}") from None
 
     def close(self) -> None:
         """Let go of it."""

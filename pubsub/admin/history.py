@@ -22,6 +22,7 @@ from pubsub.admin.errors import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VE
 from pubsub.admin.formats import ArrowStream, Format, JsonLines
 from pubsub.admin.query import Query, bad
 from pubsub.admin.rights import Rights, rights_of
+from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
@@ -201,8 +202,9 @@ class _Stream:
             if self._ended or not self._allowed(parcel, at):
                 return
             at = parcel.stop
-            parcel = parcel.of(self._rights.may_read)
-            await self._write(partial(self._format.encode, parcel))
+            parcel = parcel.of(self._wanted)
+            if parcel.blocks or parcel.damaged:
+                await self._write(partial(self._format.encode, parcel))
         if not self._ended:
             await self._write(self._format.end)
 
@@ -214,6 +216,12 @@ class _Stream:
             await self._waiting
         if data and not self._ended:
             self._request.write(data)
+
+    def _wanted(self, name: str) -> bool:
+        """Is this topic among what is read? The broker's own have to be named."""
+        if self._range.topics is None and name.startswith(RESERVED):
+            return False
+        return self._rights.may_read(name)
 
     def _allowed(self, parcel: Parcel, at: int) -> bool:
         """Is what comes next still there, and still this client's to read?"""

@@ -11,7 +11,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
 from pubsub.admin.channel import ApiRequest, Channel
-from pubsub.admin.errors import FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.errors import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
 from pubsub.admin.history import History
 from pubsub.admin.positions import PREFIX, Positions
 from pubsub.admin.staging import Staging
@@ -137,6 +137,10 @@ class AdminFactory(Factory):
             self._fail(request, ApiError(INTERNAL, "internal", "see the broker's log"))
 
     def _handler(self, request: ApiRequest) -> Callable[[ApiRequest], Awaitable[None]]:
+        origin, host = request.getHeader("origin"), request.getHeader("host")
+        if origin is not None and origin.partition("://")[2] != host:
+            # Any page that somebody looks at may make a browser send this.
+            raise ApiError(FORBIDDEN, "origin", f"a page of {origin} asks for it")
         path = PREFIX if request.path.startswith(PREFIX) else request.path
         methods = self._routes.get(path)
         if methods is None:

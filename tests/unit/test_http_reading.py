@@ -51,6 +51,11 @@ class IndexTests(HouseCase):
         assert self.house.post("/v1/bounds", {}).error == (405, "method")
         assert self.house.get("/v1/commit").error == (405, "method")
 
+    def test_pages_of_other_sites_are_refused(self) -> None:
+        for origin in ("http://evil.example", "null", "http://x.example", ""):
+            assert self.house.get("/v1/bounds", Origin=origin).error == (403, "origin")
+        assert self.house.get("/v1/bounds", Origin="http://x").status == 200
+
     def test_refusals_are_counted(self) -> None:
         before = self.house.broker.counters.refused
         self.house.get("/x")
@@ -286,6 +291,13 @@ class AccessTests(HouseCase):
         token = house.token("admin")
         assert [row["topic"] for row in house.get("/v1/history?start=0", token=token).rows] == ["b"]
         assert house.get("/v1/history?start=0&topic=a", token=token).error[0] == 403
+
+    def test_the_brokers_own_have_to_be_named(self) -> None:
+        self.house.publish("$SYS/events", b"e")
+        token = self.house.token("history")
+        assert b"e" not in self.values("/v1/history?start=0", token=token)
+        named = f"/v1/history?start=0&topic={quote('$SYS/events')}"
+        assert self.values(named, token=token) == [b"e"]
 
     def test_bad_tokens(self) -> None:
         expired = self.house.token("history", lasts=-1)

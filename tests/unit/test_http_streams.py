@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.admin.channel import Body
 from pubsub.store.memory import MemoryStore
 from tests.unit.web import WebClient, WebHouse
 
@@ -287,6 +288,17 @@ class WireTests(SynchronousTestCase):
             "/v1/history", {"start": 0}, Content_Type="application/x-www-form-urlencoded"
         )
         assert answer.status == 200
+
+    def test_no_room_on_the_disk(self) -> None:
+        def full(body: object, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        self.patch(Body, "write", full)  # type: ignore[no-untyped-call]
+        answer = self.client.post("/v1/history", {"start": 0})
+        assert answer.error == (507, "staged")
+        assert self.house.connect().get("/").status == 200
+        self.client.stream.lose()
+        assert self.house.factory.spooled.used == 0
 
     def test_expect_continue(self) -> None:
         head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"
