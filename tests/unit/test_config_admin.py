@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.config import CommandLine, ListenerConfig, merge
 from pubsub.errors import ConfigurationError
 from pubsub.options import make_options
+from pubsub.reload import Reloader
 from tests.unit.test_config import ALPHA, MIB, PROTOCOLS
+from tests.unit.web import WebHouse
 
 
 def admin(line: CommandLine | None = None, **document: Any) -> ListenerConfig | None:
@@ -86,3 +89,16 @@ class SettingTests(SynchronousTestCase):
         usage = make_options(PROTOCOLS).getUsage()
         assert "--admin-port=" in usage
         assert "--admin-max-streams=" in usage
+
+
+class ReloadTests(SynchronousTestCase):
+    """SIGHUP"""
+
+    def test_its_rules_are_taken_up(self) -> None:
+        house = WebHouse()
+        house.publish("a", b"1")
+        house.listener.endpoint = "tcp:7:interface=127.0.0.1"
+        document: dict[str, Any] = {"admin-port": 7, "admin": {"allow-subscribe": "b"}}
+        read = partial(merge, PROTOCOLS, CommandLine(), document)
+        Reloader(house.broker, read, None).reload()
+        assert house.get("/v1/topics").json == {"topics": []}
