@@ -223,6 +223,10 @@ class Channel(HTTPChannel):
         if not self.refused:
             super().rawDataReceived(data)
 
+    def _send100Continue(self) -> None:
+        if not self.refused:
+            super()._send100Continue()
+
     def body_limit(self) -> int:
         """Bytes that the body of the request under way may have."""
         return self.server.body_limit(self._command, self._path)

@@ -174,8 +174,7 @@ class Staging:
             rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
         finally:
-            for part in parts:
-                part.busy = False
+            self._let_go(ids)
         for id in ids:
             self._drop(id)
         await self._stored()
@@ -193,6 +192,15 @@ class Staging:
         for part in parts:
             part.busy = True
         return parts
+
+    def _let_go(self, ids: list[str]) -> None:
+        """The parts may expire again; those whose time is over do so now."""
+        for id in ids:
+            part = self._parts.get(id)
+            if part is not None:
+                part.busy = False
+                if part.timer is not None and not part.timer.active():
+                    self._drop(id)
 
     def _topic(self, name: str) -> Topic:
         topic = self._broker.topics.create(name)

@@ -224,6 +224,13 @@ class WireTests(SynchronousTestCase):
         assert self.client.stream.lost
         assert self.house.factory.spooled.used == 0
 
+    def test_nobody_is_asked_for_a_body_that_is_refused(self) -> None:
+        head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
+        self.client.send(head + b"Expect: 100-continue\r\n\r\n")
+        answer = self.client.answer()
+        assert answer.error == (413, "too-large")
+        assert answer.rest == b""
+
     def test_a_body_that_turns_out_too_large(self) -> None:
         self.client.send(b"POST /v1/stage HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(3):

@@ -148,6 +148,18 @@ class CommitTests(WritingCase):
         assert client.answer().json["messages"] == 1
         assert self.house.factory.spooled.used == 0
 
+    def test_parts_whose_time_is_over_go_when_a_commit_fails(self) -> None:
+        self.house = WebHouse(stage_seconds=10)
+        id = self.part(b"1")
+        topic = self.house.broker.topics.create("a")
+        topic.block("somebody")
+        client = self.house.connect()
+        client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
+        self.house.pass_time(21)
+        assert client.answer().status == 429
+        assert self.house.factory.spooled.used == 0
+        assert self.commit(id).error == (409, "unknown-part")
+
     def test_live_subscribers_get_it(self) -> None:
         broker = self.house.broker
         topic = broker.topics.create("a")
