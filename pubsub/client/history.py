@@ -11,6 +11,7 @@ goes on where it stopped.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from urllib3.exceptions import HTTPError
 Part: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+# How a stream that is whole ends: Arrow takes any end for a good one.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 # Answers that may be others in a moment.
 _AGAIN = (408, 429, 503)
 
@@ -101,6 +105,9 @@ class HistoryClient:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._url = url.rstrip("/")
+        if token is not None and not _TOKEN.fullmatch(token):
+            # Whoever finds out later shows it.
+            raise ValueError("a token has other characters")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._attempts = attempts
         self._timeout = urllib3.Timeout(connect=min(seconds, 10.0), read=seconds)
@@ -273,13 +280,35 @@ class HistoryClient:
         self._sleep(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
 
 
+class _Body:
+    """What Arrow reads from; ``last`` is how it ended."""
+
+    closed = False
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self.last = b""
+
+    def read(self, size: int | None = None) -> bytes:
+        """See io.RawIOBase."""
+        data = self._response.read(size)
+        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
+        return data
+
+    def close(self) -> None:
+        """The response is closed by whoever opened it."""
+
+
 def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
     """What a stream holds, and up to which offset that goes."""
-    with pyarrow.ipc.open_stream(response) as reader:
+    body = _Body(response)
+    with pyarrow.ipc.open_stream(body) as reader:
         while True:
             try:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
+                if body.last != _END:
+                    raise HTTPError("the stream broke off") from None
                 # The connection can be used again when HTTP's own end has been read.
                 response.read()
                 return

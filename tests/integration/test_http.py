@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import urllib3
 
 from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
@@ -305,6 +306,21 @@ def breaking(port: int, nbytes: int) -> Iterator[tuple[int, list[int]]]:
         yield listening.getsockname()[1], connections
         listening.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+def test_a_token_that_is_none_is_not_shown() -> None:
+    with pytest.raises(ValueError, match=r"^a token has other characters$"):
+        HistoryClient(f"http://{HOST}", "se\ncret")
+
+
+def test_one_connection_is_used_for_request_after_request(durable: Broker) -> None:
+    pool = urllib3.PoolManager()
+    client = client_of(durable, pool=pool)
+    publish(client, 0, "a", b"1")
+    for _ in range(3):
+        assert values(client) == [b"1"]
+    connections = pool.connection_from_url(f"http://{HOST}:{durable.port('admin')}")
+    assert connections.num_connections == 1
 
 
 def test_nobody_there(start: Start) -> None:
