@@ -61,11 +61,11 @@ class XSubSide:
                 raise TopicUnreachable(stem.topic)
             batch = self._publisher.publish(topic, payloads, nbytes, size, sender=stem.origin)
         except Refused as refused:
-            listener.refuse(refused.reason, self._link.label, count)
+            self._link.refuse(refused.reason, count, stem.topic)
         else:
             late = count - len(batch.payloads)
             if late:
-                listener.refuse(RateLimited.reason, self._link.label, late)
+                self._link.refuse(RateLimited.reason, late, stem.topic)
 
     def left(self) -> None:
         """See ``Role``."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import Topic, TopicRegistry, topic_name
 from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.scan import StemEncoding
@@ -111,11 +112,12 @@ class Subscriptions:
 
     def join(self, topic: Topic) -> None:
         """A topic that a prefix covers: subscribe, if its clients may read it here."""
-        listener = self._link.listener
         try:
-            listener.access.check_subscribe(topic.name)
+            self._link.listener.access.check_subscribe(topic.name)
         except Refused as refused:
-            listener.refuse(refused.reason, self._link.label)
+            # Who asks for everything does not ask for the broker's own topics.
+            if not topic.name.startswith(RESERVED):
+                self._link.refuse(refused.reason, topic=topic.name)
         else:
             self._subscribe(topic)
 
