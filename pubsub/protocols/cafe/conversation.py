@@ -20,7 +20,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.replay import Replay
+from pubsub.broker.replay import Replay, leave
 from pubsub.errors import (
     HistoryUnavailable,
     LimitReached,
@@ -408,12 +408,6 @@ class Conversation:
             if session is not None:
                 broker.sessions.close(session)
             return
-        positions: dict[Topic, int] = {}
-        if outbox is not None:
-            positions |= dict.fromkeys(outbox.subscriptions, broker.store.next_offset)
-            if self._replay is not None:
-                positions |= self._replay.positions
-            for topic, offset in outbox.shut(None).items():
-                if topic in positions:
-                    positions[topic] = min(offset, positions[topic])
-        broker.sessions.detach(session, positions)
+        replayed = {} if self._replay is None else self._replay.positions
+        missed = {} if outbox is None else leave(outbox, replayed, broker.store.next_offset)
+        broker.sessions.detach(session, missed)

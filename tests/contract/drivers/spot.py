@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import ClassVar
 
 from tests.contract.drivers.base import TOPIC, Driver
 from tests.unit import fast_wire
 from tests.unit.brokers import QUERY, message, ready
-from tests.unit.streams import Client
+from tests.unit.streams import Client, House
 
 
 class Spot(Driver):
@@ -16,6 +18,11 @@ class Spot(Driver):
     name = "spot"
     closes = True
     limit = 1_048_576
+    _numbers: ClassVar = count()
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self._identities: dict[Client, bytes] = {}
 
     def connect(self) -> Client:
         client = super().connect()
@@ -27,6 +34,21 @@ class Spot(Driver):
 
     def publisher(self, topic: str = TOPIC) -> Client:
         return self.connect()
+
+    def listener(self) -> Client:
+        """Each with an identity of its own, to come back with."""
+        return self._named(b"reader-%d" % next(self._numbers))
+
+    def _named(self, identity: bytes) -> Client:
+        client = super().connect()
+        client.send(ready(b"DEALER", identity))
+        self.house.turn()
+        client.take()
+        self._identities[client] = identity
+        return client
+
+    def come_back(self, client: Client) -> Client:
+        return self._named(self._identities[client])
 
     def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
         head = b"\x01\0\x01\x01\x01\x01" + bytes([len(topic.encode())]) + topic.encode()
