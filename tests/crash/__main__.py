@@ -1,4 +1,7 @@
-"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it."""
+"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it.
+
+The last line has all of it.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--directory", type=Path, help="on the file system to test")
     options = parser.parse_args()
-    print(f"seed {options.seed}")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         try:
             result = crash(Path(directory), options.loops, options.seed, _tell)
         except AssertionError as broken:
-            print(f"broken: {broken}")
+            print(f"seed {options.seed}: broken: {broken}")
             return 1
-    _tell(result)
-    print(f"every promise was kept, in {time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    print(
+        f"{result.lives:,} kills, seed {options.seed}: {result.published:,} messages published, "
+        f"{result.acknowledged:,} acknowledged, {result.stored:,} in the history; every promise "
+        f"was kept, in {seconds:,.0f} s."
+    )
     return 0
 
 
@@ -36,6 +42,7 @@ def _tell(result: Result) -> None:
     print(
         f"{result.lives} killed: {result.published} published, {result.acknowledged} acknowledged, "
         f"{result.stored} in the history",
+        file=sys.stderr,
         flush=True,
     )
 
