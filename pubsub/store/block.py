@@ -80,7 +80,7 @@ class Block:
 
     def holds(self, names: Sequence[str]) -> bool:
         """Are these different names all among its own?"""
-        own = set(_decode_names(self.names))
+        own = set(decode_names(self.names))
         return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
 
 
