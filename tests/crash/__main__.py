@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.crash.faults import cuts
 from tests.crash.lives import Result, crash
 
 
@@ -20,18 +21,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--loops", type=int, default=50, help="(default: 50)")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument(
+        "--power", action="store_true", help="lose what was not synced at each kill (needs gcc)"
+    )
     parser.add_argument("--directory", type=Path, help="on the file system to test")
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         try:
-            result = crash(Path(directory), options.loops, options.seed, _tell)
+            run = cuts if options.power else crash
+            result = run(Path(directory), options.loops, options.seed, _tell)
         except AssertionError as broken:
             print(f"seed {options.seed}: broken: {broken}")
             return 1
     seconds = time.monotonic() - started
     print(
-        f"{result.lives:,} kills, seed {options.seed}: {result.published:,} messages published, "
+        f"{result.lives:,} {'power cuts' if options.power else 'kills'}, seed {options.seed}: {result.published:,} messages published, "
         f"{result.acknowledged:,} acknowledged, {result.stored:,} in the history; every promise "
         f"was kept, in {seconds:,.0f} s."
     )

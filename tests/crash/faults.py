@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.crash.lives import Lives
+from tests.crash.lives import Lives, Result
 from tests.crash.load import KINDS, Bulk
 from tests.crash.power import Disk
 from tests.crash.reader import Reader
@@ -114,6 +114,21 @@ class Ordeal:
         strange = reader.offsets.keys() - self.lives.record.published
         assert not strange, f"there and not published: {sorted(strange)[:5]} of {len(strange)}"
         assert not self.lives.record.broken, self.lives.record.broken
+
+
+def cuts(
+    directory: Path, loops: int, seed: int, told: Callable[[Result], None] = lambda result: None
+) -> Result:
+    """As ``crash``, with the power lost at each kill."""
+    ordeal = Ordeal(directory, seed)
+    for number in range(loops):
+        ordeal.live()
+        ordeal.cut()
+        if number % 10 == 9 or number == loops - 1:
+            ordeal.check()
+            ordeal.disk.kept()
+            told(ordeal.lives.result(number + 1))
+    return ordeal.lives.result(loops)
 
 
 def tear(data: bytearray, draw: random.Random) -> None:

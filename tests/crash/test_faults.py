@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,17 @@ from tests.crash.faults import DAMAGES, Ordeal
 from tests.crash.power import FULL, HOLD, LIE, SLOW
 from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
+from tests.integration.needs import missing
 from tests.unit import rheos_wire
 
 PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    """The disk is written in C."""
+    if shutil.which("gcc") is None:
+        missing("a C compiler (gcc)")
 
 
 def until(true: Callable[[], bool]) -> None:
