@@ -35,8 +35,9 @@ def main() -> int:
             print(f"seed {options.seed}: broken: {broken}")
             return 1
     seconds = time.monotonic() - started
+    ends = "power cuts" if options.power else "kills"
     print(
-        f"{result.lives:,} {'power cuts' if options.power else 'kills'}, seed {options.seed}: {result.published:,} messages published, "
+        f"{result.lives:,} {ends}, seed {options.seed}: {result.published:,} messages published, "
         f"{result.acknowledged:,} acknowledged, {result.stored:,} in the history; every promise "
         f"was kept, in {seconds:,.0f} s."
     )
