@@ -115,6 +115,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("allow-weak-secret", BOOLEAN, False, "take secrets of fewer than 32 bytes"),
     Setting("audit-log", TEXT, "", "a file for the audit log; else it goes to the log"),
     Setting("audit-size", SIZE, "16M", "bytes after which a new audit log is begun"),
+    Setting("events", BOOLEAN, False, "tell what happens to clients on the topic $SYS/events"),
     Setting("max-topics", COUNT, 100_000, "topics there may be"),
     Setting("max-sessions", COUNT, 100_000, "sessions there may be, live and resumable"),
     Setting("resume-window", SECONDS, 60, "seconds a broken session can be resumed for; 0: none"),

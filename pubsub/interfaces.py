@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.broker.limits import Gate
     from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
     from pubsub.store.ranges import Parcel, Topics
@@ -180,7 +181,12 @@ class Consumer(Protocol):
 
 
 class Publishing(Protocol):
-    """What backpressure acts on: a connection whose reading can stop for a reason and go on."""
+    """What backpressure acts on: a connection whose reading can stop for a reason and go on.
+
+    ``publisher`` is what it publishes through, once it does (see ``Listener.publisher``).
+    """
+
+    publisher: Publisher | None
 
     def hold(self, reason: object) -> None: ...
 

@@ -74,6 +74,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         ring=SecretRing(config.secrets),
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
+        events=settings["events"],
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)

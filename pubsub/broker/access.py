@@ -36,10 +36,12 @@ class AccessRules:
     """The ``allow-publish``, ``allow-subscribe`` and ``grant`` patterns of one listener.
 
     ``closed`` holds the names of the topics that have a queue key; of these only what ``grant``
-    names is open here. ``exclusive`` holds those that nobody may read here at all.
+    names is open here. ``exclusive`` holds those that nobody may read here at all. Topics that
+    begin with RESERVED are closed whether they have a key or not, and only a pattern of ``grant``
+    that begins so itself names them.
     """
 
-    __slots__ = ("_closed", "_exclusive", "_grant", "_publish", "_subscribe")
+    __slots__ = ("_closed", "_exclusive", "_grant", "_publish", "_reserved", "_subscribe")
 
     def __init__(
         self,
@@ -52,6 +54,7 @@ class AccessRules:
         self._publish = Rule(publish)
         self._subscribe = Rule(subscribe)
         self._grant = Rule(grant)
+        self._reserved = Rule([pattern for pattern in grant if pattern.startswith(RESERVED)])
         self._closed = closed
         self._exclusive = exclusive
 
@@ -82,4 +85,6 @@ class AccessRules:
         return self._publish.allows(name) and (proved or not self._locked(name))
 
     def _locked(self, name: str) -> bool:
+        if name.startswith(RESERVED) and not self._reserved.allows(name):
+            return True
         return name in self._closed and not self._grant.allows(name)

@@ -28,6 +28,8 @@ class AuditLog:
     def __init__(self, seconds: Callable[[], float], path: str = "", size: int = 0) -> None:
         self._seconds = seconds
         self._file: LogFile | None = None
+        self.watcher: Callable[[str, dict[str, object]], None] = lambda event, fields: None
+        """Called with each record."""
         if path:
             target = Path(path)
             try:
@@ -43,6 +45,7 @@ class AuditLog:
 
     def record(self, event: str, **fields: object) -> None:
         """One line: the time, ``event`` and ``fields``."""
+        self.watcher(event, fields)
         when = datetime.fromtimestamp(self._seconds(), UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False)
         if self._file is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import ClassVar, TypeVar
 
 from twisted.logger import Logger
@@ -32,6 +32,8 @@ class Counters:
         self.connections = 0
         self.drops: Counter[tuple[str, str, str]] = Counter()
         self.refusals: Counter[tuple[str, str]] = Counter()
+        self.watcher: Callable[[str, str, str, int], None] | None = None
+        """Called with each drop."""
 
     @property
     def dropped(self) -> int:
@@ -45,6 +47,8 @@ class Counters:
 
     def drop(self, client: str, topic: str, reason: str, count: int) -> None:
         """``count`` messages on ``topic`` did not reach ``client``."""
+        if self.watcher is not None:
+            self.watcher(client, topic, reason, count)
         key = (client, topic, reason)
         if key not in self.drops and len(self.drops) >= _KINDS:
             key = (OTHERS, OTHERS, reason)

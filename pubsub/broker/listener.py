@@ -12,6 +12,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
+    from pubsub.broker.events import Visit
     from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
@@ -109,9 +110,17 @@ class Listener:
         self.broker.memory.free(CONNECTION_BYTES)
         self.broker.counters.connections -= 1
 
+    def visit(self, client: str) -> Visit | None:
+        """Tell of a new connection, if events are on."""
+        events = self.broker.events
+        return None if events is None else events.visit(self, client)
+
     def publisher(self, connection: Publishing | None, sender: bytes) -> Publisher:
-        """The publishing side of a connection; None where its reading cannot be held."""
-        return Publisher(self, connection, sender)
+        """The publishing side of a connection, one each; None where it cannot be held."""
+        publisher = Publisher(self, connection, sender)
+        if connection is not None:
+            connection.publisher = publisher
+        return publisher
 
     def outbox(
         self,
@@ -131,6 +140,33 @@ class Listener:
 
         return Outbox(self.broker.router, consumer, self.slow, close, label, recheck)
 
-    def refuse(self, reason: str, client: str, count: int = 1) -> None:
-        """Count requests of ``client`` that were answered with an error."""
+    def refuse(
+        self,
+        reason: str,
+        client: str,
+        count: int = 1,
+        *,
+        topic: str | None = None,
+        visit: Visit | None = None,
+        frame: bytes | None = None,
+    ) -> None:
+        """Count requests of ``client`` that were answered with an error.
+
+        ``topic`` is what they were about, if that is known. ``frame`` is what was sent, if it is
+        none of the protocol; empty where it may hold a token or a key.
+        """
         self.broker.counters.refuse(self.protocol, reason, client, count)
+        events = self.broker.events
+        if events is not None:
+            session = None if visit is None else visit.session
+            if frame is None:
+                events.refused(self, client, reason, count, topic, session)
+            else:
+                events.malformed(self, client, reason, frame, session)
+
+    def evicted(self, reason: str, client: str, visit: Visit | None = None) -> None:
+        """Tell that ``client`` is disconnected for the sake of the others."""
+        events = self.broker.events
+        if events is not None:
+            session = None if visit is None else visit.session
+            events.tell("evicted", self, client, reason=reason, session=session)

@@ -23,11 +23,13 @@ class Publisher:
     (a datagram's sender) such messages are refused as RateLimited instead.
     """
 
-    __slots__ = ("_broker", "_connection", "_limiters", "listener", "sender")
+    __slots__ = ("_broker", "_connection", "_limiters", "listener", "messages", "nbytes", "sender")
 
     def __init__(self, listener: Listener, connection: Publishing | None, sender: bytes) -> None:
         self.listener = listener
         self.sender = sender
+        # What was accepted so far.
+        self.messages = self.nbytes = 0
         self._broker = listener.broker
         self._connection = connection
         limiters = (listener.rate.limiter(self._broker.seconds), listener.limiter)
@@ -70,6 +72,8 @@ class Publisher:
             self.listener.protocol,
             headers,
         )
+        self.messages += len(payloads)
+        self.nbytes += nbytes
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)

@@ -19,6 +19,19 @@ log = Logger()
 PAGE_BYTES = 256 * 1024
 
 
+def leave(outbox: Outbox, positions: Mapping[Topic, int], end: int) -> dict[Topic, int]:
+    """Shut the outbox of a client that may come back; returns where to go on, for each topic.
+
+    ``positions`` are those of a replay that is not done, ``end`` is where the log ends. What was
+    written already is not sent again.
+    """
+    found = dict.fromkeys(outbox.subscriptions, end) | dict(positions)
+    for topic, offset in outbox.shut(None).items():
+        if topic in found:
+            found[topic] = min(offset, found[topic])
+    return found
+
+
 class Replay:
     """Delivers topics from an offset of the history on to ``outbox``, then subscribes it.
 

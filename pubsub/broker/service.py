@@ -18,9 +18,12 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.batch import MIXED, Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.durability import Durability, DurabilityRules
+from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
+from pubsub.broker.events import TOPIC as EVENTS_TOPIC
+from pubsub.broker.events import Events
 from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.queue_keys import QueueKeys
@@ -28,7 +31,7 @@ from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
-from pubsub.errors import HistoryUnavailable, Refused
+from pubsub.errors import HistoryUnavailable, Refused, StartError
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -68,7 +71,10 @@ class BrokerLimits:
 
 
 class BrokerService(MultiService):
-    """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``)."""
+    """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``).
+
+    With ``events`` it tells what happens on a topic of its own (see ``Events``).
+    """
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class BrokerService(MultiService):
         ring: SecretRing | None = None,
         audit: AuditLog | None = None,
         durability: DurabilityRules | None = None,
+        events: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -103,6 +110,11 @@ class BrokerService(MultiService):
             self.memory,
         )
         self.run_id = draw(60)
+        self.events: Events | None = None
+        if events:
+            self.events = Events(clock.seconds, self.at_turn_end, self._tell, draw)
+            self.counters.watcher = self.events.dropped
+            self.audit.watcher = self.events.audited
         self.clients: set[Client] = set()
         self.listeners: list[Listener] = []
         self._shared: dict[Hashable, Any] = {}
@@ -177,9 +189,10 @@ class BrokerService(MultiService):
         sender: bytes,
         protocol: str,
     ) -> None:
-        """Store and route here what the broker that hosts ``topic`` has sent.
+        """Store and route here what no client of this broker has published.
 
-        It was published there, so it is not counted, and it is never sent on.
+        It comes from the broker that hosts ``topic``, or is this one's own. It is not counted,
+        and never sent on.
         """
         batch = self._batch(topic, payloads, nbytes, size, sender, protocol, None)
         self._sequence += len(payloads)
@@ -254,6 +267,8 @@ class BrokerService(MultiService):
     def startService(self) -> None:
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.run_id)
+        if self.events is not None:
+            self._own_topics()
         if self.store.durable:
             self._restore()
         calls, self._when_open = self._when_open or [], None
@@ -268,8 +283,13 @@ class BrokerService(MultiService):
         if self._sweeper.running:
             self._sweeper.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)
-        stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self.store.close())
+        stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self._close_store())
         return stopped.addCallback(self._report)
+
+    def _close_store(self) -> Deferred[None]:
+        if self.events is not None:
+            self.events.close()
+        return self.store.close()
 
     def arrived(self, client: Client) -> None:
         """A connection has been accepted."""
@@ -281,6 +301,18 @@ class BrokerService(MultiService):
         if self._emptied is not None and not self.clients:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
+
+    def _own_topics(self) -> None:
+        """Make the broker's own topics while nobody else can; raises StartError."""
+        try:
+            self.topics.create(EVENTS_TOPIC)
+        except Refused as refused:
+            raise StartError(f"events: there is no room for {EVENTS_TOPIC}: {refused}") from None
+
+    def _tell(self, payloads: list[bytes]) -> None:
+        """Publish events."""
+        nbytes = sum(map(len, payloads))
+        self.relay(self.topics.named(EVENTS_TOPIC), payloads, nbytes, MIXED, b"", EVENTS_PROTOCOL)
 
     def _made(self, topic: Topic) -> None:
         """A topic is new: what the rules say of it holds."""
@@ -349,6 +381,8 @@ class BrokerService(MultiService):
             self.sessions.expire()
             for client in tuple(self.clients):
                 client.sweep(now)
+            if self.events is not None:
+                self.events.flush()
             self._sweep_memory(now)
         except Exception:
             # A defect met once must not end the housekeeping for good.

@@ -22,7 +22,8 @@ class Session:
 
     ``kind`` stands for the listener and the role: a session is resumed as what it was.
     ``displace`` closes the connection that has the session now; None while it is detached.
-    ``subscriptions`` has, for each topic, where in the history the client stopped receiving it.
+    ``subscriptions`` has, for each topic, where in the history the client stopped receiving it,
+    ``kept`` what else its protocol needs to go on.
     """
 
     id: int
@@ -31,6 +32,7 @@ class Session:
     displace: Callable[[], None] | None
     subscriptions: Mapping[Topic, int] = field(default_factory=dict)
     expires: float = 0.0
+    kept: object = None
 
 
 class SessionRegistry:
@@ -56,6 +58,7 @@ class SessionRegistry:
         self._sessions: dict[int, Session] = {}
         # Insertion order is expiry order, as the window is the same for all.
         self._detached: dict[int, Session] = {}
+        self._absent: dict[tuple[Hashable, bytes], Session] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -79,6 +82,14 @@ class SessionRegistry:
             raise SessionUnknown(f"no session {client!r} of this kind")
         return session
 
+    def absent(self, kind: Hashable, client: bytes) -> Session | None:
+        """The last session of this kind that this client left, if it can still be resumed.
+
+        For protocols whose clients have nothing but their name to come back with.
+        """
+        self.expire()
+        return self._absent.get((kind, client))
+
     def resume(self, session: Session, displace: Callable[[], None]) -> None:
         """Give ``session`` to a new connection; one just found.
 
@@ -86,7 +97,7 @@ class SessionRegistry:
         """
         if session.displace is not None:
             session.displace()
-        del self._detached[session.id]
+        self._found(session)
         session.displace = displace
 
     def detach(self, session: Session, subscriptions: Mapping[Topic, int]) -> None:
@@ -98,12 +109,20 @@ class SessionRegistry:
         session.subscriptions = subscriptions
         session.expires = self._seconds() + self._window
         self._detached[session.id] = session
+        self._absent[session.kind, session.client] = session
 
     def close(self, session: Session) -> None:
         """The session ends and its id means nothing any more."""
-        self._detached.pop(session.id, None)
+        self._found(session)
         if self._sessions.pop(session.id, None) is not None:
             self._memory.free(SESSION_BYTES)
+
+    def _found(self, session: Session) -> None:
+        """``session`` is detached no more."""
+        self._detached.pop(session.id, None)
+        key = (session.kind, session.client)
+        if self._absent.get(key) is session:
+            del self._absent[key]
 
     def stop(self) -> None:
         """The broker stops, and with it every session: none is kept from now on."""

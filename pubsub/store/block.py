@@ -78,6 +78,11 @@ class Block:
         if self.checksum() != self.crc:
             raise Damaged(self.base, self.stop, "the checksum is wrong")
 
+    def holds(self, names: Sequence[str]) -> bool:
+        """Are these different names all among its own?"""
+        own = set(decode_names(self.names))
+        return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
+
 
 def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
     """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""

@@ -14,11 +14,18 @@ from itertools import islice
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, Damaged, decode_block
+from pubsub.store.retention import FORGOTTEN, LOST
 
 SCAN = 256
 """Blocks one read looks at, so that a rare topic does not keep a thread for long."""
 # Topics that are looked up in the index; of more, every block is looked at.
 _INDEXED = 64
+_MOST = 2**63 - 1
+# Each of the two names every block; where one does not, it is damaged.
+_BASES = (
+    "SELECT base FROM blocks WHERE base >= ? AND base < ? "
+    "UNION SELECT base FROM contents WHERE base >= ? AND base < ? ORDER BY base"
+)
 _COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, payloads"
 
 
@@ -114,13 +121,13 @@ def bases(
     start = offset if row is None else row[0]
     if topics is None or len(topics) > _INDEXED:
         for (base,) in connection.execute(
-            "SELECT DISTINCT base FROM contents WHERE base >= ? ORDER BY base LIMIT ?",
-            (start, SCAN + 1),
+            f"{_BASES} LIMIT ?", (start, _MOST, start, _MOST, SCAN + 1)
         ):
             yield base
         return
     last = -1
-    for base in merge(*[_bases_of(connection, name, start) for name in topics]):
+    # What is lost may have been anybody's.
+    for base in merge(*[_bases_of(connection, name, start) for name in (*topics, LOST)]):
         if base != last:
             yield base
         last = base
@@ -158,7 +165,18 @@ def read_block(connection: sqlite3.Connection, base: int) -> Block:
         block.check()
     except TypeError:
         raise Damaged(base, _stop_of(connection, base), "a column is missing") from None
+    if not _fits(block, connection):
+        raise Damaged(base, block.stop, "the index says otherwise")
     return block
+
+
+def _fits(block: Block, connection: sqlite3.Connection) -> bool:
+    """Is what the index has of ``block`` some of what is in it?"""
+    rows = connection.execute(
+        "SELECT name FROM contents LEFT JOIN topics ON id = topic WHERE base = ?", (block.base,)
+    ).fetchall()
+    listed = [name for (name,) in rows if name is None or not name.startswith(FORGOTTEN)]
+    return bool(rows) and None not in listed and block.holds(listed)
 
 
 def _stop_of(connection: sqlite3.Connection, base: int) -> int:
@@ -191,8 +209,7 @@ def check_blocks(
     damage: list[Damaged] = []
     with snapshot(connection):
         rows = connection.execute(
-            "SELECT DISTINCT base FROM contents WHERE base >= ? AND base < ? ORDER BY base LIMIT ?",
-            (start, stop, limit + 1),
+            f"{_BASES} LIMIT ?", (start, stop, start, stop, limit + 1)
         ).fetchall()
         for (base,) in rows[:limit]:
             try:

@@ -15,6 +15,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MICROSECONDS = 1_000_000
 FORGOTTEN = "\0" * 256
 """Topics that ended are called this and a number: no topic's name is so long."""
+LOST = FORGOTTEN + "lost"
+"""What was committed and is not there any more, whatever its topics were."""
 _MOST = 2**63 - 1
 
 
@@ -96,12 +98,16 @@ class _Rule:
         )
 
 
+def _has_ended(name: str) -> bool:
+    return name.startswith(FORGOTTEN) and name != LOST
+
+
 class Retention:
     """Finds what has expired. The first pattern that matches a topic rules it."""
 
     def __init__(self, limits: Sequence[Limits]) -> None:
         self._rules = [
-            _Rule(Limits("", seconds=-inf), lambda name: name.startswith(FORGOTTEN)),
+            _Rule(Limits("", seconds=-inf), _has_ended),
             *[_Rule(one, matcher([one.pattern])) for one in limits],
         ]
         self._rule_of: dict[int, _Rule | None] = {}

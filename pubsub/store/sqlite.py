@@ -11,6 +11,7 @@ The newest runs are in memory as well, whether committed or not: most readers wa
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
 from pubsub.store.check import Checker, check_tail
+from pubsub.store.mark import Mark, mend_end
 from pubsub.store.pool import Readers, Worker
 from pubsub.store.ranges import (
     Parcel,
@@ -40,7 +42,7 @@ from pubsub.store.ranges import (
     topics_in,
 )
 from pubsub.store.reader import read_bounds, read_page
-from pubsub.store.retention import Limits, Retention
+from pubsub.store.retention import MICROSECONDS, Limits, Retention
 from pubsub.store.runs import RunLog
 from pubsub.store.schema import Lock, begin_epoch
 from pubsub.store.writer import Group, Writer
@@ -104,7 +106,7 @@ class SqliteStore:
             self._lock = Lock(self.path)
             try:
                 self._writer = Writer(self.path, run, Retention(self._options.retention))
-                self._begin(self._writer.connection)
+                self._begin(self._writer.connection, self._writer.mark)
             except BaseException:
                 self._lock.release()
                 raise
@@ -118,19 +120,27 @@ class SqliteStore:
         self._checker.start()
         self._tidying = self._reactor.callLater(TIDY, self._tidy)
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, connection: sqlite3.Connection, mark: Mark) -> None:
         (self._clean,) = connection.execute("SELECT clean FROM state").fetchone()
         self._unchecked = 0 if self._clean else check_tail(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        lost = mend_end(connection, mark.begin(connection), int(time.time() * MICROSECONDS))
+        connection.execute("UPDATE state SET clean = 0")
+        self.epoch = begin_epoch(connection)
+        self._epochs = epochs(connection)
+        connection.execute("COMMIT")
+        mark.begin(connection)
+        if lost is not None:
+            log.error(
+                "history: offsets {first} to {last} were committed and are not there any more",
+                first=lost[0],
+                last=lost[1] - 1,
+            )
         self.first_offset, self.committed = read_bounds(connection)
         self._log = RunLog(2**62, MEMORY_BYTES, self.committed)
         self._tables: dict[str, list[tuple[str, bytes]]] = {}
         for space, key, value in connection.execute("SELECT space, key, value FROM metadata"):
             self._tables.setdefault(space, []).append((key, value))
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE state SET clean = 0")
-        self.epoch = begin_epoch(connection)
-        self._epochs = epochs(connection)
-        connection.execute("COMMIT")
 
     def close(self) -> Deferred[None]:
         """See IStore."""

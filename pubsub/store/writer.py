@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pubsub.interfaces import Value
 from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.mark import Mark
 from pubsub.store.merge import Merger, insert_block
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
@@ -60,11 +61,13 @@ class Writer:
 
     def __init__(self, path: Path, run: int, retention: Retention) -> None:
         self._connection = open_writer(path)
+        self.mark = Mark(path)
         self._run = run
         self._retention = retention
         self._merger = Merger()
         self._topics: dict[str, int] = {}
-        self._unsaved = 0
+        # What a crash has left there is to be carried over as well.
+        self._unsaved = _size(Path(f"{path}-wal"))
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -90,6 +93,8 @@ class Writer:
                 self._put(space, key, value)
             if blocks:
                 self._connection.execute("UPDATE state SET next = ?", (blocks[-1].stop,))
+        if blocks:
+            self.mark.write(blocks[-1].stop)
         # What is written in columns twice, and the pages around it.
         self._unsaved += group.nbytes + 4 * PAGE_BYTES
 
@@ -210,6 +215,11 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
             self._connection.close()
+            self.mark.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 class _Transaction:

@@ -29,8 +29,10 @@ from pubsub.wire.answers import Answers
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
+    from pubsub.broker.events import Visit
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
 
 # Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
@@ -76,6 +78,10 @@ class Connection(Protocol):
     outbox: Outbox | None = None
     closing = False
     peer = ""
+    publisher: Publisher | None = None
+    why = "left"
+    """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
+    _visit: Visit | None = None
     _admitted = False
     _output_full = False
     _rest: bytearray | None = None
@@ -144,6 +150,7 @@ class Connection(Protocol):
             self.close(self.refusal(error))
             return
         self._admitted = True
+        self._visit = self.listener.visit(self.peer)
         self.listener.broker.arrived(self)
         self.stream.registerProducer(self, True)
 
@@ -192,7 +199,9 @@ class Connection(Protocol):
         return self._charged
 
     def evict(self, reason: str) -> None:
-        """Give the connection up to free memory (see ``Holder``)."""
+        """Give the connection up for the sake of the others (see ``Holder``)."""
+        if not self.closing:
+            self.listener.evicted(reason, self.label, self._visit)
         self.abort(reason)
 
     # Flow
@@ -236,7 +245,7 @@ class Connection(Protocol):
             if self.closing:
                 return
             if not done:
-                self.listener.refuse(HistoryUnavailable.reason, self.label)
+                self.refuse(HistoryUnavailable.reason)
             keep(data if done else failed)
 
         self.listener.broker.store.when_stored(stored)
@@ -284,16 +293,23 @@ class Connection(Protocol):
     def open_outbox(self) -> Outbox:
         """The connection's outbox, made when first asked for."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self.stream, self.abort, self.label, self.revoked)
+            self.outbox = self.listener.outbox(self.stream, self.evict, self.label, self.revoked)
             if self._output_full:
                 self.outbox.pause()
         return self.outbox
 
     # The end
 
-    def fail(self, reason: str, answer: bytes) -> None:
+    def refuse(
+        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
+    ) -> None:
+        """Count requests that were answered with an error (see ``Listener.refuse``)."""
+        self.listener.refuse(reason, self.label, count, topic=topic, visit=self._visit, frame=frame)
+
+    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
         """The client broke the protocol or its limits: say so, count it, close."""
-        self.listener.refuse(reason, self.label)
+        self.refuse(reason, frame=frame)
+        self.why = reason
         self.close(answer)
 
     def close(self, last: bytes = b"") -> None:
@@ -335,6 +351,7 @@ class Connection(Protocol):
         if self.closing:
             return
         self.hold("drain")
+        self.why = "stopped"
         if self.outbox is None:
             self.close(self.goodbye())
         else:
@@ -350,6 +367,7 @@ class Connection(Protocol):
                 client=self.label,
                 reason=reason,
             )
+        self.why = reason
         self._end()
         self._abort_transport()
 
@@ -361,7 +379,8 @@ class Connection(Protocol):
         # Sweeps come once a second, which spares every read a look at the clock.
         self._quiet += 1
         if self._quiet > timeout and not self._holds:
-            self.listener.refuse("idle", self.label)
+            self.refuse("idle")
+            self.why = "idle"
             self.close(self.goodbye())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -379,12 +398,21 @@ class Connection(Protocol):
             return
         # First of all, as ending a subscription may give this very subscriber up as too slow.
         self.closing = True
+        self._leave_events()
         self.ended()
         self._rest = None
         self._answers = None
         self._account(0)
         # Whoever held this connection finds that out when it lets go.
         self._holds = None
+
+    def _leave_events(self) -> None:
+        visit, self._visit = self._visit, None
+        if visit is not None:
+            publisher = self.publisher
+            messages = 0 if publisher is None else publisher.messages
+            nbytes = 0 if publisher is None else publisher.nbytes
+            visit.end(self.label, self.why, messages, nbytes)
 
     def _abort_transport(self) -> None:
         self.stream.abortConnection()

@@ -1,4 +1,7 @@
-"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it."""
+"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it.
+
+The last line has all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.crash.faults import cuts
 from tests.crash.lives import Result, crash
 
 
@@ -17,18 +21,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--loops", type=int, default=50, help="(default: 50)")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument(
+        "--power", action="store_true", help="lose what was not synced at each kill (needs gcc)"
+    )
     parser.add_argument("--directory", type=Path, help="on the file system to test")
     options = parser.parse_args()
-    print(f"seed {options.seed}")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         try:
-            result = crash(Path(directory), options.loops, options.seed, _tell)
+            run = cuts if options.power else crash
+            result = run(Path(directory), options.loops, options.seed, _tell)
         except AssertionError as broken:
-            print(f"broken: {broken}")
+            print(f"seed {options.seed}: broken: {broken}")
             return 1
-    _tell(result)
-    print(f"every promise was kept, in {time.monotonic() - started:.0f} s")
+    seconds = time.monotonic() - started
+    ends = "power cuts" if options.power else "kills"
+    print(
+        f"{result.lives:,} {ends}, seed {options.seed}: {result.published:,} messages published, "
+        f"{result.acknowledged:,} acknowledged, {result.stored:,} in the history; every promise "
+        f"was kept, in {seconds:,.0f} s."
+    )
     return 0
 
 
@@ -36,6 +48,7 @@ def _tell(result: Result) -> None:
     print(
         f"{result.lives} killed: {result.published} published, {result.acknowledged} acknowledged, "
         f"{result.stored} in the history",
+        file=sys.stderr,
         flush=True,
     )
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.load import KINDS, Record
+from tests.crash.load import KINDS, Publisher, Record
 from tests.crash.reader import Following, Reader
 from tests.integration.broker import STARTED, Broker, listen
+from tests.unit.tokens import KEY
 
-PROTOCOLS = ("cafe", "nsd", "rheos")
+PROTOCOLS = ("cafe", "fast", "nsd", "rheos", "spot")
 LONGEST = 0.4
 
 
@@ -33,7 +34,11 @@ class Lives:
         self.path = directory / "history.db"
         self.record = Record()
         self.reader = Reader(self.path)
+        self.environment: Mapping[str, str] = {}
         self._directory = directory
+        self._secret = directory / "secret"
+        self._secret.touch(mode=0o600)
+        self._secret.write_bytes(KEY)
         self._random = random.Random(seed)
 
     def start(self, *options: str) -> Broker:
@@ -44,9 +49,12 @@ class Lives:
                 f"--store=sqlite:{self.path}",
                 "--durability=sync/*=sync",
                 "--nsd-max-body=100000",
+                "--udp",
+                f"--secret-file={self._secret}",
                 *options,
             ],
             self._directory,
+            self.environment,
         )
         try:
             broker.wait_line(STARTED)
@@ -55,19 +63,26 @@ class Lives:
             raise
         return broker
 
-    def live(self, number: int, seconds: float | None = None) -> None:
-        """Start, load, kill."""
+    def live(
+        self,
+        number: int,
+        kinds: Sequence[type[Publisher]] = KINDS,
+        meanwhile: Callable[[Broker], None] = lambda broker: None,
+    ) -> None:
+        """Start, load, kill; ``meanwhile`` is called under load."""
         broker = self.start()
         try:
             following = Following(self.reader)
             following.start()
             publishers = [
                 kind(broker, f"{kind.__name__}{index}.{number}", self.record, self._fork())
-                for index, kind in enumerate(KINDS)
+                for index, kind in enumerate(kinds)
             ]
             for publisher in publishers:
                 publisher.start()
-            time.sleep(self._random.uniform(0.0, LONGEST) if seconds is None else seconds)
+            # When it is killed is to be any moment: there is nothing to wait for.
+            time.sleep(self._random.uniform(0.0, LONGEST))
+            meanwhile(broker)
             broker.kill()
             for publisher in publishers:
                 publisher.join()
@@ -90,6 +105,7 @@ class Lives:
         assert not self.record.broken, self.record.broken
         assert not self.reader.damaged, self.reader.damaged
         stored = self.reader.offsets.keys()
+        self.record.check_order(self.reader.offsets)
         lost = self.record.acknowledged - stored
         assert not lost, f"acknowledged and not there: {sorted(lost)[:5]} of {len(lost)}"
         strange = stored - self.record.published

@@ -10,19 +10,29 @@ import random
 import socket
 import threading
 from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 from uuid import NAMESPACE_URL, uuid5
 
 from tests.bench.wires.rheos import ACK_SIZE, CREATE, PUBLISH, request
 from tests.integration.broker import Broker
-from tests.integration.clients import Cafe, Nsd, message, publish
+from tests.integration.clients import PING, PONG, Cafe, Nsd, frame, handshake_pub, message, publish
+from tests.unit import brokers, fast_wire
 
 # Messages that are sent before their acknowledgments are read.
 BURST = 20
 _LARGE = 3000
+_BULKY = 60_000
+_CAFE_PING, _CAFE_PONG = frame(PING), frame(PONG)
+# A context of eight bytes follows.
+_ZMTP_PING = b"\x04\x0f\x04PING\0\0"
 
 
 class Publisher(threading.Thread):
     """One client of ``broker``, for one life of it."""
+
+    kept_whole: ClassVar = True
+    """Of what it sent, is the history a beginning without holes?"""
 
     def __init__(self, broker: Broker, name: str, record: Record, random: random.Random) -> None:
         super().__init__(name=name, daemon=True)
@@ -52,16 +62,27 @@ class Publisher(threading.Thread):
             payloads.append(payload)
         return payloads
 
+    def sending(self, payloads: list[bytes]) -> None:
+        """From now on these may be in the history."""
+        self._record.sending(self.name, payloads, self.kept_whole)
+
 
 class Record:
-    """What was published, and what of it was acknowledged as stored."""
+    """What was published, and what of it was acknowledged as stored; without the blanks at ends.
+
+    ``sent`` has the messages of each publisher in order.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
         self.published: set[bytes] = set()
+        self.sent: dict[str, list[bytes]] = {}
+        self.whole: set[str] = set()
         self.acknowledged: set[bytes] = set()
         self.broken: list[str] = []
+        self.may_fail = False
+        """May publications be answered with an error?"""
 
     def next(self) -> int:
         """A number for the next message."""
@@ -69,15 +90,28 @@ class Record:
             self._number += 1
             return self._number
 
-    def sending(self, payloads: list[bytes]) -> None:
+    def sending(self, name: str, payloads: list[bytes], whole: bool) -> None:
         """From now on these may be in the history."""
+        stripped = [payload.rstrip() for payload in payloads]
         with self._lock:
-            self.published.update(payloads)
+            self.published.update(stripped)
+            self.sent.setdefault(name, []).extend(stripped)
+            if whole:
+                self.whole.add(name)
 
     def confirmed(self, payloads: list[bytes]) -> None:
         """From now on these must be there."""
         with self._lock:
-            self.acknowledged.update(payloads)
+            self.acknowledged.update(payload.rstrip() for payload in payloads)
+
+    def check_order(self, offsets: Mapping[bytes, int]) -> None:
+        """Each publisher's messages are in the order sent; raises AssertionError."""
+        for name, sent in self.sent.items():
+            there = [offsets.get(payload) for payload in sent]
+            found = [offset for offset in there if offset is not None]
+            assert found == sorted(found), f"{name}: out of order"
+            if name in self.whole and not self.may_fail:
+                assert there[: len(found)] == found, f"{name}: holes"
 
 
 class Rheos(Publisher):
@@ -92,12 +126,14 @@ class Rheos(Publisher):
             _receive(sock, ACK_SIZE)
             while True:
                 payloads = self.make()
-                self._record.sending(payloads)
+                self.sending(payloads)
                 sock.sendall(b"".join(request(PUBLISH, me, topic, data) for data in payloads))
                 for payload in payloads:
                     acknowledgment = _receive(sock, ACK_SIZE)
-                    assert acknowledgment[-1] == 0, "a publication has failed"
-                    self._record.confirmed([payload])
+                    if acknowledgment[-1] == 0:
+                        self._record.confirmed([payload])
+                    else:
+                        assert self._record.may_fail, "a publication has failed"
 
 
 class NsdPublisher(Publisher):
@@ -109,12 +145,14 @@ class NsdPublisher(Publisher):
             client.do("Open", identity)
             while True:
                 payloads = [payload[:900] for payload in self.make()]
-                self._record.sending(payloads)
+                self.sending(payloads)
                 for payload in payloads:
                     client.put("Publish", identity, message=message(payload.decode()))
                 for payload in payloads:
-                    assert client.answer() == {"_class": "SuccessResponse"}
-                    self._record.confirmed([payload])
+                    if client.answer() == {"_class": "SuccessResponse"}:
+                        self._record.confirmed([payload])
+                    else:
+                        assert self._record.may_fail, "a publication has failed"
 
 
 class CafePublisher(Publisher):
@@ -124,10 +162,90 @@ class CafePublisher(Publisher):
         with Cafe.publisher(self._broker, 1, self.name.encode()) as client:
             while True:
                 payloads = [payload for _ in range(10) for payload in self.make()]
-                self._record.sending(payloads)
+                self.sending(payloads)
                 client.send(*[publish(1, payload) for payload in payloads])
                 # Not faster than the broker, or there would be more to check than to learn.
                 client.sync()
+
+
+class Bulk(Publisher):
+    """Large messages that nobody acknowledges, so that the log of SQLite is carried over."""
+
+    def load(self) -> None:
+        with Cafe.publisher(self._broker, 2, self.name.encode()) as client:
+            while True:
+                payloads = [payload.ljust(_BULKY) for payload in self.make()]
+                self.sending(payloads)
+                client.send(*[publish(2, payload) for payload in payloads])
+                client.sync()
+
+
+class UdpPublisher(Publisher):
+    """Datagrams, of which the kernel or the broker may drop some."""
+
+    kept_whole = False
+
+    def load(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(0.05)
+            sock.connect(("127.0.0.1", self._broker.port("cafe", "udp")))
+            sock.send(handshake_pub(3, self.name.encode()))
+            self._await_pong(sock)
+            while True:
+                payloads = self.make()
+                self.sending(payloads)
+                for payload in payloads:
+                    sock.send(publish(3, payload))
+                self._await_pong(sock)
+
+    def _await_pong(self, sock: socket.socket) -> None:
+        """Until the broker has handled what was sent; OSError when it is gone."""
+        answer = b""
+        while _CAFE_PONG not in answer:
+            sock.send(_CAFE_PING)
+            try:
+                answer = sock.recv(65_536)
+            except TimeoutError:
+                # Either may be lost. Where nobody listens any more the next send says so.
+                continue
+
+
+class SpotPublisher(Publisher):
+    """A DEALER whose messages nobody acknowledges."""
+
+    def load(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._broker.port("spot"))) as sock:
+            sock.settimeout(20)
+            sock.sendall(brokers.ready(b"DEALER"))
+            topic = self.name.encode()
+            while True:
+                payloads = [payload.rstrip() for payload in self.make()]
+                self.sending(payloads)
+                mark = payloads[-1][-7:].rjust(8)
+                requests = [brokers.publish(topic, payload) for payload in payloads]
+                sock.sendall(b"".join(requests) + _ZMTP_PING + mark)
+                _receive_until(sock, mark)
+
+
+class FastPublisher(Publisher):
+    """On a durable topic, which is as good as acknowledged ones are, though nobody is told."""
+
+    def load(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._broker.port("fast"))) as sock:
+            sock.settimeout(20)
+            topic = fast_wire.topic_id(self.name)
+            sock.sendall(fast_wire.create(fast_wire.OWNER, self.name, fast_wire.DURABLE))
+            # A topic that is not there: its error is the answer to all before it.
+            question = fast_wire.unsubscribe(fast_wire.OWNER, 1)
+            while True:
+                payloads = self.make()
+                self.sending(payloads)
+                requests = fast_wire.publish(fast_wire.OWNER, *payloads, topic=topic)
+                sock.sendall(requests + question)
+                answer = _receive(sock, 7)
+                while answer != fast_wire.error(0x05, fast_wire.NO_TOPIC, 1):
+                    assert self._record.may_fail, f"answered with {answer.hex(' ')}"
+                    answer = _receive(sock, 7)
 
 
 def _receive(sock: socket.socket, count: int) -> bytes:
@@ -140,4 +258,15 @@ def _receive(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-KINDS: tuple[type[Publisher], ...] = (Rheos, Rheos, NsdPublisher, CafePublisher)
+def _receive_until(sock: socket.socket, mark: bytes) -> None:
+    data = b""
+    while not data.endswith(mark):
+        more = sock.recv(65_536)
+        if not more:
+            raise EOFError
+        data += more
+
+
+KINDS: tuple[type[Publisher], ...] = (
+    Rheos, Rheos, NsdPublisher, CafePublisher, UdpPublisher, SpotPublisher, FastPublisher,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A reader in another process than the broker, which runs through all of its crashes."""
+"""A reader in another process's place, which runs through all of the broker's crashes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,30 @@ from pubsub.store.reader import read_page
 from pubsub.store.schema import open_reader
 
 _PAUSE = 0.01
+Epoch = tuple[int, int]
+"""The number and the mark of one."""
 
 
 class Reader:
     """Reads the file from its beginning on, checking that no message comes twice.
 
-    ``offsets`` has the place of each message. Raises AssertionError for what must not be.
+    ``offsets`` has the place of each message, without the blanks that some end with. Raises
+    AssertionError for what must not be.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._epoch: Epoch | None = None
         self.position = 0
         self.offsets: dict[bytes, int] = {}
         self.damaged: list[tuple[int, int]] = []
+        self.told = 0
+        """How often it was told, by the epochs, that its position means nothing any more."""
 
     def read(self, stop: Callable[[], bool]) -> None:
         """Read on until ``stop`` says so, or to the end of what is there if it does already."""
         with closing(open_reader(self._path)) as connection:
+            self._check_epoch(connection)
             while True:
                 last = stop()
                 while self._page(connection):
@@ -37,17 +44,38 @@ class Reader:
                     return
                 threading.Event().wait(_PAUSE)
 
+    def _check_epoch(self, connection: sqlite3.Connection) -> None:
+        """Go back to where the log is still the one that was read."""
+        known = connection.execute("SELECT number, mark, begins FROM epochs").fetchall()
+        epochs: list[Epoch] = [(number, mark) for number, mark, _ in known]
+        begins = [begin for _, _, begin in known]
+        good = self.position
+        if self._epoch is not None:
+            if self._epoch not in epochs:
+                good = 0
+            elif self._epoch != epochs[-1]:
+                good = begins[epochs.index(self._epoch) + 1]
+        if good < self.position:
+            self.told += 1
+            self.position = good
+            self.offsets = {p: offset for p, offset in self.offsets.items() if offset < good}
+            self.damaged = [d for d in self.damaged if d[1] <= good]
+        self._epoch = epochs[-1]
+
     def _page(self, connection: sqlite3.Connection) -> bool:
         (end,) = connection.execute("SELECT next FROM state").fetchone()
         assert self.position <= end, f"{self.position} was read, and now the log ends at {end}"
         page = read_page(connection, self.position, None, 2**20)
         self.damaged += page.damaged
         for batch in page.batches:
-            gap = [d for d in page.damaged if d == (self.position, batch.offset)]
-            assert batch.offset == self.position or gap, f"{self.position} is missing"
-            for payload in batch.payloads:
-                assert payload not in self.offsets, f"{payload!r} is there twice"
-                self.offsets[payload] = batch.offset
+            for start, end_of_damage in page.damaged:
+                if start <= self.position:
+                    self.position = max(self.position, min(end_of_damage, batch.offset))
+            assert batch.offset == self.position, f"{self.position} is missing"
+            for offset, payload in enumerate(batch.payloads, batch.offset):
+                name = payload.rstrip()
+                assert name not in self.offsets, f"{name!r} is there twice"
+                self.offsets[name] = offset
             self.position = batch.offset + len(batch.payloads)
         moved = page.next_offset > self.position or bool(page.batches)
         self.position = max(self.position, page.next_offset)

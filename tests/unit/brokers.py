@@ -20,9 +20,11 @@ from tests.unit.streams import Client, House, Stream
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 
-def ready(socket_type: bytes) -> bytes:
+def ready(socket_type: bytes, identity: bytes = b"") -> bytes:
     """What a socket of this type sends first: its greeting and READY."""
     body = b"\x05READY\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
+    if identity:
+        body += b"\x08Identity" + len(identity).to_bytes(4, "big") + identity
     return GREETING + bytes([4, len(body)]) + body
 
 

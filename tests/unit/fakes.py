@@ -24,6 +24,7 @@ from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.publisher import Publisher
 from pubsub.broker.queue_keys import Recheck
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerLimits, BrokerService
@@ -82,6 +83,7 @@ class Held:
     """A publisher's connection, or anything else that backpressure acts on."""
 
     def __init__(self) -> None:
+        self.publisher: Publisher | None = None
         self.reasons: set[object] = set()
         self.releases = 0
 
@@ -229,6 +231,7 @@ def make_broker(
     draw: Callable[[int], int] | None = None,
     ring: SecretRing | None = None,
     audit: AuditLog | None = None,
+    events: bool = False,
 ) -> BrokerService:
     """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
     return BrokerService(
@@ -238,6 +241,7 @@ def make_broker(
         draw or drawing(),
         ring,
         audit,
+        events=events,
     )
 
 

@@ -234,6 +234,7 @@ class House:
             draw or drawing(),
             SecretRing(self.config.secrets),
             AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"]),
+            whole["events"],
         )
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}

@@ -45,6 +45,16 @@ class PairTests(SynchronousTestCase):
         assert not topic.hosted
         assert self.b.broker.topics.named("t").hosted
 
+    def test_the_brokers_own_topics_are_its_own(self) -> None:
+        far = self.world.house("far", spot={"grant": "$SYS/*"})
+        far.broker.topics.create("$SYS/theirs")
+        asker = self.world.client(far)
+        asker.send(QUERY)
+        assert b"$SYS/theirs" in asker.take()
+        near = self.world.house("near", "far")
+        assert QUERY in self.world.cables[-1].take()
+        assert "$SYS/theirs" not in near.broker.topics
+
     def test_it_asks_again_every_ten_seconds(self) -> None:
         self.world.advance(9)
         assert QUERY not in self.cable.take()

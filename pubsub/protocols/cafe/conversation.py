@@ -20,7 +20,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.replay import Replay
+from pubsub.broker.replay import Replay, leave
 from pubsub.errors import (
     HistoryUnavailable,
     LimitReached,
@@ -117,7 +117,11 @@ class Link(Protocol):
 
     def reply(self, data: bytes) -> None: ...
 
-    def fail(self, reason: str, answer: bytes) -> None: ...
+    def refuse(
+        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
+    ) -> None: ...
+
+    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None: ...
 
     def close(self, last: bytes = b"") -> None: ...
 
@@ -184,7 +188,9 @@ class Conversation:
                 if len(data) - at < need or not self._welcome(data, at):
                     return at, need
                 if data[at + 2] in _BROKERS_OPCODES:
-                    self._refuse(ErrorCode.INVALID_OPCODE, "invalid-opcode")
+                    self._refuse(
+                        ErrorCode.INVALID_OPCODE, "invalid-opcode", frame=data[at : at + need]
+                    )
                     at += need
                     continue
                 decoded = decode(data, at)
@@ -193,7 +199,7 @@ class Conversation:
                 frame, at = decoded
                 self._handle(frame)
             except CafeError as problem:
-                at = self._faulty(problem, at)
+                at = self._faulty(problem, data, at)
         return at, HEADER.size
 
     def _welcome(self, data: bytes, at: int) -> bool:
@@ -202,22 +208,22 @@ class Conversation:
             return True
         if data[at + 2] in _WELCOME_OPCODES:
             return True
-        self._link.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE))
+        self._link.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE), data[at:])
         return False
 
-    def _faulty(self, problem: CafeError, at: int) -> int:
+    def _faulty(self, problem: CafeError, data: bytes, at: int) -> int:
         """Answer bytes that are no frame; returns where to go on."""
-        code = problem.code
+        code, frame = problem.code, data[at : problem.end]
         if problem.end is not None and self.state is State.NEW:
             if code is ErrorCode.INVALID_HANDSHAKE:
-                self._reject(code, "malformed-handshake")
+                self._reject(code, "malformed-handshake", frame)
             else:
-                self._link.fail("malformed", error(ErrorCode.INVALID_HANDSHAKE))
+                self._link.fail("malformed", error(ErrorCode.INVALID_HANDSHAKE), frame)
         elif code is ErrorCode.INVALID_OPCODE and problem.end is not None:
-            self._refuse(code, "invalid-opcode")
+            self._refuse(code, "invalid-opcode", frame=frame)
             return problem.end
         else:
-            self._link.fail(code.name.lower().replace("_", "-"), error(code))
+            self._link.fail(code.name.lower().replace("_", "-"), error(code), frame)
         return at
 
     def _handle(self, frame: Frame) -> None:
@@ -296,8 +302,8 @@ class Conversation:
             self._replay = Replay(broker, outbox, missed, encodings)
             self._replay.start()
 
-    def _reject(self, code: ErrorCode, reason: str) -> None:
-        self._link.fail(reason, encode(HandshakeAck(code, 0)))
+    def _reject(self, code: ErrorCode, reason: str, frame: bytes | None = None) -> None:
+        self._link.fail(reason, encode(HandshakeAck(code, 0)), frame)
 
     # Publishing and subscribing
 
@@ -308,7 +314,9 @@ class Conversation:
         elif self._channels.topic(frame.channel) is None:
             self._refuse(ErrorCode.CHANNEL_NOT_FOUND, TopicNotFound.reason)
         elif len(frame.payload) > MAX_MESSAGE:
-            self._refuse(ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason)
+            self._refuse(
+                ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=self._name(frame.channel)
+            )
         else:
             self._publish(frame.channel, [frame.payload], len(frame.payload), len(frame.payload))
 
@@ -319,11 +327,11 @@ class Conversation:
         try:
             batch = self._publisher.publish(self._topic(channel), payloads, nbytes, size)
         except Refused as refused:
-            self._refuse(code_of(refused), refused.reason, count)
+            self._refuse(code_of(refused), refused.reason, count, self._name(channel))
         else:
             if len(batch.payloads) < count:
                 late = count - len(batch.payloads)
-                self._refuse(ErrorCode.RATE_LIMIT_EXCEEDED, RateLimited.reason, late)
+                self._refuse(ErrorCode.RATE_LIMIT_EXCEEDED, RateLimited.reason, late, batch.topic)
 
     def _change_subscription(self, frame: Subscribe | Unsubscribe) -> None:
         if self.state is not State.SUBSCRIBER:
@@ -336,7 +344,7 @@ class Conversation:
             else:
                 self._unsubscribe(topic)
         except Refused as refused:
-            self._refuse(code_of(refused), refused.reason)
+            self._refuse(code_of(refused), refused.reason, topic=self._name(frame.channel))
 
     def _subscribe(self, topic: Topic) -> None:
         listener = self._link.listener
@@ -356,11 +364,28 @@ class Conversation:
             raise TopicNotFound(f"channel {channel}")
         return topic
 
-    def _refuse(self, code: ErrorCode, reason: str, count: int = 1) -> None:
-        self._link.listener.refuse(reason, self.label, count)
+    def _name(self, channel: int) -> str | None:
+        topic = self._channels.topic(channel)
+        return None if topic is None else topic.name
+
+    def _refuse(
+        self,
+        code: ErrorCode,
+        reason: str,
+        count: int = 1,
+        topic: str | None = None,
+        frame: bytes | None = None,
+    ) -> None:
+        self._link.refuse(reason, count, topic, frame)
         self._link.reply(error(code) * count)
 
     # The end
+
+    @property
+    def published(self) -> tuple[int, int]:
+        """The messages it has published, and their bytes."""
+        publisher = self._publisher
+        return (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
 
     def _leave(self) -> None:
         """The client said goodbye: its session ends with it (cafe §4.5)."""
@@ -383,12 +408,6 @@ class Conversation:
             if session is not None:
                 broker.sessions.close(session)
             return
-        positions: dict[Topic, int] = {}
-        if outbox is not None:
-            positions |= dict.fromkeys(outbox.subscriptions, broker.store.next_offset)
-            if self._replay is not None:
-                positions |= self._replay.positions
-            for topic, offset in outbox.shut(None).items():
-                if topic in positions:
-                    positions[topic] = min(offset, positions[topic])
-        broker.sessions.detach(session, positions)
+        replayed = {} if self._replay is None else self._replay.positions
+        missed = {} if outbox is None else leave(outbox, replayed, broker.store.next_offset)
+        broker.sessions.detach(session, missed)

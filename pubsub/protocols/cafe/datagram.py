@@ -47,6 +47,7 @@ class CafePeer:
         self.heard = server.listener.broker.seconds()
         self._server = server
         self.conversation = Conversation(channels, self)
+        self._visit = server.listener.visit(self.peer)
 
     @property
     def publishing(self) -> Publishing | None:
@@ -67,25 +68,38 @@ class CafePeer:
         else:
             self.write(data)
 
-    def fail(self, reason: str, answer: bytes) -> None:
+    def refuse(
+        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
+    ) -> None:
         """See ``Link``."""
-        self.listener.refuse(reason, self.conversation.label)
-        self.close(answer)
+        label = self.conversation.label
+        self.listener.refuse(reason, label, count, topic=topic, visit=self._visit, frame=frame)
 
-    def close(self, last: bytes = b"") -> None:
+    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
+        """See ``Link``."""
+        self.refuse(reason, frame=frame)
+        self.close(answer, reason)
+
+    def close(self, last: bytes = b"", why: str = "left") -> None:
         """See ``Link``: the session ends, as nothing else marks the end of a connection."""
         if last and not self.closing:
             self.reply(last)
-        self._end(keep=False)
+        self._end(why, keep=False)
 
     def abort(self, reason: str) -> None:
         """See ``Link``: another connection goes on with the session."""
-        self._end(keep=True)
+        self._end(reason, keep=True)
 
-    def _end(self, keep: bool) -> None:
+    def _evict(self, reason: str) -> None:
+        self.listener.evicted(reason, self.conversation.label, self._visit)
+        self.abort(reason)
+
+    def _end(self, why: str, keep: bool) -> None:
         if not self.closing:
             self.conversation.ended(keep)
             self.closing = True
+            if self._visit is not None:
+                self._visit.end(self.conversation.label, why, *self.conversation.published)
             self._server.forget(self)
 
     def open_outbox(self) -> Outbox:
@@ -93,7 +107,7 @@ class CafePeer:
         if self.outbox is None:
             self.outbox = self.listener.outbox(
                 self,
-                self.abort,
+                self._evict,
                 self.conversation.label,
                 lambda topic: self.reply(error(ErrorCode.UNAUTHORIZED)),
             )
@@ -133,7 +147,7 @@ class CafeDatagrams(DatagramProtocol):
         peer.heard = self.listener.broker.seconds()
         done, _need = peer.conversation.consume(datagram)
         if done < len(datagram) and not peer.closing:
-            peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE))
+            peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
     def _welcome(self, datagram: bytes, addr: Address) -> CafePeer | None:
         """A peer for an unknown address whose first frame is a handshake, if there is room."""
@@ -148,7 +162,7 @@ class CafeDatagrams(DatagramProtocol):
                 peer = self._peers[addr] = CafePeer(self, addr, self._channels)
                 return peer
         else:
-            self.listener.refuse("no-handshake", addr[0])
+            self.listener.refuse("no-handshake", addr[0], frame=datagram)
         self.send(answer, addr)
         return None
 
@@ -185,7 +199,7 @@ class CafeDatagrams(DatagramProtocol):
         for peer in tuple(self._peers.values()):
             if peer.outbox is not None:
                 peer.outbox.release()
-            peer.close(GOODBYE)
+            peer.close(GOODBYE, "stopped")
         self._close_port()
 
     def abort(self, reason: str) -> None:
@@ -204,7 +218,7 @@ class CafeDatagrams(DatagramProtocol):
         for peer in tuple(self._peers.values()):
             silence = now - peer.heard
             if timeout and silence > timeout:
-                self.listener.refuse("idle", peer.conversation.label)
-                peer.close(GOODBYE)
+                peer.refuse("idle")
+                peer.close(GOODBYE, "idle")
             elif silence > SILENCE:
-                peer.close()
+                peer.close(why="idle")

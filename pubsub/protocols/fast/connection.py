@@ -109,7 +109,9 @@ class FastConnection(Connection):
                 self._handle(packet)
             except FastError as problem:
                 reason = problem.code.name.lower().replace("_", "-")
-                self.fail(reason, self._error(problem.offending, problem.code, problem.topic_id))
+                answer = self._error(problem.offending, problem.code, problem.topic_id)
+                # What there is of the packet may hold a token: none of it is shown.
+                self.fail(reason, answer, frame=b"")
         return at, need
 
     def _handle(self, packet: Packet) -> None:
@@ -224,14 +226,20 @@ class FastConnection(Connection):
     # Answers and ends
 
     def _ended(self, topic: Topic) -> None:
-        self.listener.refuse("subscription-ended", self.label)
+        self.refuse("subscription-ended", topic=topic.name)
         self._answer(self._error(TYPES[Subscribe], ErrorCode.SUBSCRIPTION_ENDED, topic.id))
 
     def _updated(self, topic: Topic, key: bytes) -> None:
         self.reply(encode(KeyUpdate(topic.id, key)))
 
+    def _name(self, topic_id: int) -> str | None:
+        try:
+            return self.listener.broker.topics.by_id(topic_id).name
+        except TopicNotFound:
+            return None
+
     def _refuse(self, offending: int, refused: Refused, topic_id: int, count: int = 1) -> None:
-        self.listener.refuse(refused.reason, self.label, count)
+        self.refuse(refused.reason, count, self._name(topic_id))
         self._answer(self._error(offending, CODES[type(refused)], topic_id) * count)
 
     def _answer(self, answer: bytes) -> None:

@@ -114,7 +114,8 @@ class NsdConnection(Connection):
 
     def _too_long(self, line: bytes) -> None:
         shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
-        self.fail("line-too-long", wrap(error(f"INVALID REQUEST: [{shown}]"), False))
+        answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
+        self.fail("line-too-long", answer, line)
 
     def _answer(self, line: bytes) -> None:
         text, in_base64 = unwrap(line)
@@ -130,10 +131,10 @@ class NsdConnection(Connection):
                 return
             response = SUCCESS
         except InvalidRequest as invalid:
-            self.listener.refuse("invalid-request", self.label)
+            self.refuse("invalid-request", frame=line)
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label)
+            self.refuse(refused.reason, topic=_topic_of(request))
             response = error(TEXTS[type(refused)].format(*refused.args))
         self.reply(wrap(response, in_base64))
 
@@ -325,6 +326,13 @@ class NsdFactory(ConnectionFactory):
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
         return NsdConnection(self.listener, self._identities)
+
+
+def _topic_of(request: Request) -> str:
+    """The channel a request is about."""
+    if isinstance(request, Subscribe | Unsubscribe):
+        return request.channel
+    return request.identity
 
 
 def _identities(broker: BrokerService) -> Identities:

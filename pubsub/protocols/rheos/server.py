@@ -116,9 +116,9 @@ class RheosConnection(Connection):
                 answers.append((codec.failed, codec.failed))
                 if problem.end is None:
                     self._answer(answers)
-                    self.fail(problem.fault.value, b"")
+                    self.fail(problem.fault.value, b"", data[at:])
                     return at, need
-                self.listener.refuse(problem.fault.value, self.label)
+                self.refuse(problem.fault.value, frame=data[at : problem.end])
                 at = problem.end
         if answers and not self.closing:
             self._answer(answers)
@@ -160,7 +160,7 @@ class RheosConnection(Connection):
                 topic = self.listener.broker.topics.named(name)
                 self._server.clients.subscribe(client, topic)
         except Refused as refused:
-            return self._refused(refused)
+            return self._refused(refused, request.topic)
         answer = self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
         created = request.opcode == Opcode.CREATE
         return answer, self._unstored(topic, answer, 1) if created else answer
@@ -192,11 +192,11 @@ class RheosConnection(Connection):
             topic = self.listener.broker.topics.named(name)
             batch = self._server.clients.publish(client, self._publisher, topic, run)
         except Refused as refused:
-            return self._refused(refused, number)
+            return self._refused(refused, run.topic, number)
         late = number - len(batch.payloads)
         answer = self._accepted(batch)
         if late:
-            answer += self._refused(RateLimited(), late)[0]
+            answer += self._refused(RateLimited(), run.topic, late)[0]
         return answer, self._unstored(topic, answer, number)
 
     def _accepted(self, batch: Batch) -> bytes:
@@ -204,9 +204,9 @@ class RheosConnection(Connection):
         first = message_id(self.listener.broker.run_id, batch.sequence)
         return encode_acks(first.bytes, len(batch.payloads), self._server.codec.checksum)
 
-    def _refused(self, refused: Refused, number: int = 1) -> Answer:
+    def _refused(self, refused: Refused, topic: bytes, number: int = 1) -> Answer:
         reason = REASONS.get(type(refused), refused.reason)
-        self.listener.refuse(reason, self.label, number)
+        self.refuse(reason, number, topic.decode(errors="replace"))
         answer = self._server.codec.failed * number
         return answer, answer
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.application.service import Service
 from twisted.logger import Logger
 
+from pubsub.broker.access import RESERVED
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.node import Node, Reach, parse_peer, reach_by
 from pubsub.settings import Kind
@@ -95,6 +96,9 @@ class Cluster(Service):
         """``node`` hosts the topics of these names."""
         before = len(self._owners)
         for raw in names:
+            if raw.startswith(RESERVED.encode()):
+                # Each broker has its own.
+                continue
             try:
                 topic = self._listener.broker.topics.create(raw, hosted=False)
             except Refused as refused:

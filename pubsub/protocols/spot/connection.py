@@ -130,7 +130,7 @@ class ZmtpConnection(Connection):
                     return at, need
             return self._traffic(self._role, data, at)
         except ZmtpError as problem:
-            self.fail(problem.reason, problem.answer)
+            self.fail(problem.reason, problem.answer, data[at:])
             return at, 0
 
     def _stop_clock(self) -> None:
@@ -190,9 +190,9 @@ class ZmtpConnection(Connection):
                 return
             stem = Stem(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
-            self._broken()
+            self._broken(before + unit.frames[-1])
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label)
+            self.refuse(refused.reason)
         else:
             if not unit.commands:
                 if len(self.stems) >= _STEMS:
@@ -209,15 +209,16 @@ class ZmtpConnection(Connection):
         try:
             role.command(command)
         except SpotError:
-            self._broken()
+            self._broken(command.name + command.data)
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label)
+            self.refuse(refused.reason)
 
-    def _broken(self) -> None:
+    def _broken(self, frame: bytes) -> None:
         """A message that is none of the protocol: what the original calls EPROTO."""
-        self.listener.refuse("eproto", self.label)
+        self.refuse("eproto", frame=frame)
         self._eproto += 1
         if self._eproto >= MAX_EPROTO:
+            self.why = "eproto"
             self.close()
 
     # Pace
@@ -271,7 +272,7 @@ class ZmtpConnection(Connection):
         super().sweep(now)
         self._silent += 1
         if self._ttl and self._silent > self._ttl and not self._holds and not self.closing:
-            self.listener.refuse("heartbeat", self.label)
+            self.refuse("heartbeat")
             self.abort("silent for longer than it said it would be")
 
     @property

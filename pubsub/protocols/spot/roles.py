@@ -25,10 +25,11 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.scan import publish_stem, topic_stem
-from pubsub.protocols.spot.subscriptions import Patterns, Subscriptions
+from pubsub.protocols.spot.subscriptions import Left, Patterns, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
+    from pubsub.broker.sessions import Session
     from pubsub.protocols.spot.connection import Stem, ZmtpConnection
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
@@ -61,11 +62,11 @@ class XSubSide:
                 raise TopicUnreachable(stem.topic)
             batch = self._publisher.publish(topic, payloads, nbytes, size, sender=stem.origin)
         except Refused as refused:
-            listener.refuse(refused.reason, self._link.label, count)
+            self._link.refuse(refused.reason, count, stem.topic)
         else:
             late = count - len(batch.payloads)
             if late:
-                listener.refuse(RateLimited.reason, self._link.label, late)
+                self._link.refuse(RateLimited.reason, late, stem.topic)
 
     def left(self) -> None:
         """See ``Role``."""
@@ -74,9 +75,17 @@ class XSubSide:
 class RouterSide(XSubSide):
     """The ROUTER to DEALER, REQ and ROUTER sockets (spot §3)."""
 
-    def __init__(self, link: ZmtpConnection, patterns: Patterns) -> None:
+    def __init__(
+        self, link: ZmtpConnection, patterns: Patterns, session: Session | None = None
+    ) -> None:
         super().__init__(link)
-        self._subscriptions = Subscriptions(link, patterns, publish_stem)
+        self._session = session
+        left = None if session is None else session.kept
+        assert left is None or isinstance(left, Left)
+        self._subscriptions = Subscriptions(link, patterns, publish_stem, left)
+        if left is not None:
+            # The peer does not know that its connection is another one.
+            self._subscriptions.restore(left)
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -135,6 +144,14 @@ class RouterSide(XSubSide):
 
     def left(self) -> None:
         """See ``Role``."""
+        session, sessions = self._session, self._link.listener.broker.sessions
+        if session is not None:
+            left = self._subscriptions.leave() if sessions.keeps(session) else None
+            session.kept = left
+            if left is None:
+                sessions.close(session)
+            else:
+                sessions.detach(session, left.positions)
         self._subscriptions.clear()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
+from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import NODE, Role, Stem, ZmtpConnection
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.sessions import Session
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
@@ -44,6 +46,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
 )
+
+
+def _stay() -> None:
+    """Who has an identity already is not displaced by another that claims it."""
 
 
 class SpotConnection(ZmtpConnection):
@@ -69,7 +75,7 @@ class SpotConnection(ZmtpConnection):
         self.reply(ready(ours, {NODE: b"%015x" % self.listener.broker.run_id}))
         self.stems = self._factory.stems[ours]
         if ours == b"ROUTER":
-            return RouterSide(self, self._factory.patterns)
+            return RouterSide(self, self._factory.patterns, self._session())
         if ours == b"XPUB":
             return XPubSide(self, self._factory.patterns)
         if self.handshake.has_commands:
@@ -77,6 +83,22 @@ class SpotConnection(ZmtpConnection):
         else:
             self.reply(encode_message([b"\x01"]))
         return XSubSide(self)
+
+    def _session(self) -> Session | None:
+        """The peer's, new or resumed; None for one that cannot be known again (spot §3.5)."""
+        identity = self.handshake.metadata.get(b"identity", b"")
+        if not identity or self.is_node:
+            return None
+        sessions, kind = self.listener.broker.sessions, (self.listener, "spot")
+        session = sessions.absent(kind, identity)
+        if session is not None:
+            sessions.resume(session, _stay)
+            return session
+        try:
+            return sessions.open(kind, identity, _stay)
+        except Refused as refused:
+            self.refuse(refused.reason)
+            return None
 
     def sweep(self, now: float) -> None:
         """See ``Client``; a broker may be held from being read, and must not think us gone."""

@@ -1,11 +1,19 @@
-"""What a client of spot has subscribed to: topics by name, and all whose names have a prefix."""
+"""What a client of spot has subscribed to: topics by name, and all whose names have a prefix.
+
+A client with an identity may come back on another connection (spot §3.5). Then topics that it had
+go on where it left them: they are delivered from the history first.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from pubsub.broker.access import RESERVED
+from pubsub.broker.replay import Replay, leave
 from pubsub.broker.topics import Topic, TopicRegistry, topic_name
 from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.scan import StemEncoding
@@ -47,17 +55,69 @@ class Patterns:
                 reader.join(topic)
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a client was subscribed to when its connection ended, with the log ending at ``end``."""
+
+    names: frozenset[str]
+    prefixes: tuple[bytes, ...]
+    positions: Mapping[Topic, int]
+    end: int
+
+    def position(self, topic: Topic) -> int | None:
+        """Where the client stopped receiving ``topic``; None if it did not receive it."""
+        if topic in self.positions:
+            return self.positions[topic]
+        # One that was made since.
+        name = topic.name.encode()
+        covered = topic.name in self.names or name.startswith(self.prefixes)
+        return self.end if covered else None
+
+
 class Subscriptions:
-    """Those of one connection, each topic in the form that ``stem`` gives it."""
+    """Those of one connection, each topic in the form that ``stem`` gives it.
+
+    ``left`` is what the client had on the connection before this.
+    """
 
     def __init__(
-        self, link: ZmtpConnection, patterns: Patterns, stem: Callable[[bytes], bytes]
+        self,
+        link: ZmtpConnection,
+        patterns: Patterns,
+        stem: Callable[[bytes], bytes],
+        left: Left | None = None,
     ) -> None:
         self._link = link
         self._patterns = patterns
         self._stem = stem
         self._names: set[str] = set()
         self._prefixes: Counter[bytes] = Counter()
+        self._left = left
+        self._missed: dict[Topic, int] = {}
+        self._replay: Replay | None = None
+
+    def restore(self, left: Left) -> None:
+        """Subscribe to everything that the client had before."""
+        for name in left.names:
+            self._restore(partial(self.add, name.encode()))
+        for prefix in left.prefixes:
+            self._restore(partial(self.add_prefix, prefix))
+
+    def _restore(self, subscribe: Callable[[], None]) -> None:
+        try:
+            subscribe()
+        except Refused as refused:
+            self._link.refuse(refused.reason)
+
+    def leave(self) -> Left | None:
+        """The connection has ended, and the client may come back; None if it had nothing."""
+        if not (self._names or self._prefixes):
+            return None
+        outbox = self._link.outbox
+        replayed = {} if self._replay is None else self._replay.positions
+        end: int = self._link.listener.broker.store.next_offset
+        positions = {} if outbox is None else leave(outbox, {**replayed, **self._missed}, end)
+        return Left(frozenset(self._names), tuple(self._prefixes), positions, end)
 
     def add(self, raw: bytes, hosted: bool = False) -> None:
         """Subscribe to the topic of this name, which is made if need be; raises Refused.
@@ -111,11 +171,12 @@ class Subscriptions:
 
     def join(self, topic: Topic) -> None:
         """A topic that a prefix covers: subscribe, if its clients may read it here."""
-        listener = self._link.listener
         try:
-            listener.access.check_subscribe(topic.name)
+            self._link.listener.access.check_subscribe(topic.name)
         except Refused as refused:
-            listener.refuse(refused.reason, self._link.label)
+            # Who asks for everything does not ask for the broker's own topics.
+            if not topic.name.startswith(RESERVED):
+                self._link.refuse(refused.reason, topic=topic.name)
         else:
             self._subscribe(topic)
 
@@ -126,16 +187,56 @@ class Subscriptions:
         self._prefixes.clear()
 
     def _subscribe(self, topic: Topic) -> None:
-        encoding = StemEncoding(self._stem(topic.name.encode()))
-        self._link.listener.broker.router.subscribe(self._link.open_outbox(), topic, encoding)
+        outbox = self._link.open_outbox()
+        position = None if self._left is None else self._left.position(topic)
+        if topic in outbox.subscriptions or self._is_missed(topic):
+            return
+        if position is None:
+            self._link.listener.broker.router.subscribe(outbox, topic, self._encoding(topic))
+            return
+        if not self._missed:
+            # When all subscriptions of this read are known.
+            self._link.listener.broker.at_turn_end(self._catch_up)
+        self._missed[topic] = position
+
+    def _is_missed(self, topic: Topic) -> bool:
+        return topic in self._missed or (
+            self._replay is not None and topic in self._replay.positions
+        )
+
+    def _encoding(self, topic: Topic) -> StemEncoding:
+        return StemEncoding(self._stem(topic.name.encode()))
+
+    def _catch_up(self) -> None:
+        """Replay what was missed, one replay after the other."""
+        outbox = self._link.outbox
+        if self._replay is not None or not self._missed or outbox is None or outbox.closed:
+            return
+        missed, self._missed = self._missed, {}
+        encodings = {topic: self._encoding(topic) for topic in missed}
+        self._replay = Replay(self._link.listener.broker, outbox, missed, encodings)
+        self._replay.start().addCallback(self._caught_up)
+
+    def _caught_up(self, result: None) -> None:
+        self._replay = None
+        self._catch_up()
 
     def _prune(self) -> None:
         """Leave the topics that nothing covers any more."""
         outbox = self._link.open_outbox()
         prefixes = tuple(self._prefixes)
         for topic in tuple(outbox.subscriptions):
-            if topic.name not in self._names and not topic.name.encode().startswith(prefixes):
+            if not self._covers(topic, prefixes):
                 self._link.listener.broker.router.unsubscribe(outbox, topic)
+        for topic in [topic for topic in self._missed if not self._covers(topic, prefixes)]:
+            del self._missed[topic]
+        if self._replay is not None:
+            for topic in tuple(self._replay.positions):
+                if not self._covers(topic, prefixes):
+                    self._replay.discard(topic)
+
+    def _covers(self, topic: Topic, prefixes: tuple[bytes, ...]) -> bool:
+        return topic.name in self._names or topic.name.encode().startswith(prefixes)
 
     def _check_room(self) -> None:
         limit: int = self._link.listener.settings["max-subscriptions"]

@@ -34,6 +34,7 @@ __all__ = [
     "TOO_LARGE",
     "TOPIC",
     "WRONG_KEY",
+    "Cafe",
     "Driver",
     "Fast",
 ]

@@ -130,6 +130,6 @@ class Driver:
         """
         return None
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
-        """Further ways to reach TOPIC, by name: each gives back what it brought to light."""
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
+        """Further ways to reach ``topic``, by name: each gives back what it brought to light."""
         return {}

@@ -77,12 +77,14 @@ class Cafe(Driver):
         name = cafe_wire.resume(b"bob", self._sessions[client])
         return self._shake(cafe_wire.hs_sub(b"", name))
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
+        channel = self._channel(topic)
+
         def shake(handshake: bytes) -> bytes:
             answer = self.ask(self.connect(), handshake)
             return b"" if answer == cafe_wire.ack(0, status=8) else answer
 
         return {
-            "handshake as publisher": lambda: shake(cafe_wire.hs_pub(1)),
-            "handshake as subscriber": lambda: shake(cafe_wire.hs_sub(b"\x02\x01")),
+            "handshake as publisher": lambda: shake(cafe_wire.hs_pub(channel)),
+            "handshake as subscriber": lambda: shake(cafe_wire.hs_sub(bytes([2, channel]))),
         }

@@ -69,16 +69,17 @@ class Fast(Driver):
             yield data[9:end]
             data = data[end:]
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
+        number = fast_wire.topic_id(topic)
+
         def create() -> bytes:
-            wanted = fast_wire.error(0x01, fast_wire.EXISTS, fast_wire.topic_id(TOPIC))
-            answer = self.ask(self.connect(), fast_wire.create(self.token, TOPIC))
-            return b"" if answer == wanted else answer
+            code = fast_wire.EXISTS if topic == TOPIC else fast_wire.NO_PERMISSION
+            answer = self.ask(self.connect(), fast_wire.create(self.token, topic))
+            return b"" if answer == fast_wire.error(0x01, code, number) else answer
 
         def rotate() -> bytes:
-            topic = fast_wire.topic_id(TOPIC)
-            wanted = fast_wire.error(0x07, fast_wire.WRONG_KEY, topic)
-            answer = self.ask(self.connect(), fast_wire.rotate(self.token, b"mine", topic))
+            wanted = fast_wire.error(0x07, fast_wire.WRONG_KEY, number)
+            answer = self.ask(self.connect(), fast_wire.rotate(self.token, b"mine", number))
             return b"" if answer == wanted else answer
 
         return {"create": create, "rotate": rotate}

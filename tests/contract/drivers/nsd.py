@@ -93,13 +93,13 @@ class Nsd(Driver):
         self._seen[again] = self._seen[client]
         return again
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
         def open_() -> bytes:
-            answer = self.ask(self.connect(), nsd_lines.open_(TOPIC))
-            return b"" if answer == self.refused(NOT_AUTHORIZED) else answer
+            answer = self.ask(self.connect(), nsd_lines.open_(topic))
+            return b"" if answer == self.refused(NOT_AUTHORIZED, topic) else answer
 
         def history() -> bytes:
             """Of the channel's own identity, which has subscribed to it by opening it."""
-            return b"".join(m["body"].encode() for m in self._get(self.connect(), TOPIC, 0))
+            return b"".join(m["body"].encode() for m in self._get(self.connect(), topic, 0))
 
         return {"open": open_, "history": history}

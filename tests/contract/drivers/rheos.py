@@ -82,10 +82,10 @@ class Rheos(Driver):
         assert answer == rheos_wire.topic_ack("something else")
         return again
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
         def create() -> bytes:
             client = self.connect()
-            answer = self.ask(client, rheos_wire.create(self._ids[client], TOPIC.encode()))
+            answer = self.ask(client, rheos_wire.create(self._ids[client], topic.encode()))
             return b"" if answer == rheos_wire.FAILED else answer
 
         return {"create": create}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import ClassVar
 
 from tests.contract.drivers.base import TOPIC, Driver
 from tests.unit import fast_wire
 from tests.unit.brokers import QUERY, message, ready
-from tests.unit.streams import Client
+from tests.unit.streams import Client, House
 
 
 class Spot(Driver):
@@ -16,6 +18,11 @@ class Spot(Driver):
     name = "spot"
     closes = True
     limit = 1_048_576
+    _numbers: ClassVar = count()
+
+    def __init__(self, house: House) -> None:
+        super().__init__(house)
+        self._identities: dict[Client, bytes] = {}
 
     def connect(self) -> Client:
         client = super().connect()
@@ -27,6 +34,21 @@ class Spot(Driver):
 
     def publisher(self, topic: str = TOPIC) -> Client:
         return self.connect()
+
+    def listener(self) -> Client:
+        """Each with an identity of its own, to come back with."""
+        return self._named(b"reader-%d" % next(self._numbers))
+
+    def _named(self, identity: bytes) -> Client:
+        client = super().connect()
+        client.send(ready(b"DEALER", identity))
+        self.house.turn()
+        client.take()
+        self._identities[client] = identity
+        return client
+
+    def come_back(self, client: Client) -> Client:
+        return self._named(self._identities[client])
 
     def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
         head = b"\x01\0\x01\x01\x01\x01" + bytes([len(topic.encode())]) + topic.encode()
@@ -64,11 +86,11 @@ class Spot(Driver):
             yield data[start:end]
             data = data[end:]
 
-    def attempts(self) -> Mapping[str, Callable[[], bytes]]:
+    def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
         def listing() -> bytes:
             answer = self.ask(self.connect(), QUERY)
             assert answer.startswith(b"\x01\0\x01\x01\x05"), answer
-            return answer if TOPIC.encode() in answer else b""
+            return answer if topic.encode() in answer else b""
 
         def pattern(request: bytes, kind: bytes) -> Callable[[], bytes]:
             def attempt() -> bytes:
@@ -76,21 +98,25 @@ class Spot(Driver):
                 client.send(ready(kind) + request)
                 self.house.turn()
                 client.take()
-                return self._after_publishing(client)
+                return self._after_publishing(client, topic)
 
             return attempt
 
         return {
             "listing": listing,
-            "pattern": pattern(message(b"", b"\x02", b"sh*"), b"DEALER"),
+            "pattern": pattern(message(b"", b"\x02", topic[:2].encode() + b"*"), b"DEALER"),
             "everything": pattern(message(b"", b"\x02", b"*"), b"DEALER"),
             "prefix of a SUB socket": pattern(message(b"\x01"), b"SUB"),
-            "message of a PUB socket": pattern(message(TOPIC.encode(), b"from PUB"), b"PUB"),
+            "message of a PUB socket": pattern(message(topic.encode(), b"from PUB"), b"PUB"),
         }
 
-    def _after_publishing(self, client: Client) -> bytes:
+    def _after_publishing(self, client: Client, topic: str) -> bytes:
         """What ``client`` gets of a message that the topic's owner publishes."""
         owner = self.house.connect("fast")
+        if topic != TOPIC:
+            # The broker's own, which has told of the new connection there.
+            self.house.turn()
+            return client.take()
         owner.send(fast_wire.publish(fast_wire.OWNER, b"secret", topic=fast_wire.topic_id(TOPIC)))
         assert owner.take() == b""
         self.house.turn()

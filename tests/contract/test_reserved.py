@@ -1,0 +1,132 @@
+"""The broker's own topics: closed over every protocol, unless ``grant`` names them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.broker.events import TOPIC
+from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, NOT_FOUND, WRONG_KEY, Cafe, Driver, Fast
+from tests.unit import fast_wire
+from tests.unit.brokers import message, ready
+
+
+class Reserved(SynchronousTestCase):
+    """A client of ``kind`` and the events."""
+
+    kind: type[Driver]
+
+    def build(self, **settings: object) -> None:
+        """A broker whose events are on, with ``settings`` of the listener that is tried."""
+        own: dict[str, Any] = {**self.kind.settings, **settings}
+        if self.kind is Cafe:
+            own["channels"] = f"1:shared,2:other,3:{TOPIC}"
+        also = {} if self.kind is Fast else {self.kind.name: own}
+        self.house = fast_wire.Fast(
+            self, also=also, top={"events": True}, **(own if self.kind is Fast else {})
+        )
+        self.house.start()
+        self.driver = self.kind(self.house)
+
+    def batches(self) -> list[Batch]:
+        """All that is in the history."""
+        self.house.pump(3)
+        page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
+        return page.batches
+
+
+class Bodies:
+    """What runs for each protocol; not at the top level, where it would run for none."""
+
+    class Closed(Reserved):
+        """Publishing, subscribing, listing, history"""
+
+        def refusals(self) -> set[bytes]:
+            reasons = [WRONG_KEY] if self.kind is Fast else [NOT_AUTHORIZED]
+            if self.driver.opens:
+                # A channel that was never opened.
+                reasons.append(NOT_FOUND)
+            return {self.driver.refused(reason, TOPIC) for reason in reasons}
+
+        def test_nobody_publishes(self) -> None:
+            for grant in ("", "*", "*events", "other"):
+                self.build(grant=grant)
+                driver = self.driver
+                publisher = driver.connect() if driver.opens else driver.publisher(TOPIC)
+                answer = driver.ask(publisher, driver.publish(publisher, b"lie", topic=TOPIC))
+                assert answer in self.refusals()
+                assert {batch.protocol for batch in self.batches()} == {"pubsub"}
+
+        def test_nobody_subscribes(self) -> None:
+            for grant in ("", "*", "*events", "other"):
+                self.build(grant=grant)
+                driver = self.driver
+                client = driver.listener()
+                answer = driver.ask(client, driver.subscribe(client, TOPIC))
+                reason = WRONG_KEY if self.kind is Fast else NOT_AUTHORIZED
+                assert answer == driver.not_subscribed(reason, TOPIC)
+                driver.connect()
+                assert driver.messages(client) == []
+
+        def test_there_is_no_other_way(self) -> None:
+            self.build()
+            for name, attempt in self.driver.attempts(TOPIC).items():
+                assert attempt() == b"", name
+            assert {batch.protocol for batch in self.batches()} == {"pubsub"}
+            assert not self.house.broker.topics.named(TOPIC).groups
+
+        def test_a_new_one_is_not_made(self) -> None:
+            self.build()
+            driver = self.driver
+            if self.kind is not Cafe:
+                client = driver.listener()
+                driver.ask(client, driver.subscribe(client, "$SYS/mine"))
+                driver.ask(client, driver.publish(client, b"x", topic="$SYS/mine"))
+            if self.kind is Fast:
+                driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, "$SYS/mine"))
+            assert "$SYS/mine" not in self.house.broker.topics
+
+    class Granted(Reserved):
+        """With a pattern that names them"""
+
+        def test_they_can_be_read(self) -> None:
+            self.build(grant="$SYS/*")
+            driver = self.driver
+            if self.kind is Fast:
+                # Over fast a topic has a key all the same: whoever is first there sets it.
+                assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, TOPIC)) == b""
+            client = driver.listener()
+            self.house.pump(3)
+            assert driver.ask(client, driver.subscribe(client, TOPIC)) == driver.subscribed(TOPIC)
+            self.house.connect("fast")
+            self.house.pump(3)
+            events = [json.loads(message) for message in driver.messages(client)]
+            assert ["connect", "fast"] in [[e["event"], e["protocol"]] for e in events]
+
+
+class EverythingTests(SynchronousTestCase):
+    """Who asks spot for everything does not ask for them"""
+
+    def test_leaving_them_out_is_no_refusal(self) -> None:
+        house = fast_wire.Fast(self, also={"spot": {}}, top={"events": True})
+        house.start()
+        client = house.connect("spot")
+        client.send(ready(b"SUB") + message(b"\x01"))
+        house.connect("fast")
+        house.pump(3)
+        assert not house.broker.topics.named(TOPIC).groups
+        assert house.broker.counters.refused == 0
+
+
+def _bodies() -> Iterator[tuple[str, type[Reserved]]]:
+    for kind in DRIVERS.values():
+        for body in (Bodies.Closed, Bodies.Granted):
+            name = f"{kind.__name__}{body.__name__}Tests"
+            yield name, type(name, (body,), {"__module__": __name__, "kind": kind})
+
+
+globals().update(_bodies())

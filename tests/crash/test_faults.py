@@ -1,0 +1,146 @@
+"""Loss of power, damage, a full disk and a slow one, under a broker that is killed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.faults import DAMAGES, Ordeal
+from tests.crash.power import FULL, HOLD, LIE, SLOW
+from tests.integration.broker import Broker
+from tests.integration.clients import Cafe, Client, publish
+from tests.integration.needs import missing
+from tests.unit import rheos_wire
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    """The disk is written in C."""
+    if shutil.which("gcc") is None:
+        missing("a C compiler (gcc)")
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that no line tells of."""
+    for _ in range(int(PATIENCE / 0.01)):
+        if true():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it does not happen")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_not_synced_is_lost_or_torn(tmp_path: Path, seed: int) -> None:
+    ordeal = Ordeal(tmp_path, seed)
+    for _ in range(3):
+        ordeal.live()
+        ordeal.cut()
+        ordeal.check()
+        ordeal.disk.kept()
+    assert ordeal.lost > 0
+    assert ordeal.lives.result(3).acknowledged > 100
+
+
+def test_the_disk_has_lied(tmp_path: Path) -> None:
+    ordeal = Ordeal(tmp_path, 1)
+    ordeal.disk.ask(LIE)
+    for _ in range(3):
+        ordeal.live()
+        ordeal.cut_in_order()
+    ordeal.lives.start().stop()
+    ordeal.check_told()
+    assert ordeal.lives.reader.told > 0
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_file_is_damaged(tmp_path: Path, name: str, seed: int) -> None:
+    ordeal = Ordeal(tmp_path, seed)
+    ending, how = DAMAGES[name]
+    ordeal.live()
+    if not ending:
+        ordeal.disk.kept()
+        ordeal.settle()
+        ordeal.live()
+    ordeal.hurt(ending, how)
+    assert ordeal.check_damaged() in ("whole", "reported", "refused")
+
+
+def test_an_end_that_is_missing_is_reported_and_its_offsets_are_gone(tmp_path: Path) -> None:
+    ordeal = Ordeal(tmp_path, 7)
+
+    def loaded(broker: Broker) -> None:
+        until(lambda: len(ordeal.lives.record.acknowledged) > 100)
+
+    ordeal.live(loaded)
+    ordeal.hurt("-wal", lambda data, draw: data.__delitem__(slice(len(data) * 3 // 4, None)))
+    assert ordeal.check_damaged() == "reported"
+    ordeal.disk.kept()
+    ordeal.live(loaded)
+    assert ordeal.check_damaged() == "reported"
+
+
+def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
+    ordeal = Ordeal(tmp_path, 2)
+    record = ordeal.lives.record
+    record.may_fail = True
+
+    def fill(broker: Broker) -> None:
+        ordeal.disk.ask(FULL)
+        broker.wait_line("takes nothing more until it can")
+        ordeal.disk.mend(FULL)
+        broker.wait_line("it is written again")
+        before = len(record.acknowledged)
+        until(lambda: len(record.acknowledged) > before + 20)
+
+    for _ in range(2):
+        ordeal.live(fill)
+        ordeal.cut()
+        ordeal.check()
+        ordeal.disk.kept()
+
+
+def test_an_fsync_takes_a_second(tmp_path: Path) -> None:
+    ordeal = Ordeal(tmp_path, 3)
+
+    def slow(broker: Broker) -> None:
+        ordeal.disk.ask(SLOW)
+        before = len(ordeal.lives.record.acknowledged)
+        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20)
+
+    ordeal.live(slow)
+    ordeal.disk.mend(SLOW)
+    ordeal.cut()
+    ordeal.check()
+
+
+def test_deliveries_do_not_wait_for_the_disk_and_acknowledgments_do(tmp_path: Path) -> None:
+    ordeal = Ordeal(tmp_path, 4)
+    broker = ordeal.lives.start()
+    me = b"\x01" * 16
+    with (
+        Client(broker.port("rheos")) as sync,
+        Cafe.publisher(broker) as publisher,
+        Cafe.subscriber(broker) as subscriber,
+    ):
+        sync.send(rheos_wire.create(me, b"sync/t"))
+        assert len(sync._take(18)) == 18
+        ordeal.disk.ask(HOLD)
+        sync.send(rheos_wire.publish(me, b"x", name=b"sync/t"))
+        for number in range(50):
+            publisher.send(publish(1, b"%d" % number))
+        assert subscriber.receive_texts(50) == [b"%d" % number for number in range(50)]
+        sync.sock.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            sync.sock.recv(1)
+        sync.sock.setblocking(True)
+        ordeal.disk.mend(HOLD)
+        assert rheos_wire.message_ids(sync._take(18))
+    broker.stop()
+    broker.discard()

@@ -1,0 +1,97 @@
+"""Sockets of libzmq that come back by their identity get what they missed (spot §3.5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import zmq
+
+from tests.integration.broker import HOST, Broker, Start, listen
+from tests.integration.cluster import Open, Socket, sockets, subscribe
+
+EVENTS = ("--events", "--grant=$SYS/events")
+
+
+@pytest.fixture
+def connect() -> Iterator[Open]:
+    """Opens pyzmq sockets."""
+    with sockets() as opener:
+        yield opener
+
+
+class Watch:
+    """Follows the broker's events, so that nothing has to be waited for blindly."""
+
+    def __init__(self, connect: Open, broker: Broker) -> None:
+        self._socket = connect(zmq.SUB, _endpoint(broker))
+        self._socket.zmq.setsockopt(zmq.SUBSCRIBE, b"$SYS/events")
+
+    def wait(self, event: str, client: str) -> None:
+        """Until this has happened to a client of this name."""
+        while True:
+            _, data = self._socket.receive()
+            told = json.loads(data)
+            if told["event"] == event and told["client"].startswith(client):
+                return
+
+
+def _endpoint(broker: Broker) -> str:
+    return f"tcp://{HOST}:{broker.port('spot')}"
+
+
+@contextmanager
+def _named(broker: Broker) -> Iterator[Socket]:
+    """A DEALER with an identity, connected."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as bare:
+        bare.setsockopt(zmq.IDENTITY, b"bob")
+        made = Socket(bare)
+        bare.connect(_endpoint(broker))
+        yield made
+
+
+def _message(data: bytes) -> list[bytes]:
+    return [b"", b"\x01", b"sync/t", data]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite:history.db"])
+def test_a_dealer_that_was_away(start: Start, connect: Open, store: str) -> None:
+    broker = start(*listen("spot"), *EVENTS, f"--store={store}")
+    watch = Watch(connect, broker)
+    writer = connect(zmq.DEALER, _endpoint(broker))
+    for away in range(3):
+        with _named(broker) as reader:
+            if not away:
+                subscribe(reader, b"sync/*")
+            else:
+                got = [reader.receive() for _ in range(1000)]
+                assert got == [_message(b"%d.%d" % (away, n)) for n in range(1000)]
+                writer.send(b"", b"\x01", b"sync/t", b"live")
+                assert reader.receive() == _message(b"live")
+        watch.wait("disconnect", "bob@")
+        for number in range(1000):
+            writer.send(b"", b"\x01", b"sync/t", b"%d.%d" % (away + 1, number))
+        writer.query()
+
+
+def test_after_a_restart_it_gets_what_comes(start: Start, connect: Open) -> None:
+    first = start(*listen("spot"), *EVENTS, "--store=sqlite:history.db")
+    port = first.port("spot")
+    writer = connect(zmq.DEALER, _endpoint(first))
+    with _named(first) as reader:
+        subscribe(reader, b"sync/*")
+        writer.send(b"", b"\x01", b"sync/t", b"before")
+        assert reader.receive() == _message(b"before")
+        first.stop()
+        again = start(
+            f"--listen=spot=tcp:{port}:interface={HOST}", *EVENTS, "--store=sqlite:history.db"
+        )
+        writer = connect(zmq.DEALER, _endpoint(again))
+        writer.send(b"", b"\x01", b"sync/t", b"meanwhile")
+        writer.query()
+        # What was kept has ended with the process.
+        subscribe(reader, b"sync/*")
+        writer.send(b"", b"\x01", b"sync/t", b"after")
+        assert reader.receive() == _message(b"after")

@@ -1,0 +1,225 @@
+"""Events: gathering, bounds, what is never in them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.events import FRAME_BYTES, RATE, TOPIC, Events, shown
+from pubsub.broker.service import BrokerLimits
+from pubsub.errors import StartError
+from tests.unit import cafe_wire, fast_wire
+from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp
+from tests.unit.fakes import clock_at, drawing, make_broker, make_listener
+
+
+class Told(SynchronousTestCase):
+    """Events that are published to a list."""
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.batches: list[list[dict[str, Any]]] = []
+        self.events = Events(
+            self.clock.seconds,
+            lambda call: self.clock.callLater(0, call),
+            lambda payloads: self.batches.append([json.loads(p) for p in payloads]),
+            drawing(),
+        )
+        self.listener = make_listener(make_broker(self.clock))
+
+    def refuse(self, client: str = "bob", count: int = 1, topic: str = "t") -> None:
+        self.events.refused(self.listener, client, "rate-limited", count, topic, None)
+
+
+class GatheringTests(Told):
+    """What a turn brings is one batch"""
+
+    def test_a_turn_is_a_batch(self) -> None:
+        self.events.visit(self.listener, "a")
+        self.events.visit(self.listener, "b")
+        assert self.batches == []
+        self.clock.advance(0)
+        ((first, second),) = self.batches
+        assert (first["client"], second["client"]) == ("a", "b")
+        self.events.visit(self.listener, "c")
+        self.clock.advance(0)
+        assert [event["client"] for event in self.batches[1]] == ["c"]
+
+    def test_what_is_alike_is_one(self) -> None:
+        for _ in range(3):
+            self.refuse(count=2)
+        self.refuse("eve")
+        self.refuse(topic="other")
+        self.events.dropped("bob", "t", "slow-consumer", 4)
+        self.events.dropped("bob", "t", "slow-consumer", 5)
+        self.clock.advance(0)
+        assert [event["messages"] for event in self.batches[0]] == [6, 1, 1, 9]
+        self.refuse()
+        self.clock.advance(0)
+        assert [event["messages"] for event in self.batches[1]] == [1]
+
+    def test_nothing_is_published_where_nothing_was_told(self) -> None:
+        self.events.flush()
+        assert self.batches == []
+
+
+class BoundTests(Told):
+    """More than so many a second are counted"""
+
+    def flood(self, number: int) -> None:
+        for index in range(number):
+            self.events.visit(self.listener, f"client-{index}")
+        self.clock.advance(0)
+
+    def test_too_many_are_counted_and_the_count_is_told(self) -> None:
+        self.flood(int(RATE) + 7)
+        assert len(self.batches[0]) == RATE
+        self.clock.advance(1)
+        self.events.flush()
+        assert self.batches[1] == [{"event": "suppressed", "messages": 7}]
+        self.clock.advance(1)
+        self.events.flush()
+        assert len(self.batches) == 2
+
+    def test_what_adds_to_an_event_is_none_more(self) -> None:
+        for _ in range(10 * int(RATE)):
+            self.refuse()
+        self.clock.advance(0)
+        ((event,),) = self.batches
+        assert event["messages"] == 10 * RATE
+        assert self.events.suppressed == 0
+
+    def test_the_count_is_told_at_the_end_at_the_latest(self) -> None:
+        self.flood(int(RATE) + 3)
+        self.events.close()
+        assert self.batches[-1] == [{"event": "suppressed", "messages": 3}]
+
+
+class SecrecyTests(SynchronousTestCase):
+    """No token, key or session id is shown"""
+
+    def test_a_frame_is_cut_at_its_bound(self) -> None:
+        text = shown(b"x" * 5000)
+        assert text is not None
+        assert b64decode(text) == b"x" * FRAME_BYTES
+        assert shown(b"") is None
+
+    def test_a_frame_is_cut_before_a_token_or_a_session_id(self) -> None:
+        token = fast_wire.grant()
+        for secret in (token, b";resume=0123456789abcdef"):
+            for before in (0, 1, 7, FRAME_BYTES - 20, FRAME_BYTES - 2, FRAME_BYTES - 1):
+                text = shown(b"." * before + secret)
+                assert b64decode(text or "") == b"." * before
+
+    def test_frames_of_fast_at_the_door_of_another_protocol(self) -> None:
+        house = fast_wire.Fast(self, also={"rheos": {}, "cafe": {}}, top={"events": True})
+        house.start()
+        token = fast_wire.grant()
+        for name in ("rheos", "cafe"):
+            house.connect(name).send(fast_wire.create(token))
+        house.client(b"\x55" + token)
+        house.client(fast_wire.create(token)).send(fast_wire.rotate(token, b"the new key"))
+        house.pump()
+        page = self.successResultOf(house.store.read(0, frozenset({TOPIC}), 2**24))
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        assert [e["event"] for e in events].count("malformed") == 3
+        assert [e["event"] for e in events].count("rotated") == 1
+        for event in events:
+            frame = b64decode(event.pop("frame", ""))
+            assert len(frame) <= 3
+            said = json.dumps(event)
+            for secret in ("eyJ", "the new key", "k1"):
+                assert secret not in said
+
+
+class DatagramTests(SynchronousTestCase):
+    """A client of cafe over UDP is a connection as well"""
+
+    def joined(self, **settings: Any) -> Udp:
+        udp = Udp(top={"events": True}, **settings)
+        udp.start()
+        udp.join(ALICE, cafe_wire.hs_pub(1, b"alice"))
+        udp.join(BOB, cafe_wire.hs_sub(b"\x01", b"bob"))
+        return udp
+
+    def test_from_its_handshake_to_its_end(self) -> None:
+        udp = self.joined()
+        udp.send(ALICE, cafe_wire.publish(1, b"12345", b"678"))
+        udp.send(ALICE, b"\xfe\xca\x10")
+        udp.send(CAROL, b"who is there")
+        udp.advance(301)
+        udp.broker.stopService()
+        page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        assert [event["event"] for event in told] == [
+            "connect", "connect", "malformed", "disconnect", "malformed", "disconnect",
+        ]  # fmt: skip
+        alice, bob, truncated, gone, stranger, late = told
+        assert alice["session"] == truncated["session"] == gone["session"]
+        assert truncated["reason"] == gone["reason"] == "truncated-datagram"
+        assert (gone["messages"], gone["bytes"]) == (2, 8)
+        assert b64decode(stranger["frame"]) == b"who is there"
+        assert "session" not in stranger
+        assert (late["session"], late["reason"]) == (bob["session"], "idle")
+
+    def test_who_does_not_read(self) -> None:
+        udp = self.joined(slow_bytes=10)
+        peer = udp.protocol._peers[BOB]
+        peer.outbox.pause()
+        udp.send(ALICE, cafe_wire.publish(1, b"x" * 20))
+        udp.pump()
+        page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        assert [event["event"] for event in told[2:]] == ["dropped", "evicted", "disconnect"]
+        assert told[3]["reason"] == told[4]["reason"] == "slow consumer: over 10 bytes behind"
+
+
+class BrokerTests(SynchronousTestCase):
+    """The broker's own topic"""
+
+    def test_they_are_off_by_default(self) -> None:
+        broker = make_broker()
+        broker.startService()
+        assert broker.events is None
+        assert TOPIC not in broker.topics
+        assert make_listener(broker).visit("bob") is None
+
+    def test_they_are_messages_of_the_broker(self) -> None:
+        clock = clock_at()
+        broker = make_broker(clock, events=True)
+        broker.startService()
+        make_listener(broker).visit("bob")
+        clock.advance(0)
+        page = self.successResultOf(broker.store.read(0, None, 2**20))
+        (batch,) = page.batches
+        assert (batch.topic, batch.protocol, batch.sender) == (TOPIC, "pubsub", b"")
+        assert broker.counters.published == 0
+
+    def test_drops_of_events_cause_none(self) -> None:
+        clock = clock_at()
+        broker = make_broker(clock, events=True)
+        broker.startService()
+        broker.counters.drop("bob", TOPIC, "slow-consumer", 3)
+        broker.counters.drop("bob", "t", "slow-consumer", 3)
+        clock.advance(0)
+        page = self.successResultOf(broker.store.read(0, None, 2**20))
+        assert [json.loads(data)["topic"] for data in page.batches[0].payloads] == ["t"]
+
+    def test_without_room_for_the_topic_it_does_not_start(self) -> None:
+        broker = make_broker(limits=BrokerLimits(max_topics=0), events=True)
+        with pytest.raises(StartError, match="no room"):
+            broker.startService()
+
+    def test_the_sweep_tells_what_was_suppressed(self) -> None:
+        clock = clock_at()
+        broker = make_broker(clock, events=True)
+        broker.startService()
+        assert broker.events is not None
+        broker.events.suppressed = 5
+        clock.advance(1)
+        page = self.successResultOf(broker.store.read(0, None, 2**20))
+        assert json.loads(page.batches[0].payloads[0]) == {"event": "suppressed", "messages": 5}

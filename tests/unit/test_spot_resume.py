@@ -1,0 +1,178 @@
+"""Subscribers of spot that come back by their identity (spot §3.5)."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.unit.brokers import publish, ready, subscribe, unsubscribe
+from tests.unit.streams import Client, House
+
+
+class Resuming(SynchronousTestCase):
+    """A broker with spot, and a publisher."""
+
+    def setUp(self) -> None:
+        self.house = House({"spot": {}})
+        self.house.start()
+        self.source = self.join(b"DEALER")
+
+    def join(self, kind: bytes, identity: bytes = b"", *requests: bytes) -> Client:
+        client = self.house.connect("spot")
+        client.send(ready(kind, identity))
+        self.house.pump(3)
+        # After the greeting and READY there may be messages already.
+        ends = 64 + 2 + client.stream.received[65]
+        del client.stream.received[:ends]
+        if requests:
+            client.send(b"".join(requests))
+        self.house.pump(5)
+        return client
+
+    def say(self, topic: bytes, *payloads: bytes) -> None:
+        self.source.send(b"".join(publish(topic, payload) for payload in payloads))
+        self.house.pump(3)
+
+    def lose(self, client: Client) -> None:
+        client.stream.lose()
+        self.house.pump(2)
+
+
+class DealerTests(Resuming):
+    """What was subscribed to goes on"""
+
+    def test_it_gets_what_it_missed_then_what_comes(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.say(b"t", b"1")
+        assert reader.take() == publish(b"t", b"1")
+        self.lose(reader)
+        self.say(b"t", b"2", b"3")
+        again = self.join(b"DEALER", b"bob")
+        assert again.take() == publish(b"t", b"2") + publish(b"t", b"3")
+        self.say(b"t", b"4")
+        assert again.take() == publish(b"t", b"4")
+
+    def test_again_and_again(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        for number in range(5):
+            self.lose(reader)
+            self.say(b"t", b"%d" % number)
+            reader = self.join(b"DEALER", b"bob")
+            assert reader.take() == publish(b"t", b"%d" % number)
+
+    def test_a_pattern_covers_what_was_made_meanwhile(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"a*"))
+        self.lose(reader)
+        self.say(b"a1", b"x")
+        self.say(b"b1", b"no")
+        again = self.join(b"DEALER", b"bob")
+        assert again.take() == publish(b"a1", b"x")
+        self.say(b"a2", b"y")
+        assert again.take() == publish(b"a2", b"y")
+
+    def test_subscribing_again_is_once(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"), subscribe(b"t*"))
+        self.lose(reader)
+        self.say(b"t", b"1")
+        again = self.house.connect("spot")
+        again.send(ready(b"DEALER", b"bob") + subscribe(b"t") + subscribe(b"t*"))
+        self.house.pump(5)
+        self.say(b"t", b"2")
+        got = again.take()
+        assert got.endswith(publish(b"t", b"1") + publish(b"t", b"2"))
+        assert got.count(b"\x01t") == 2
+
+    def test_unsubscribing_at_once_leaves_it_out(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"), subscribe(b"u"))
+        self.lose(reader)
+        self.say(b"t", b"1")
+        self.say(b"u", b"2")
+        again = self.house.connect("spot")
+        again.send(ready(b"DEALER", b"bob") + unsubscribe(b"t"))
+        self.house.pump(5)
+        assert again.take().endswith(publish(b"u", b"2"))
+        self.say(b"t", b"3")
+        assert again.take() == b""
+
+    def test_who_falls_away_in_the_middle_of_it_goes_on_there(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.lose(reader)
+        payloads = [b"%04d" % number + b"." * 60 for number in range(8000)]
+        for at in range(0, 8000, 500):
+            self.say(b"t", *payloads[at : at + 500])
+        got = b""
+        for _ in range(40):
+            again = self.house.connect("spot")
+            again.send(ready(b"DEALER", b"bob"))
+            again.stream.stop_reading()
+            self.house.pump(3)
+            got += again.take()
+            self.lose(again)
+        last = self.join(b"DEALER", b"bob")
+        got += last.take()
+        self.house.pump(100)
+        got += last.take()
+        # What was written to a connection that broke may be lost, and nothing comes twice.
+        numbers = [int(part[:4]) for part in got.split(b"\x01\x01t\x00\x40")[1:] if len(part) > 3]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == 7999
+
+    def test_nobody_else_gets_it(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.lose(reader)
+        self.say(b"t", b"1")
+        for kind, identity in ((b"DEALER", b""), (b"DEALER", b"eve"), (b"SUB", b"bob")):
+            assert self.join(kind, identity).take() == b""
+        assert self.join(b"DEALER", b"bob").take() == publish(b"t", b"1")
+
+    def test_a_second_one_displaces_nobody(self) -> None:
+        first = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        second = self.join(b"DEALER", b"bob")
+        self.say(b"t", b"1")
+        assert first.take() == publish(b"t", b"1")
+        assert second.take() == b""
+        assert not first.closed
+
+    def test_after_the_window_nothing_is_left(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.lose(reader)
+        self.say(b"t", b"1")
+        self.house.advance(61)
+        assert self.join(b"DEALER", b"bob").take() == b""
+        assert self.house.broker.sessions.absent((None, b""), b"bob") is None
+
+    def test_who_subscribed_to_nothing_leaves_nothing(self) -> None:
+        reader = self.join(b"DEALER", b"bob")
+        assert len(self.house.broker.sessions) == 1
+        self.lose(reader)
+        assert len(self.house.broker.sessions) == 0
+
+
+class NoWindowTests(Resuming):
+    """Where nothing is kept"""
+
+    def setUp(self) -> None:
+        self.house = House({"spot": {}}, top={"resume-window": 0})
+        self.house.start()
+        self.source = self.join(b"DEALER")
+
+    def test_it_begins_anew(self) -> None:
+        reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.lose(reader)
+        self.say(b"t", b"1")
+        assert self.join(b"DEALER", b"bob").take() == b""
+
+
+class FullTests(Resuming):
+    """Without room for a session a client is served all the same"""
+
+    def setUp(self) -> None:
+        self.house = House({"spot": {}}, top={"max-sessions": 1})
+        self.house.start()
+        self.source = self.join(b"DEALER")
+
+    def test_it_cannot_come_back(self) -> None:
+        self.join(b"DEALER", b"ann", subscribe(b"t"))
+        bob = self.join(b"DEALER", b"bob", subscribe(b"t"))
+        self.say(b"t", b"1")
+        assert bob.take() == publish(b"t", b"1")
+        assert self.house.broker.counters.refusals == {("spot", "limit-reached"): 1}
