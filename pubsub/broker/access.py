@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Sequence
 from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
 
+RESERVED = "$SYS/"
+"""How the names of the broker's own topics begin."""
 # Decisions kept a rule; beyond it they are made anew, so that names cannot fill memory.
 _CACHED = 10_000
 
