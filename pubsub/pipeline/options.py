@@ -280,14 +280,13 @@ def _start(options: _Options, name: str) -> Start | None:
         return {int(key): _offset(offset) for key, offset in found.items()}
     except (ValueError, AttributeError, TypeError):
         raise ConfigurationError(
-            f"option {name}: expected earliest, latest or JSON such as "
-            '{"0": 1234, "1": "latest"}'
+            f'option {name}: expected earliest, latest or JSON such as {{"0": 1234, "1": "latest"}}'
         ) from None
 
 
 def _offset(value: object) -> int | str:
     if value in (EARLIEST, LATEST) or (type(value) is int and value >= 0):
-        return value  # type: ignore[return-value]
+        return value
     raise ValueError
 
 

@@ -50,9 +50,7 @@ class Subscription:
         """The names to ask for in a range; None for all. What matches a pattern changes."""
         if self._pattern is None:
             return self._topics
-        return frozenset(
-            topic.name for topic in log.topics(start, stop) if self.covers(topic.name)
-        )
+        return frozenset(topic.name for topic in log.topics(start, stop) if self.covers(topic.name))
 
     def amount(self, log: Log, start: int, stop: int) -> Amount:
         """What there is to read in a range."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from functools import partial
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -119,9 +119,7 @@ class _Reader:
             begin = start[number]
             if begin.next >= end[number].next:
                 continue
-            tasks += self._patience.call(
-                partial(self._tasks_of, number, log, begin, end[number])
-            )
+            tasks += self._patience.call(partial(self._tasks_of, number, log, begin, end[number]))
         return tasks
 
     def _tasks_of(self, number: int, log: Log, begin: Position, end: Position) -> list[Task]:
@@ -148,9 +146,7 @@ class _Reader:
         """The batches of one task, in a worker."""
         assert isinstance(partition, Task)
         log = self._logs()[partition.partition]
-        yield from read_task(
-            log, partition, self._options, arrow_schema(self._schema), Patience()
-        )
+        yield from read_task(log, partition, self._options, arrow_schema(self._schema), Patience())
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay where they are.
@@ -160,7 +156,7 @@ class _Reader:
 class BatchReader(_Reader, DataSourceReader):
     """What is there when the plan is made: from ``startingOffsets`` to ``endingOffsets``."""
 
-    def partitions(self) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self) -> list[InputPartition]:
         """The tasks. Raises PubSubError."""
         start = self._places(self._options.starting, EARLIEST)
         ending = LATEST if self._options.ending is None else self._options.ending

@@ -150,7 +150,7 @@ class BlockingPublisher(ABC):
 
     def finish(self) -> None:
         """Returns when the broker has taken everything."""
-        if self._stream is not None:
+        if self._window or self._stream is not None:
             self._flush(last=True)
 
     def _flush(self, last: bool) -> None:
