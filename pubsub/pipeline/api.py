@@ -109,8 +109,6 @@ class Api:
         text = f"the broker at {self.url} answers {response.status}, {words}"
         if response.status in _PASSING:
             return Unreachable(text)
-        if (
-            response.status == _EPOCH and said.get("error") == "epoch"
-        ) or response.status == _BEYOND:
+        if response.status == _BEYOND or said.get("error") == "epoch":
             return WrongLog(f"{text}. The log is not the one that was read before")
         return Answer(text, response.status, said)

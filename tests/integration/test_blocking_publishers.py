@@ -1,4 +1,4 @@
-"""The blocking publishers against a real broker: what was confirmed is there, refusals are errors."""
+"""The blocking publishers against a real broker: what they confirm is there, or it is an error."""
 
 from __future__ import annotations
 
@@ -61,6 +61,13 @@ def make(broker: Broker, protocol: str, secret: Path) -> BlockingPublisher:
         "spot": SpotPublisher,
     }
     return kinds[protocol](where)
+
+
+def publish(client: BlockingPublisher, topic: str, *payloads: bytes) -> None:
+    """Publish these and finish."""
+    for payload in payloads:
+        client.add(topic, payload)
+    client.finish()
 
 
 def stored(broker: Broker, topic: str) -> list[str]:
@@ -139,8 +146,7 @@ def test_several_at_once(broker: Broker, secret: Path, protocol: str) -> None:
 def test_what_is_not_permitted_is_an_error(start: Start, secret: Path, protocol: str) -> None:
     broker = start(*listen(*PROTOCOLS), f"--secret-file={secret}", "--allow-publish=allowed/*")
     with make(broker, protocol, secret) as client, pytest.raises(NotPublished) as caught:
-        client.add(TOPIC.get(protocol, "plain"), b"no")
-        client.finish()
+        publish(client, TOPIC.get(protocol, "plain"), b"no")
     assert protocol in str(caught.value)
 
 
@@ -160,12 +166,10 @@ def test_what_a_protocol_cannot_carry(broker: Broker, secret: Path) -> None:
 
 def test_fast_needs_the_topics_key(broker: Broker, secret: Path) -> None:
     with make(broker, "fast", secret) as client:
-        client.add("keyed", b"mine")
-        client.finish()
+        publish(client, "keyed", b"mine")
     other = make_token(secret, key="k2").decode()
     with FastPublisher(address(broker, "fast"), other) as client, refused("WRONG_QUEUE_KEY"):
-        client.add("keyed", b"not mine")
-        client.finish()
+        publish(client, "keyed", b"not mine")
     with FastPublisher(address(broker, "fast"), "a.b.c") as client, refused("BAD_TOKEN"):
         client.add("keyed", b"nobody's")
     assert stored(broker, "keyed") == ["mine"]
@@ -173,27 +177,23 @@ def test_fast_needs_the_topics_key(broker: Broker, secret: Path) -> None:
 
 def test_fast_says_why_it_hung_up(broker: Broker, secret: Path) -> None:
     with make(broker, "fast", secret) as client, refused("TOO_LARGE"):
-        client.add("keyed", bytes((1 << 20) + 1))
-        client.finish()
+        publish(client, "keyed", bytes((1 << 20) + 1))
 
 
 def test_creating_over_fast_changes_no_flags(broker: Broker, secret: Path) -> None:
     """A topic that is there is published to without another CREATE."""
     with make(broker, "fast", secret) as client:
-        client.add("keyed", b"1")
-        client.finish()
+        publish(client, "keyed", b"1")
     publish_only = make_token(secret, permission="publish").decode()
     with FastPublisher(address(broker, "fast"), publish_only) as client:
-        client.add("keyed", b"2")
-        client.finish()
+        publish(client, "keyed", b"2")
     assert stored(broker, "keyed") == ["1", "2"]
 
 
 def test_rheos_in_its_other_layouts(start: Start) -> None:
     broker = start(*listen("rheos", "nsd"), "--rheos-layout=original", "--rheos-checksum=crc32")
     with RheosPublisher(address(broker, "rheos"), "original", checksum=True) as client:
-        client.add("plain", b"x" * 70_000)
-        client.finish()
+        publish(client, "plain", b"x" * 70_000)
     assert stored(broker, "plain") == ["x" * 70_000]
 
 
@@ -204,16 +204,13 @@ def test_another_protocol_at_that_port(broker: Broker, secret: Path, protocol: s
     there = make(broker, protocol, secret)
     there._address = address(broker, wrong[protocol])
     with there as client, pytest.raises(PubSubError):
-        client.add(TOPIC.get(protocol, "plain"), b"x")
-        client.finish()
+        publish(client, TOPIC.get(protocol, "plain"), b"x")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_broker_that_is_gone(broker: Broker, secret: Path, protocol: str) -> None:
     with make(broker, protocol, secret) as client:
-        client.add(TOPIC.get(protocol, "plain"), b"x")
-        client.finish()
+        publish(client, TOPIC.get(protocol, "plain"), b"x")
         broker.kill()
         with pytest.raises(ConnectionBroken):
-            client.add(TOPIC.get(protocol, "plain"), b"y")
-            client.finish()
+            publish(client, TOPIC.get(protocol, "plain"), b"y")
