@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ from pubsub.pipeline.options import Credentials
 
 _CONNECT, _READ = 10.0, 120.0
 _SHOWN = 300
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # The broker may be stopping, starting, or out of room for the moment.
 _PASSING = frozenset({502, 503, 504})
 _BEYOND = 416
@@ -88,6 +90,9 @@ class Api:
         except OSError as error:
             raise Rejected(f"the token for {self.url} cannot be read: {error.strerror}") from None
         if token is not None:
+            if not _TOKEN.fullmatch(token):
+                # Else whoever sends it says so, and shows it.
+                raise Rejected(f"the token for {self.url} is none: it has other characters")
             headers["Authorization"] = f"Bearer {token}"
         return headers
 

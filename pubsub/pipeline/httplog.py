@@ -15,6 +15,27 @@ from pubsub.pipeline.offsets import Bounds
 from pubsub.pipeline.options import Credentials
 
 _GONE = 410
+# How an Arrow stream that is whole ends.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class _Body:
+    """What Arrow reads from; remembers how it ended, as Arrow takes any end for a good one."""
+
+    closed = False
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self.last = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """See io.RawIOBase."""
+        data = self._response.read(None if size < 0 else size)
+        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
+        return data
+
+    def close(self) -> None:
+        """Nothing of its own."""
 
 
 class HttpLog:
@@ -71,7 +92,8 @@ class HttpLog:
 
     def _parts(self, response: urllib3.BaseHTTPResponse) -> Iterator[Part]:
         try:
-            with pa.ipc.open_stream(response) as stream:
+            body = _Body(response)
+            with pa.ipc.open_stream(body) as stream:
                 while True:
                     try:
                         batch, metadata = stream.read_next_batch_with_custom_metadata()
@@ -83,6 +105,8 @@ class HttpLog:
                         yield batch
                 # The end of the body too, or the connection cannot be used again.
                 response.drain_conn()
+                if body.last != _END:
+                    raise self._api.broken("the stream broke off")
         except (urllib3.exceptions.HTTPError, pa.ArrowInvalid, OSError):
             raise self._api.broken("the stream broke off") from None
 

@@ -34,7 +34,7 @@ _STREAM = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
 _SINK = ("url", "topic", "token", "tokenFile", "channels")
 # What Spark itself adds to the options of a query that writes.
 _OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
-_SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 

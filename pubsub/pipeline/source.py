@@ -57,7 +57,7 @@ class PubSubSource(DataSource):
     def schema(self) -> StructType:
         """The columns, by options ``stream`` and ``includeHeaders``."""
         events = self.options.get("stream", MESSAGES).lower() == EVENTS
-        headers = self.options.get("includeHeaders", "").lower() == "true"
+        headers = self.options.get("includeheaders", "").lower() == "true"
         return schema_of(EVENTS if events else MESSAGES, headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
