@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         cores=2,
         more={
             "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
             EVENTS: log.as_uri(),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.driver.memory": "1g",
@@ -54,6 +55,3 @@ def secret(tmp_path: Path) -> Path:
 def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """A broker of all protocols."""
     return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*")
-
-
-Make = Callable[..., Broker]
