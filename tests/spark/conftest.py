@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pubsub.pipeline.session import local_session
 from tests.integration.broker import Broker, Start, brokers
 from tests.integration.fast_client import make_secret
-from tests.spark.serving import serve
+from tests.spark.serving import JAVA_OPTIONS, serve
 
 EVENTS = "spark.eventLog.dir"
 
@@ -19,6 +20,7 @@ EVENTS = "spark.eventLog.dir"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session, which writes down what its web pages would show."""
+    os.environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
     directory = tmp_path_factory.mktemp("spark")
     log = directory / "events"
     log.mkdir()
