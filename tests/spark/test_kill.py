@@ -66,7 +66,11 @@ class Chain(threading.Thread):
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.copying", relay.url, relay.url,
                  str(self._directory / "checkpoint")],
-                cwd=ROOT, env=environment({"JDK_JAVA_OPTIONS": JAVA_OPTIONS}), stdout=log, stderr=log, start_new_session=True,
+                cwd=ROOT,
+                env=environment({"JDK_JAVA_OPTIONS": JAVA_OPTIONS}),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )  # fmt: skip
             with self._lock:
                 self._process = process
