@@ -98,6 +98,9 @@ class Staging:
         part = self._parts[id] = _Part(name, batch, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]
         part.timer = self._broker.clock.callLater(seconds, self._drop, id)
+        if request.gone:
+            # Nobody will know its id.
+            self._drop(id)
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
@@ -162,14 +165,16 @@ class Staging:
             return {**(same if batch == known["batch"] else {}), "duplicate": True}
         parts = self._take(query, batch, ids)
         try:
-            rights.check_write(frozenset().union(*[part.topics for part in parts]))
+            names = frozenset().union(*[part.topics for part in parts])
+            rights.check_write(names)
             pieces = await self._server.run(lambda: list(_all_pieces(parts)))
-            topics = {name: self._topic(name) for part in parts for name in part.topics}
+            topics = {name: self._topic(name) for name in names}
             await until_free(self._broker, topics.values())
+            # A key may have been set or changed meanwhile.
+            rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
         finally:
-            for part in parts:
-                part.busy = False
+            self._let_go(ids)
         for id in ids:
             self._drop(id)
         await self._stored()
@@ -187,6 +192,15 @@ class Staging:
         for part in parts:
             part.busy = True
         return parts
+
+    def _let_go(self, ids: list[str]) -> None:
+        """The parts may expire again; those whose time is over do so now."""
+        for id in ids:
+            part = self._parts.get(id)
+            if part is not None:
+                part.busy = False
+                if part.timer is not None and not part.timer.active():
+                    self._drop(id)
 
     def _topic(self, name: str) -> Topic:
         topic = self._broker.topics.create(name)

@@ -1,10 +1,11 @@
-"""A blocking client of the HTTP API, for programs and tasks of Spark. Needs the extra ``spark``.
+"""A blocking client of the HTTP API, for programs and for tasks of Spark.
 
     history = HistoryClient("http://127.0.0.1:7080")
     for part in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-Requests whose connection is lost are made again; what was being read goes on where it stopped.
+It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # How a stream that is whole ends: Arrow takes any end for a good one.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 # Answers that may be others in a moment.
-_AGAIN = (429, 503)
+_AGAIN = (408, 429, 503)
 
 
 class HistoryError(Exception):
@@ -308,6 +309,8 @@ def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
             except StopIteration:
                 if body.last != _END:
                     raise HTTPError("the stream broke off") from None
+                # The connection can be used again when HTTP's own end has been read.
+                response.read()
                 return
             if metadata is not None and b"damaged" in metadata:
                 start, stop = json.loads(metadata[b"damaged"])
