@@ -34,11 +34,6 @@ class FileLog:
         self._path = Path(path.removeprefix("file:").removeprefix("sqlite:")).expanduser()
         self._connection: sqlite3.Connection | None = None
 
-    @property
-    def place(self) -> str:
-        """See ``Log``."""
-        return str(self._path)
-
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -92,7 +87,7 @@ class FileLog:
     def _check(self, connection: sqlite3.Connection, position: int, epoch: str) -> None:
         known = arrow.epochs(connection)
         if position > arrow.bounds(connection)[1] or not arrow.continues(known, epoch, position):
-            raise WrongLog(OTHER_LOG.format(self.place, position))
+            raise WrongLog(OTHER_LOG.format(f"the history at {self._path}", position))
 
     def report(self, reader: str, position: int, epoch: str) -> None:
         """See ``Log``; does nothing."""

@@ -67,11 +67,6 @@ class HttpLog:
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._api = Api(url, credentials)
 
-    @property
-    def place(self) -> str:
-        """See ``Log``."""
-        return self._api.url
-
     def bounds(self, timestamp: int | None = None) -> Bounds:
         """See ``Log``."""
         with self._api.client() as client:

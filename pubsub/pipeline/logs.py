@@ -76,10 +76,6 @@ class TopicSize:
 class Log(Protocol):
     """One partition. Every method may raise Unreachable, Rejected or WrongLog."""
 
-    @property
-    def place(self) -> str:
-        """Where it is, for messages; without any secret."""
-
     def bounds(self, timestamp: int | None = None) -> Bounds:
         """What it holds; ``at`` is the place of ``timestamp`` (µs), or ``next`` without one."""
 

@@ -92,8 +92,6 @@ class FitTests(SynchronousTestCase):
 class FakeLog:
     """A log of which only the topics are asked."""
 
-    place = "nowhere"
-
     def __init__(self, *names: str, messages: int = 0) -> None:
         self._topics = [TopicSize(name, messages, 10 * messages) for name in names]
 
