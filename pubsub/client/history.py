@@ -201,16 +201,18 @@ class HistoryClient:
 
     # Writing
 
-    def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch) -> str:
+    def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
         """Leave messages with the broker until ``commit``; returns the part's id.
 
+        Parts of other runs of the query are dropped: whoever made them is gone.
         Columns: topic and value, and perhaps key and headers. Raises HistoryError.
         """
         sink = pa.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, data.schema) as writer:
             writer.write(data)
         body = sink.getvalue().to_pybytes()
-        path = f"/v1/stage?{urlencode({'query': query, 'batch': batch})}"
+        asked = {"query": query, "batch": batch, **({"run": run} if run else {})}
+        path = f"/v1/stage?{urlencode(asked)}"
         part: str = self._answer(path, body)["part"]
         return part
 

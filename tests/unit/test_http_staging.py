@@ -126,6 +126,29 @@ class StageTests(WritingCase):
         assert self.stage(data, batch=1).status == 201
         assert self.commit(id).error == (409, "unknown-part")
 
+    def test_another_run_drops_what_the_one_before_staged(self) -> None:
+        self.house = WebHouse(max_batch="100K")
+        body = stream_of(table(["a"], [bytes(60_000)]))
+
+        def stage(run: str, query: str = "q") -> str:
+            answer = self.house.post(f"/v1/stage?query={query}&batch=0&run={run}", body)
+            return str(answer.json["part"])
+
+        other = stage("1", "other")
+        first = stage("1")
+        second = stage("2")
+        assert self.commit(first).error == (409, "unknown-part")
+        assert self.commit(second).status == 200
+        asked = {"query": "other", "batch": 0, "parts": [other]}
+        assert self.house.post("/v1/commit", asked).status == 200
+
+    def test_a_commit_drops_what_it_left_out(self) -> None:
+        """As the part of a task that failed and was done again."""
+        self.stage(table(["a"], [b"1"]))
+        again = self.stage(table(["a"], [b"1"])).json["part"]
+        assert self.commit(again).status == 200
+        assert self.house.factory.spooled.used == 0
+
     def test_a_rate_limit(self) -> None:
         self.house = WebHouse(listener_rate_messages=10)
         assert self.stage(table(["a"] * 25, [b""] * 25)).status == 201

@@ -1,0 +1,1 @@
+"""Tests with a Spark session and real brokers."""
