@@ -35,6 +35,7 @@ from pubsub.broker.keys import HMACS, Secret, parse_end, read_public_key, read_s
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.errors import ConfigurationError
 from pubsub.interfaces import IWireProtocol
+from pubsub.plugin import ADMIN
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
@@ -96,6 +97,13 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "commit-interval", number(0, 10), 0.005, "seconds a message waits for others to be stored"
     ),
     Setting("commit-bytes", SIZE, "1M", "bytes of messages that do not wait any longer"),
+    Setting(
+        "admin-port",
+        Kind("PORT|ENDPOINT|none", str),
+        "",
+        "where the HTTP API is served: a port number, an endpoint string or none; 7080 by default "
+        "if no listener is asked for, else none",
+    ),
     Setting("max-memory", SIZE, "1G", "memory for clients and history, in bytes; 0: no bound"),
     Setting(
         "memory-seconds",
@@ -135,6 +143,7 @@ class Config:
     broker: Mapping[str, Any]
     listeners: Sequence[ListenerConfig]
     secrets: Sequence[Secret] = ()
+    admin: ListenerConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +185,10 @@ def merge(
             _listener(protocols, line, document, entry, broker["interface"])
             for entry in _entries(protocols, line, document)
         ]
+        admin = _admin(line, document, broker, listeners)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return Config(broker, listeners, secrets)
+    return Config(broker, listeners, secrets, admin)
 
 
 def _entries(
@@ -192,6 +202,21 @@ def _entries(
         ]
     listed: list[Mapping[str, Any]] = document.get("listen", [])
     return listed or [{"protocol": name, _IMPLIED: True} for name in protocols]
+
+
+def _admin(
+    line: CommandLine,
+    document: Mapping[str, Any],
+    broker: Mapping[str, Any],
+    listeners: Sequence[ListenerConfig],
+) -> ListenerConfig | None:
+    """The HTTP API's listener, if there is one; its settings are those of the table [admin]."""
+    where = broker["admin-port"]
+    implied = not where and all(listener.implied for listener in listeners)
+    if where == "none" or not (where or implied):
+        return None
+    entry = {"protocol": ADMIN.name, "port": where or ADMIN.port, _IMPLIED: implied}
+    return _listener({ADMIN.name: ADMIN}, line, document, entry, broker["interface"])
 
 
 def _listener(
@@ -279,9 +304,9 @@ def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, A
     """Every key of the file is a setting in the right place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
     top = common | {s.name for s in BROKER_SETTINGS} | {"listen", "keys"} | protocols.keys()
-    _check_table("", document, top)
-    own = {name: {s.name for s in p.settings} for name, p in protocols.items()}
-    for name in protocols:
+    _check_table("", document, top | {ADMIN.name})
+    own = {p.name: {s.name for s in p.settings} for p in (*protocols.values(), ADMIN)}
+    for name in own:
         table = document.get(name, {})
         if not isinstance(table, dict):
             raise ConfigurationError(f"{name}: expected a table, [{name}]")

@@ -7,6 +7,7 @@ where only the type checker does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
+    from pubsub.store.ranges import Parcel, Topics
 
 
 class IWireProtocol(Interface):
@@ -82,6 +84,12 @@ class IStore(Interface):
         Raises HistoryUnavailable, and then has changed nothing.
         """
 
+    def together() -> AbstractContextManager[None]:
+        """What is appended and put within is stored all at once or, in a crash, not at all.
+
+        It ends in the turn it began in. Raises HistoryUnavailable, and nothing within does then.
+        """
+
     def when_stored(call: Callable[[bool], None]) -> None:
         """Call ``call`` once all that was appended and put before is on disk, with True.
 
@@ -102,6 +110,27 @@ class IStore(Interface):
         another message after a crash; with ``fresh`` the others too, for readers that do not
         outlive the process and are shown no offsets.
         """
+
+    def read_parcel(
+        start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """The beginning of a range of committed messages, in columns.
+
+        ``topics`` and ``max_bytes`` are as in ``read``, but blocks are not cut. The range goes on
+        where the parcel stops.
+        """
+
+    def offset_at(timestamp: int) -> Deferred[int]:
+        """The first committed message of ``timestamp`` (µs since the Unix epoch) or later.
+
+        ``committed`` if there is none.
+        """
+
+    def topics_in(start: int, stop: int) -> Deferred[Topics]:
+        """The topics that have committed messages from ``start`` to before ``stop``."""
+
+    def continues(epoch: str, offset: int) -> bool:
+        """Can ``offset`` be where a reader of this log got to when its epoch was ``epoch``?"""
 
     def forget(topic: str) -> None:
         """The topic has ended: nothing that was stored of it so far is read again."""

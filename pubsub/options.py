@@ -11,7 +11,7 @@ from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.config import BROKER_SETTINGS, CommandLine, Config, flag, merge, read_file
 from pubsub.errors import ConfigurationError
 from pubsub.interfaces import IWireProtocol
-from pubsub.plugin import installed_protocols
+from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.settings import BOOLEAN, Setting
 
 
@@ -122,7 +122,11 @@ def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Option
     parameters: list[list[str | None]] = []
     methods: dict[str, Callable[[Options, str], None]] = {}
     named = [(s.name, s) for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)]
-    named += [(flag(protocol, s), s) for protocol in protocols.values() for s in protocol.settings]
+    named += [
+        (flag(protocol, s), s)
+        for protocol in (*protocols.values(), ADMIN)
+        for s in protocol.settings
+    ]
     for name, setting in named:
         if setting.kind is BOOLEAN and not setting.default:
             flags.append([name, None, setting.help])

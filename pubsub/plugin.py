@@ -50,6 +50,11 @@ class WireProtocol:
         return import_module(self._module)
 
 
+ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.admin.server")
+"""The HTTP API. It is configured and served as a protocol is, but has a table and a port setting
+of its own, and is not among those that are installed."""
+
+
 def installed_protocols() -> dict[str, IWireProtocol]:
     """Every protocol that is installed, by name, in the order of their names."""
     found = {plugin.name: plugin for plugin in getPlugins(IWireProtocol)}

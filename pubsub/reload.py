@@ -71,7 +71,8 @@ class Reloader(Service):
 
     def _reconfigure(self, config: Config) -> None:
         """Match listeners by protocol and endpoint."""
-        found = {(entry.protocol.name, entry.endpoint): entry for entry in config.listeners}
+        entries = [*config.listeners, *([config.admin] if config.admin is not None else [])]
+        found = {(entry.protocol.name, entry.endpoint): entry for entry in entries}
         for listener in self._broker.listeners:
             entry = found.get((listener.protocol, listener.endpoint))
             if entry is not None:

@@ -77,6 +77,8 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)
+    if config.admin is not None:
+        _add(broker, config.admin, reactor)
     return broker
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Sequence
 from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
 
+RESERVED = "$SYS/"
+"""How the names of the broker's own topics begin."""
 # Decisions kept a rule; beyond it they are made anew, so that names cannot fill memory.
 _CACHED = 10_000
 
@@ -68,6 +70,16 @@ class AccessRules:
         """Raises NotAuthorized unless clients may read the topic ``name``."""
         if not self.may_subscribe(name):
             raise NotAuthorized(name)
+
+    def may_read(self, name: str, permitted: bool) -> bool:
+        """May the history of the topic ``name`` be read, by one whose token permits that or not?"""
+        if name in self._exclusive or not self._subscribe.allows(name):
+            return False
+        return permitted or not self._locked(name)
+
+    def may_write(self, name: str, proved: bool) -> bool:
+        """May the topic ``name`` be published to, by one who has proved a right to or not?"""
+        return self._publish.allows(name) and (proved or not self._locked(name))
 
     def _locked(self, name: str) -> bool:
         return name in self._closed and not self._grant.allows(name)

@@ -25,7 +25,8 @@ from pubsub.store.runs import Run
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence."""
-_HAS_HEADERS = 1 << 31
+HAS_HEADERS = 1 << 31
+"""Set in a run's count if any of its messages has headers."""
 _U32 = struct.Struct("<I")
 _HEADED = struct.Struct("<IH")
 _FIXED = struct.Struct("<qIqqq")
@@ -88,7 +89,7 @@ def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
         start = item.offset - base
         headed = 0
         if item.headers is not None:
-            headed = _HAS_HEADERS
+            headed = HAS_HEADERS
             headers += _encode_headers(start, item.headers)
         if item.lengths is not None:
             lengths.extend(item.lengths)
@@ -118,18 +119,18 @@ def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[Run]:
     """The runs of a block that has been checked, of ``topics`` (None: of all)."""
-    names = list(_decode_names(block.names))
+    names = list(decode_names(block.names))
     texts: dict[int, str] = {}
     wanted = None if topics is None else _indexes(topics, names)
     lengths = array("I")
     lengths.frombytes(block.lengths)
     lengths = _little(lengths)
-    headers = dict(_decode_headers(block.headers)) if block.headers else {}
+    headers = dict(decode_headers(block.headers)) if block.headers else {}
     at = mixed = 0
     for start, number, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
         block.runs
     ):
-        count = number & ~_HAS_HEADERS
+        count = number & ~HAS_HEADERS
         own = None
         if size == MIXED:
             own = lengths[mixed : mixed + count]
@@ -151,7 +152,7 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
             sequence,
             names[sender],
             texts[protocol],
-            [headers.get(start + i, {}) for i in range(count)] if number & _HAS_HEADERS else None,
+            [headers.get(start + i, {}) for i in range(count)] if number & HAS_HEADERS else None,
         )
 
 
@@ -185,14 +186,16 @@ def _encode_headers(start: int, headers: Sequence[Headers]) -> Iterator[bytes]:
                 yield _U32.pack(len(text)) + text + _U32.pack(len(value)) + value
 
 
-def _decode_names(data: bytes) -> Iterator[bytes]:
+def decode_names(data: bytes) -> Iterator[bytes]:
+    """The names of a block, which its runs mean by number."""
     at = 0
     while at < len(data):
         name, at = _piece(data, at)
         yield name
 
 
-def _decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:
+def decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:
+    """The headers of those messages of a block that have any, by their number in it."""
     at = 0
     while at < len(data):
         index, number = _HEADED.unpack_from(data, at)

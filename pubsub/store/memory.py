@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
@@ -10,6 +11,8 @@ from zope.interface import implementer
 from pubsub.broker.batch import Batch, Page
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import IStore, Value
+from pubsub.store.block import encode_block, topics_of
+from pubsub.store.ranges import Parcel, Topics
 from pubsub.store.runs import RunLog
 
 
@@ -23,10 +26,13 @@ class MemoryStore:
     def __init__(self, messages: int, nbytes: int) -> None:
         self._log = RunLog(messages, nbytes)
         self._tables: dict[str, dict[str, Value]] = {}
+        self._run = 0
         self.gate = Gate()
 
     def open(self, run: int) -> None:
-        """See IStore."""
+        """See IStore: no other process's positions mean anything here."""
+        self._run = run
+        self.epoch = f"memory-{run:015x}"
 
     def close(self) -> Deferred[None]:
         """See IStore."""
@@ -61,6 +67,10 @@ class MemoryStore:
         """See IStore."""
         self._log.append(batch)
 
+    def together(self) -> AbstractContextManager[None]:
+        """See IStore."""
+        return nullcontext()
+
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See IStore."""
         call(True)
@@ -70,6 +80,30 @@ class MemoryStore:
     ) -> Deferred[Page]:
         """See IStore. Nothing blocks here: the Deferred has fired already."""
         return succeed(self._log.read(offset, topics, max_bytes))
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See IStore."""
+        runs, reached = self._log.runs_from(start, min(stop, self.next_offset), topics, max_bytes)
+        first = self._log.first_offset
+        if not runs:
+            return succeed(Parcel(start, reached, first))
+        block = encode_block(runs, self._run, runs[0].offset, runs[-1].last + 1)
+        names = frozenset(run.topic for run in runs)
+        return succeed(Parcel(start, reached, first, ((block, names),)))
+
+    def offset_at(self, timestamp: int) -> Deferred[int]:
+        """See IStore."""
+        return succeed(self._log.offset_at(timestamp))
+
+    def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
+        """See IStore."""
+        return succeed(topics_of(self._log.parts(start, stop)))
+
+    def continues(self, epoch: str, offset: int) -> bool:
+        """See IStore."""
+        return epoch == self.epoch
 
     def forget(self, topic: str) -> None:
         """See IStore."""

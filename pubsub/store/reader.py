@@ -15,8 +15,8 @@ from itertools import islice
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, Damaged, decode_block
 
-# Blocks one page looks at, so that a rare topic does not keep a thread for long.
-_SCAN = 256
+SCAN = 256
+"""Blocks one read looks at, so that a rare topic does not keep a thread for long."""
 # Topics that are looked up in the index; of more, every block is looked at.
 _INDEXED = 64
 _COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, payloads"
@@ -69,10 +69,10 @@ class _Reading:
 
     def page(self) -> Page:
         """What there is, and how far it goes."""
-        bases = list(islice(self._bases(), _SCAN + 1))
+        listed = list(islice(bases(self._connection, self._offset, self._topics), SCAN + 1))
         # Where the blocks looked at are not all there are, the next page begins with the next.
-        end = bases.pop() if len(bases) > _SCAN else self._stop
-        for base in bases:
+        end = listed.pop() if len(listed) > SCAN else self._stop
+        for base in listed:
             try:
                 self._take(read_block(self._connection, base))
             except Damaged as damage:
@@ -100,32 +100,39 @@ class _Reading:
         left = topics_left(self._connection, base)
         return left if self._topics is None else left & self._topics
 
-    def _bases(self) -> Iterator[int]:
-        """The blocks to look at, from the one that holds the offset on."""
-        row = self._connection.execute(
-            "SELECT base FROM blocks WHERE base <= ? ORDER BY base DESC LIMIT 1", (self._offset,)
-        ).fetchone()
-        start = self._offset if row is None else row[0]
-        if self._topics is None or len(self._topics) > _INDEXED:
-            for (base,) in self._connection.execute(
-                "SELECT DISTINCT base FROM contents WHERE base >= ? ORDER BY base LIMIT ?",
-                (start, _SCAN + 1),
-            ):
-                yield base
-            return
-        last = -1
-        for base in merge(*[self._bases_of(name, start) for name in self._topics]):
-            if base != last:
-                yield base
-            last = base
 
-    def _bases_of(self, name: str, start: int) -> Iterator[int]:
-        rows = self._connection.execute(
-            "SELECT base FROM contents WHERE topic = (SELECT id FROM topics WHERE name = ?) "
-            "AND base >= ? ORDER BY base LIMIT ?",
-            (name, start, _SCAN + 1),
-        )
-        return (base for (base,) in rows)
+def bases(
+    connection: sqlite3.Connection, offset: int, topics: frozenset[str] | None
+) -> Iterator[int]:
+    """The blocks to look at for ``topics``, from the one that holds ``offset`` on.
+
+    No more than SCAN + 1.
+    """
+    row = connection.execute(
+        "SELECT base FROM blocks WHERE base <= ? ORDER BY base DESC LIMIT 1", (offset,)
+    ).fetchone()
+    start = offset if row is None else row[0]
+    if topics is None or len(topics) > _INDEXED:
+        for (base,) in connection.execute(
+            "SELECT DISTINCT base FROM contents WHERE base >= ? ORDER BY base LIMIT ?",
+            (start, SCAN + 1),
+        ):
+            yield base
+        return
+    last = -1
+    for base in merge(*[_bases_of(connection, name, start) for name in topics]):
+        if base != last:
+            yield base
+        last = base
+
+
+def _bases_of(connection: sqlite3.Connection, name: str, start: int) -> Iterator[int]:
+    rows = connection.execute(
+        "SELECT base FROM contents WHERE topic = (SELECT id FROM topics WHERE name = ?) "
+        "AND base >= ? ORDER BY base LIMIT ?",
+        (name, start, SCAN + 1),
+    )
+    return (base for (base,) in rows)
 
 
 def topics_left(connection: sqlite3.Connection, base: int) -> frozenset[str]:

@@ -8,8 +8,8 @@ nothing for each message.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
@@ -24,6 +24,7 @@ _SCAN = 2_000
 # Topics that have ended before what was theirs is looked for.
 _FORGOTTEN = 10_000
 _last = attrgetter("last")
+_timestamp = attrgetter("timestamp")
 
 
 class Run:
@@ -83,6 +84,11 @@ class Run:
     def cost(self) -> int:
         """What it takes of a page, in bytes."""
         return self.nbytes + _MESSAGE_BYTES * self.count
+
+    def within(self, start: int, stop: int) -> Run:
+        """The messages from ``start`` to before ``stop``."""
+        batch = self.batch()
+        return Run(batch.part(max(start - self.offset, 0), min(stop - self.offset, self.count)))
 
     def batch(self, offset: int = 0) -> Batch:
         """The messages from ``offset`` on as the batch they were made from."""
@@ -184,6 +190,37 @@ class RunLog:
             # The newest messages may have been forgotten: there is nothing more up to the end.
             next_offset = max(next_offset, last)
         return Page(found, next_offset)
+
+    def runs_from(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> tuple[list[Run], int]:
+        """The runs of a range, as many as ``read`` would give, and the offset they go up to."""
+        begin = bisect_right(self._runs, start - 1, lo=self._head, key=_last)
+        found: list[Run] = []
+        for run in self._runs[begin : begin + _SCAN]:
+            if run.offset >= stop:
+                return found, stop
+            if max_bytes <= 0:
+                return found, max(start, run.offset)
+            if (topics is None or run.topic in topics) and self._shown(run):
+                found.append(run)
+                max_bytes -= run.cost()
+        if begin + _SCAN < len(self._runs):
+            stop = min(stop, self._runs[begin + _SCAN].offset)
+        return found, max(start, stop)
+
+    def parts(self, start: int, stop: int) -> Iterator[Run]:
+        """All that is within a range; runs that are not wholly are cut."""
+        for run in self._runs[bisect_right(self._runs, start - 1, lo=self._head, key=_last) :]:
+            if run.offset >= stop:
+                return
+            if self._shown(run):
+                yield run if start <= run.offset and run.last < stop else run.within(start, stop)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first message of this time (µs) or later, else the next one."""
+        at = bisect_left(self._runs, timestamp, lo=self._head, key=_timestamp)
+        return self._runs[at].offset if at < len(self._runs) else self.next_offset
 
     def forget(self, topic: str) -> None:
         """Show no more of ``topic`` than comes from now on. Its offsets stay unused.

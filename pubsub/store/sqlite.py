@@ -11,8 +11,9 @@ The newest runs are in memory as well, whether committed or not: most readers wa
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,15 @@ from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
 from pubsub.store.check import Checker, check_tail
 from pubsub.store.pool import Readers, Worker
+from pubsub.store.ranges import (
+    Parcel,
+    Topics,
+    continues,
+    epochs,
+    offset_at,
+    read_parcel,
+    topics_in,
+)
 from pubsub.store.reader import read_bounds, read_page
 from pubsub.store.retention import Limits, Retention
 from pubsub.store.runs import RunLog
@@ -81,7 +91,7 @@ class SqliteStore:
         self._timer: IDelayedCall | None = None
         self._tidying: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        self._due = self._hurried = False
+        self._due = self._hurried = self._held = False
         self._failing: str | None = None
         self._closing = False
 
@@ -119,6 +129,7 @@ class SqliteStore:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("UPDATE state SET clean = 0")
         self.epoch = begin_epoch(connection)
+        self._epochs = epochs(connection)
         connection.execute("COMMIT")
 
     def close(self) -> Deferred[None]:
@@ -199,6 +210,18 @@ class SqliteStore:
         """See IStore: as it was when the store was opened."""
         return tuple(self._tables.get(table, ()))
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """See IStore: a group is one transaction, so it stays here until all is in it."""
+        if self._failing is not None:
+            raise HistoryUnavailable(self._failing)
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self._soon()
+
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See IStore."""
         if self._failing is not None:
@@ -213,6 +236,8 @@ class SqliteStore:
 
     def _soon(self) -> None:
         """Something is there to commit."""
+        if self._held:
+            return
         if self._writing is None and self._gathering.nbytes >= self._options.nbytes:
             self._hand_over()
         elif self._timer is None and not self._due:
@@ -301,12 +326,41 @@ class SqliteStore:
         forgotten = self._forgotten
         batches = [b for b in page.batches if b.offset >= forgotten.get(b.topic, 0)]
         for start, stop in page.damaged:
-            log.error(
-                "history: offsets {first} to {last} are damaged and cannot be read",
-                first=start,
-                last=stop - 1,
-            )
+            _damaged(start, stop)
         return Page(batches, page.next_offset, page.damaged)
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See IStore: from the file alone, where everything committed is in columns."""
+        return self._readers.run(
+            partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
+        ).addCallback(self._check)
+
+    def _check(self, parcel: Parcel) -> Parcel:
+        if parcel.damaged is not None:
+            _damaged(*parcel.damaged)
+        forgotten = self._forgotten
+        if not forgotten:
+            return parcel
+        # Blocks end where a topic does.
+        blocks = [
+            (block, frozenset(n for n in names if block.base >= forgotten.get(n, 0)))
+            for block, names in parcel.blocks
+        ]
+        return replace(parcel, blocks=tuple(blocks))
+
+    def offset_at(self, timestamp: int) -> Deferred[int]:
+        """See IStore."""
+        return self._readers.run(partial(offset_at, timestamp=timestamp))
+
+    def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
+        """See IStore."""
+        return self._readers.run(partial(topics_in, start=start, stop=stop))
+
+    def continues(self, epoch: str, offset: int) -> bool:
+        """See IStore."""
+        return continues(self._epochs, epoch, offset)
 
     # Housekeeping
 
@@ -326,6 +380,14 @@ class SqliteStore:
         _complain(failure)
         if not self._closing:
             self._tidying = self._reactor.callLater(10 * TIDY, self._tidy)
+
+
+def _damaged(start: int, stop: int) -> None:
+    log.error(
+        "history: offsets {first} to {last} are damaged and cannot be read",
+        first=start,
+        last=stop - 1,
+    )
 
 
 def _complain(failure: Failure) -> None:

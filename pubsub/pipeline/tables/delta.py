@@ -94,6 +94,8 @@ class Delta:
         The order of the offsets is kept. What was replaced stays on the disk for a week, for
         readers of older versions, as do files of writers that were killed; then it is removed.
         """
+        if not DeltaTable.is_deltatable(self.path):
+            return 0
         table = DeltaTable(self.path)
         gone = 0
         for values, files in _small(table, self.by).items():

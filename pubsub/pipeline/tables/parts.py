@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 HELD = 192 * 1024 * 1024
 """Bytes of Arrow data that a task keeps until it writes the largest partition of them."""
 _ROW_GROUP = 1_000_000
-_UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
+# Readers pass over what begins with an underscore or a dot.
+_UNSAFE = re.compile(rb"^_|[^A-Za-z0-9_-]")
 _LONGEST = 120
 # Ids count up within a run, so that each shares most of its text with the one before.
 _PREFIXED = "message_id"

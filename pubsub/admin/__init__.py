@@ -1,0 +1,1 @@
+"""The HTTP API: the history read in ranges, positions of readers, and writing exactly once."""

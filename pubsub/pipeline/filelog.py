@@ -1,0 +1,98 @@
+"""A broker's log read from its file, on the machine that has it; the broker may run or not."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pubsub.broker.access import RESERVED
+from pubsub.pipeline.logs import (
+    OTHER_LOG,
+    Damage,
+    Expired,
+    Part,
+    Rejected,
+    TopicSize,
+    Unreachable,
+    WrongLog,
+)
+from pubsub.pipeline.offsets import Bounds
+from pubsub.store import arrow
+from pubsub.store.ranges import read_parcel
+from pubsub.store.schema import open_reader
+
+# Payload bytes that are taken from the file at once.
+_PIECE = 4 * 1024**2
+
+
+class FileLog:
+    """See ``Log``. Positions are not reported: only the broker writes its file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path.removeprefix("file:").removeprefix("sqlite:")).expanduser()
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def place(self) -> str:
+        """See ``Log``."""
+        return str(self._path)
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        try:
+            if not self._path.is_file():
+                raise Rejected(f"there is no history at {self._path}")
+            if self._connection is None:
+                self._connection = open_reader(self._path)
+            yield self._connection
+        except sqlite3.OperationalError as error:
+            raise Unreachable(f"the history at {self._path}: {error}") from None
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise Rejected(f"the history at {self._path}: {error}") from None
+
+    def bounds(self, timestamp: int | None = None) -> Bounds:
+        """See ``Log``."""
+        with self._opened() as connection:
+            first, stop = arrow.bounds(connection)
+            epoch, _ = arrow.epochs(connection)[-1]
+            at = stop if timestamp is None else arrow.offset_at(connection, timestamp)
+            return Bounds(first, stop, epoch, at)
+
+    def topics(self, start: int, stop: int) -> list[TopicSize]:
+        """See ``Log``."""
+        with self._opened() as connection:
+            found = arrow.topics_in(connection, start, stop)
+            return [TopicSize(name, *sizes) for name, sizes in found.items()]
+
+    def read(
+        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
+    ) -> Iterator[Part]:
+        """See ``Log``."""
+        with self._opened() as connection:
+            self._check(connection, start, epoch)
+            at = start
+            while at < stop:
+                parcel = read_parcel(connection, at, stop, topics, _PIECE)
+                if parcel.first > at:
+                    yield Expired(parcel.first)
+                if topics is None:
+                    parcel = parcel.of(lambda name: not name.startswith(RESERVED))
+                yield from arrow.batches(parcel, headers)
+                if parcel.damaged is not None:
+                    yield Damage(*parcel.damaged)
+                at = parcel.stop
+
+    def check(self, position: int, epoch: str) -> None:
+        """See ``Log``."""
+        with self._opened() as connection:
+            self._check(connection, position, epoch)
+
+    def _check(self, connection: sqlite3.Connection, position: int, epoch: str) -> None:
+        known = arrow.epochs(connection)
+        if position > arrow.bounds(connection)[1] or not arrow.continues(known, epoch, position):
+            raise WrongLog(OTHER_LOG.format(self.place, position))
+
+    def report(self, reader: str, position: int, epoch: str) -> None:
+        """See ``Log``; does nothing."""

@@ -1,0 +1,102 @@
+"""A broker's log as the pipeline reads it, over HTTP or from its file.
+
+Both give Arrow record batches of the columns in ``pubsub.store.arrow``, in the order of offsets,
+and say what is missing between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
+
+from pubsub.errors import PubSubError
+from pubsub.pipeline.offsets import Bounds
+
+
+class DataLoss(PubSubError):
+    """Messages that were to be read are not there any more; names partition and offsets."""
+
+    reason = "data-loss"
+
+
+class WrongLog(PubSubError):
+    """A position that is not of this log: it was put back to an older state, or is another one."""
+
+    reason = "epoch"
+
+
+class Unreachable(PubSubError):
+    """The log cannot be read just now; trying again may do."""
+
+    reason = "unreachable"
+
+
+class Rejected(PubSubError):
+    """The broker understood and says no, for example as the token does not do."""
+
+    reason = "rejected"
+
+
+OTHER_LOG = (
+    "{} is not the log that was read up to offset {} before: it is another one, or was put back "
+    "to an older state. What to do: a new checkpoint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The messages from ``start`` to before ``stop`` cannot be read."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Everything before ``first`` is gone."""
+
+    first: int
+
+
+Part: TypeAlias = "pa.RecordBatch | Damage | Expired"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSize:
+    """How much of a topic there is in a range of offsets, to within a block at its ends."""
+
+    name: str
+    messages: int
+    nbytes: int
+
+
+class Log(Protocol):
+    """One partition. Every method may raise Unreachable, Rejected or WrongLog."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages; without any secret."""
+
+    def bounds(self, timestamp: int | None = None) -> Bounds:
+        """What it holds; ``at`` is the place of ``timestamp`` (µs), or ``next`` without one."""
+
+    def topics(self, start: int, stop: int) -> list[TopicSize]:
+        """The topics that have messages in a range."""
+
+    def read(
+        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
+    ) -> Iterator[Part]:
+        """The messages from ``start`` to before ``stop``, of ``topics`` (None: of all).
+
+        If what is asked for begins before the first that is left, Expired comes first. Damage
+        comes in its place. ``epoch`` is as in ``check``.
+        """
+
+    def check(self, position: int, epoch: str) -> None:
+        """Raises WrongLog unless an offset up to which it was read in ``epoch`` is still good."""
+
+    def report(self, reader: str, position: int, epoch: str) -> None:
+        """Have the broker know how far ``reader`` is."""

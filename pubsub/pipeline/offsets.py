@@ -1,0 +1,96 @@
+"""Where a query is: for each partition, the next offset to read and the epoch it was seen in.
+
+    {"0": {"next": 1234, "epoch": "3-9f6c01d2"}, "1": {"next": 0, "epoch": "1-00c0ffee"}}
+
+A partition is a broker's log, numbered as in option url. The epoch is what shows that a log was
+put back to an older state, or is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.options import EARLIEST, LATEST, Start
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one log."""
+
+    next: int
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one log holds: the offsets from ``first`` to before ``next``.
+
+    ``at`` is the offset of the first message at or after the time that was asked for.
+    """
+
+    first: int
+    next: int
+    epoch: str
+    at: int
+
+
+Offsets: TypeAlias = dict[int, Position]
+
+
+def to_json(offsets: Offsets) -> dict[str, dict[str, int | str]]:
+    """As Spark keeps it in its checkpoint."""
+    return {
+        str(partition): {"next": position.next, "epoch": position.epoch}
+        for partition, position in sorted(offsets.items())
+    }
+
+
+def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> Offsets:
+    """What ``to_json`` made. Raises ConfigurationError if it is not of so many partitions."""
+    if set(value) != {str(number) for number in range(partitions)}:
+        raise ConfigurationError(
+            f"the checkpoint is of {len(value)} brokers and option url names {partitions}; "
+            "brokers can be added or removed with a new checkpoint only"
+        )
+    return {
+        int(partition): Position(int(entry["next"]), str(entry["epoch"]))
+        for partition, entry in value.items()
+    }
+
+
+def resolve(start: Start, bounds: Sequence[Bounds], default: str) -> Offsets:
+    """Where ``start`` is; partitions that it does not name are at ``default``.
+
+    Raises ConfigurationError for a partition that does not exist and an offset past the end.
+    """
+    places = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
+    check_partitions(places, len(bounds))
+    return {
+        number: Position(_place(number, places.get(number, default), log), log.epoch)
+        for number, log in enumerate(bounds)
+    }
+
+
+def check_partitions(named: Iterable[int], partitions: int) -> None:
+    """Raises ConfigurationError if one of them does not exist."""
+    for number in named:
+        if not 0 <= number < partitions:
+            raise ConfigurationError(
+                f"there is no partition {number}; they are numbered from 0 to {partitions - 1}"
+            )
+
+
+def _place(number: int, place: int | str, log: Bounds) -> int:
+    if place == EARLIEST:
+        return log.first
+    if place == LATEST:
+        return log.next
+    assert isinstance(place, int)
+    if place > log.next:
+        raise ConfigurationError(
+            f"partition {number} ends before offset {log.next}; {place} is beyond that"
+        )
+    return place

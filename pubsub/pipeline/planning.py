@@ -1,0 +1,75 @@
+"""Which topics and which ranges of offsets a query reads, and how they are cut into tasks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pyspark.sql.datasource import InputPartition
+
+from pubsub.pipeline.admission import Amount, amount_of
+from pubsub.pipeline.logs import Log
+from pubsub.pipeline.options import SourceOptions
+
+_RESERVED = "$SYS/"
+
+
+@dataclass(frozen=True)
+class Task(InputPartition):
+    """The offsets from ``start`` to before ``stop`` of a partition, seen in ``epoch``."""
+
+    partition: int
+    start: int
+    stop: int
+    epoch: str
+    topics: frozenset[str] | None
+
+
+class Subscription:
+    """Which topics are read."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._topics = options.topics
+        self._pattern = None if options.pattern is None else re.compile(options.pattern)
+
+    @property
+    def selective(self) -> bool:
+        """Is there anything that is not read?"""
+        return self._topics is not None or self._pattern is not None
+
+    def covers(self, name: str) -> bool:
+        """Is this topic read? A pattern does not cover reserved ones."""
+        if self._topics is not None:
+            return name in self._topics
+        if name.startswith(_RESERVED):
+            return False
+        return self._pattern is None or self._pattern.fullmatch(name) is not None
+
+    def topics(self, log: Log, start: int, stop: int) -> frozenset[str] | None:
+        """The names to ask for in a range; None for all. What matches a pattern changes."""
+        if self._pattern is None:
+            return self._topics
+        return frozenset(topic.name for topic in log.topics(start, stop) if self.covers(topic.name))
+
+    def amount(self, log: Log, start: int, stop: int) -> Amount:
+        """What there is to read in a range."""
+        found = [topic for topic in log.topics(start, stop) if self.covers(topic.name)]
+        return amount_of(found, stop - start)
+
+
+def plan(log: Log, whole: Task, subscription: Subscription, rows_per_task: int) -> list[Task]:
+    """``whole`` cut into equal ranges of about so many rows; empty if there is nothing in it."""
+    width = whole.stop - whole.start
+    if width <= 0 or (whole.topics is not None and not whole.topics):
+        return []
+    rows = width
+    if subscription.selective and width > rows_per_task:
+        rows = subscription.amount(log, whole.start, whole.stop).rows
+    count = max(1, -(-rows // rows_per_task))
+    cuts = [whole.start + width * number // count for number in range(count + 1)]
+    return [
+        Task(whole.partition, start, stop, whole.epoch, whole.topics)
+        for start, stop in pairwise(cuts)
+        if start < stop
+    ]

@@ -1,0 +1,114 @@
+"""The columns of the source, in Spark's terms and in Arrow's; they must be the same exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.options import EVENTS
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def _struct(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+MESSAGES_SCHEMA = _struct(
+    topic=StringType(),
+    partition=IntegerType(),
+    offset=LongType(),
+    timestamp=TimestampType(),
+    protocol=StringType(),
+    key=BinaryType(),
+    value=BinaryType(),
+    message_id=StringType(),
+)
+HEADERS = StructField("headers", ArrayType(_HEADER))
+EVENTS_SCHEMA = _struct(
+    partition=IntegerType(),
+    offset=LongType(),
+    timestamp=TimestampType(),
+    event=StringType(),
+    protocol=StringType(),
+    listener=StringType(),
+    client=StringType(),
+    session=StringType(),
+    topic=StringType(),
+    reason=StringType(),
+    messages=LongType(),
+    bytes=LongType(),
+    frame=BinaryType(),
+)
+
+
+def schema_of(stream: str, headers: bool) -> StructType:
+    """What the source gives."""
+    if stream == EVENTS:
+        return EVENTS_SCHEMA
+    return StructType([*MESSAGES_SCHEMA.fields, HEADERS]) if headers else MESSAGES_SCHEMA
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The same as Spark expects it of batches."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_columns(asked: StructType, offered: StructType) -> None:
+    """Raises ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
+    for column in asked.fields:
+        if column.name not in offered.fieldNames():
+            raise ConfigurationError(
+                f"there is no column {column.name}; there are {_names(offered.fieldNames())}"
+            )
+        if column.dataType != offered[column.name].dataType:
+            kind = offered[column.name].dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} is of type {kind}")
+
+
+_WRITTEN = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
+
+
+def check_written(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
+    """Can a frame of these columns be published, if ``optional`` ones may be among them?
+
+    Raises ConfigurationError.
+    """
+    allowed = ("topic", "value", *optional)
+    for column in given.fields:
+        if column.name not in allowed:
+            raise ConfigurationError(
+                f"column {column.name} cannot be published there; what can is {_names(allowed)}"
+            )
+        wanted = HEADERS.dataType if column.name == "headers" else _WRITTEN[column.name]
+        kinds = [wanted, StringType()] if column.name in ("value", "key") else [wanted]
+        if not any(_same(column.dataType, kind) for kind in kinds):
+            names = " or ".join(kind.simpleString() for kind in kinds)
+            raise ConfigurationError(f"column {column.name} has to be of type {names}")
+    if "value" not in given.fieldNames():
+        raise ConfigurationError("a column value is needed: what is to be published")
+    if "topic" not in given.fieldNames() and topic is None:
+        raise ConfigurationError("a column topic or option topic is needed: where to publish")
+
+
+def _same(given: DataType, wanted: DataType) -> bool:
+    """But for whether there may be nulls in it."""
+    return given.simpleString() == wanted.simpleString()
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)

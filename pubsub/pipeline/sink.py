@@ -1,0 +1,175 @@
+"""The sink: what a task does with its rows, and what the driver does when all tasks are done.
+
+Over HTTP a task stages its rows at the broker, and the driver's commit appends all of them at
+once; the broker remembers the batch, so that running it again appends nothing. Over the protocols
+a task publishes, and returns when the broker has taken everything; a batch that is run again is
+published again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline.options import SinkOptions, sink_options
+from pubsub.pipeline.publishing import HTTP, check_url, optional_columns, publisher, scheme_of
+from pubsub.pipeline.schemas import check_written
+from pubsub.pipeline.staging import Stager, Stages
+
+# Undocumented, but Kafka's sink and others rest on them as well.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has done: ``parts`` of ``query`` are staged, in order."""
+
+    query: str
+    messages: int
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go. Pickled into every task."""
+
+    options: SinkOptions
+
+    @property
+    def exactly_once(self) -> bool:
+        """Is it HTTP?"""
+        return scheme_of(self.options.url) in HTTP
+
+    def write(self, batches: Iterator[pa.RecordBatch], query: str, batch_id: int) -> Written:
+        """Stage or publish the rows of a task. Raises PubSubError."""
+        tables = (self._columns(batch) for batch in batches)
+        if self.exactly_once:
+            return self._stage(tables, query, batch_id)
+        count = 0
+        with publisher(self.options) as client:
+            for table in tables:
+                count += table.num_rows
+                for topic, value, key in _rows(table):
+                    client.add(topic, value, key)
+            client.finish()
+        return Written(query, count)
+
+    def _stage(self, tables: Iterator[pa.RecordBatch], query: str, batch_id: int) -> Written:
+        stager = Stager(self._stages(query, batch_id))
+        for table in tables:
+            stager.add(table)
+        return Written(query, stager.messages, stager.finish())
+
+    def _stages(self, query: str, batch_id: int) -> Stages:
+        return Stages(self.options.url, self.options.credentials, query, batch_id)
+
+    def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Topic and value first, as they are published. Raises ConfigurationError for nulls."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if "topic" not in columns:
+            topic = pa.scalar(self.options.topic, pa.string())
+            columns["topic"] = pa.repeat(topic, batch.num_rows)
+        elif self.options.topic is not None:
+            columns["topic"] = pc.fill_null(columns["topic"], self.options.topic)
+        for name in ("topic", "value"):
+            if columns[name].null_count:
+                raise ConfigurationError(f"column {name} has a null")
+        for name in ("value", "key"):
+            if name in columns:
+                columns[name] = columns[name].cast(pa.binary())
+        order = [name for name in ("topic", "value", "key", "headers") if name in columns]
+        return pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Append what was staged, once; does nothing where it has been published already."""
+        written = [message for message in messages if isinstance(message, Written)]
+        parts = [part for message in written for part in message.parts]
+        if parts:
+            self._stages(written[0].query, batch_id).commit(parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Have the broker forget what was staged; without a word from any task it does so later."""
+        written = [message for message in messages if isinstance(message, Written)]
+        if self.exactly_once and written:
+            self._stages(written[0].query, batch_id).abort()
+
+
+def make_target(given: Any, schema: StructType, overwrite: bool) -> Target:
+    """Where a frame of ``schema`` goes. Raises ConfigurationError."""
+    if overwrite:
+        raise ConfigurationError("what was published stays: use mode append")
+    options = sink_options(given)
+    check_url(options)
+    check_written(schema, options.topic, optional_columns(options))
+    return Target(options)
+
+
+def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:
+    topics, values = table.column("topic").to_pylist(), table.column("value").to_pylist()
+    if "key" in table.schema.names:
+        return zip(topics, values, table.column("key").to_pylist(), strict=True)
+    return ((topic, value, None) for topic, value in zip(topics, values, strict=True))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``: one batch of a query of its own."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # Made once, in the driver: the tasks and the commit have copies of this writer.
+        self._query = f"batch-{uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a worker."""
+        return self._target.write(iterator, self._query, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, when every task has succeeded."""
+        self._target.commit(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, when one has not."""
+        self._target.abort(messages, 0)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream``: batches of Spark's query, by its id and theirs."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a worker."""
+        query, batch_id = current_batch()
+        return self._target.write(iterator, query, batch_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver, when every task has succeeded; may be run again for the same batch."""
+        self._target.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver, when one has not."""
+        self._target.abort(messages, batchId)
+
+
+def current_batch() -> tuple[str, int]:
+    """The ids of the query and of the batch that a task belongs to. Raises PubSubError."""
+    context = TaskContext.get()
+    query = context and context.getLocalProperty(_QUERY_ID)
+    batch_id = context and context.getLocalProperty(_BATCH_ID)
+    if not query or not batch_id:
+        raise PubSubError("Spark does not say which query and batch this task belongs to")
+    return query, int(batch_id)

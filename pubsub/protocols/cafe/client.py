@@ -1,0 +1,98 @@
+"""A blocking publisher for cafe.
+
+PUBLISH is not acknowledged, but what is refused is answered, and frames take effect in order: when
+the PONG to a PING is there without an ERROR before it, all before the PING has been published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+
+from pubsub.protocols.cafe.codec import (
+    MAGIC,
+    MAX_MESSAGE,
+    OPCODES,
+    CafeError,
+    Disconnect,
+    Error,
+    ErrorCode,
+    Frame,
+    HandshakeAck,
+    HandshakePub,
+    Ping,
+    Pong,
+    Publish,
+    decode,
+    encode,
+)
+from pubsub.wire.blocking import Address, BlockingPublisher, BlockingStream, ConnectionBroken
+
+_PUBLISH = Struct("<HBIB")
+_MAX_CLIENT_ID = 255
+DEFAULT_CHANNELS: Mapping[int, str] = {number: f"cafe/{number}" for number in range(256)}
+
+
+class CafePublisher(BlockingPublisher):
+    """``channels`` are the topics of the listener's channels; the sender is the client's name."""
+
+    protocol = "cafe"
+
+    def __init__(
+        self,
+        address: Address,
+        channels: Mapping[int, str] = DEFAULT_CHANNELS,
+        client_id: bytes = b"",
+    ) -> None:
+        super().__init__(address)
+        self._channels = {name: channel for channel, name in channels.items()}
+        self._client_id = client_id[:_MAX_CLIENT_ID]
+
+    def encode(self, topic: str, payload: bytes, sender: bytes | None) -> bytes:
+        channel = self._channels.get(topic)
+        if channel is None:
+            raise self.impossible(f"topic {topic!r} is no channel's")
+        if len(payload) > MAX_MESSAGE:
+            raise self.impossible(f"{len(payload)} bytes; {MAX_MESSAGE} are the most")
+        if self._stream is None:
+            self._shake(self.stream, channel)
+        head = _PUBLISH.pack(MAGIC, OPCODES[Publish], 1 + len(payload), channel)
+        return head + payload
+
+    def _shake(self, stream: BlockingStream, channel: int) -> None:
+        stream.send(encode(HandshakePub(channel, self._client_id)))
+        answer = self._receive()
+        if isinstance(answer, Error):
+            raise self.refused(_name(answer.code))
+        if not isinstance(answer, HandshakeAck) or answer.status:
+            status = answer.status if isinstance(answer, HandshakeAck) else 0
+            raise self.refused(_name(status))
+
+    def _receive(self) -> Frame:
+        try:
+            return self.stream.receive(decode)
+        except CafeError as error:
+            raise self.refused(f"the broker does not speak cafe ({error})") from None
+
+    def confirm(self, count: int, last: bool) -> None:
+        codes: list[int] = []
+        try:
+            self.stream.send(encode(Ping()))
+            while not isinstance(answer := self._receive(), Pong):
+                if isinstance(answer, Error):
+                    codes.append(answer.code)
+        except ConnectionBroken:
+            # What is refused for good is said before the end.
+            if not codes:
+                raise
+        if codes:
+            raise self.refused(_name(codes[0]), len(codes))
+        if last:
+            self.stream.send(encode(Disconnect()))
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"code {code}"

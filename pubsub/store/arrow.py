@@ -1,0 +1,310 @@
+"""The history as Arrow record batches, made from its blocks without a loop over messages.
+
+A block has its runs in fixed records and its payloads joined, which is nearly what Arrow wants:
+what holds for a run is expanded to its messages by run ends, payloads are wrapped as they are.
+Needs the extra ``arrow``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from array import array
+from binascii import hexlify
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import chain, groupby
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pubsub.broker.access import RESERVED
+from pubsub.broker.batch import MIXED, Headers, message_id
+from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names
+from pubsub.store.ranges import Parcel, Piece, continues, epochs, offset_at, read_parcel, topics_in
+from pubsub.store.reader import read_bounds as bounds
+
+__all__ = [
+    "SCHEMA", "Part", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
+    "schema", "topics_in",
+]  # fmt: skip
+
+Part: TypeAlias = pa.RecordBatch | tuple[int, int]
+"""Messages, or a range of offsets (start, stop) that is damaged."""
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("protocol", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("message_id", pa.string()),
+    ]
+)
+"""The columns without headers. No value is null."""
+ROWS = 65_536
+"""Messages of a record batch at the most."""
+# Payload bytes that are taken from the file at once.
+_PIECE = 4 * 1024**2
+_ID_BYTES = 36
+_TOP_BIT = -(2**63)
+
+
+def schema(headers: bool = False) -> pa.Schema:
+    """The columns, with ``headers`` or without."""
+    return SCHEMA.append(pa.field("headers", _HEADERS)) if headers else SCHEMA
+
+
+def read_arrow(
+    connection: sqlite3.Connection,
+    start: int,
+    stop: int,
+    topics: frozenset[str] | None,
+    headers: bool = False,
+    partition: int = 0,
+) -> Iterator[Part]:
+    """The messages from ``start`` to before ``stop`` of ``topics``, in order.
+
+    None for the topics means all but the broker's own, which begin with RESERVED. What has
+    expired is left out. Raises sqlite3.Error.
+    """
+    stop = min(stop, bounds(connection)[1])
+    while start < stop:
+        parcel = read_parcel(connection, start, stop, topics, _PIECE)
+        if topics is None:
+            parcel = parcel.of(lambda name: not name.startswith(RESERVED))
+        yield from batches(parcel, headers, partition)
+        if parcel.damaged is not None:
+            yield parcel.damaged
+        start = parcel.stop
+
+
+def batches(parcel: Parcel, headers: bool = False, partition: int = 0) -> Iterator[pa.RecordBatch]:
+    """The messages of a parcel, at most ROWS of them a batch."""
+    # Ids are made with a number that is the same for blocks written by the same process.
+    blocks = [piece for piece in parcel.blocks if piece[0].runs]
+    for run, pieces in groupby(blocks, lambda piece: piece[0].run):
+        yield from _Columns(list(pieces), run, headers, partition).cut(parcel.start, parcel.stop)
+
+
+class _Columns:
+    """Blocks put together: the runs that are meant as a table, the payloads as one array."""
+
+    def __init__(self, pieces: Sequence[Piece], run: int, headers: bool, partition: int) -> None:
+        self._pieces = pieces
+        self._run = run
+        self._headers = headers
+        self._partition = partition
+        names = [list(decode_names(block.names)) for block, _ in pieces]
+        self._names = pa.array(list(chain(*names)), pa.binary())
+        self._runs, ends, sizes = self._read_runs(names)
+        self._values = self._read_values(ends, sizes)
+
+    def _read_runs(self, names: list[list[bytes]]) -> tuple[Any, Any, Any]:
+        """The runs that are meant; where each run ends in the payloads, and its size."""
+        joined = b"".join([block.runs for block, _ in self._pieces])
+        words, longs = _numbers("i", joined), _numbers("q", joined)
+        width, long_width = RUN.size // 4, RUN.size // 8
+        start, number, topic, sender, protocol, size = (
+            _wrapped(pa.int32(), words[column::width]) for column in range(6)
+        )
+        timestamp, sequence = (
+            _wrapped(pa.int64(), longs[column::long_width]) for column in range(3, 5)
+        )
+        count = pc.bit_wise_and(number, HAS_HEADERS - 1)
+        ends = pc.cumulative_sum(count)
+        of_block = array("i", [len(block.runs) // RUN.size for block, _ in self._pieces])
+        block_ends = pc.cumulative_sum(_wrapped(pa.int32(), of_block))
+        bases = _expand(block_ends, pa.array([b.base for b, _ in self._pieces], pa.int64()))
+        shifts = array("i", [0])
+        for own in names[:-1]:
+            shifts.append(shifts[-1] + len(own))
+        shift = _expand(block_ends, _wrapped(pa.int32(), shifts))
+        topic = pc.add(topic, shift)
+        runs = pa.RecordBatch.from_pydict(
+            {
+                "topic": topic,
+                "sender": pc.add(sender, shift),
+                "protocol": pc.add(protocol, shift),
+                "timestamp": timestamp,
+                "sequence": sequence,
+                "offset": pc.add(bases, start),
+                "position": pc.subtract(ends, count).cast(pa.int64()),
+                "count": count.cast(pa.int64()),
+            }
+        )
+        meant = self._meant(names)
+        if not all(meant):
+            runs = runs.filter(pa.array(meant).take(topic))
+        return runs, ends, size
+
+    def _meant(self, names: list[list[bytes]]) -> list[bool]:
+        """Of every name: is it that of a topic whose messages are meant, or no topic's?"""
+        found: list[bool] = []
+        for own, (block, topics) in zip(names, self._pieces, strict=True):
+            wanted = frozenset(map(str.encode, topics))
+            column = _numbers("I", block.runs)[2 :: RUN.size // 4]
+            used = {own[index] for index in set(column)}
+            found += [name in wanted or name not in used for name in own]
+        return found
+
+    def _read_values(self, ends: Any, sizes: Any) -> Any:
+        """Every payload of the blocks, meant or not."""
+        mixed = pc.equal(sizes, MIXED)
+        lengths = _numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
+        if not lengths:
+            each = _expand(ends, sizes)
+        elif pc.all(mixed).as_py():
+            each = _wrapped(pa.int32(), lengths)
+        else:
+            # In the order of the messages, those without a length of their own have their run's.
+            own = _wrapped(pa.int32(), lengths)
+            each = pc.replace_with_mask(_expand(ends, sizes), _expand(ends, mixed), own)
+        ends_of = pc.cumulative_sum(pa.concat_arrays([pa.array([0], pa.int32()), each]))
+        payloads = [block.payloads for block, _ in self._pieces]
+        data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+        return pa.Array.from_buffers(
+            pa.binary(), len(each), [None, ends_of.buffers()[1], pa.py_buffer(data)]
+        )
+
+    def cut(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """What is meant from the offset ``start`` to before ``stop``."""
+        runs = _within(self._runs, self._runs["offset"], start, stop)
+        total = pc.sum(runs["count"]).as_py() or 0
+        if total <= ROWS:
+            if total:
+                yield self._batch(runs)
+            return
+        rows = pc.subtract(pc.cumulative_sum(runs["count"]), runs["count"])
+        for row in range(0, total, ROWS):
+            yield self._batch(_within(runs, rows, row, row + ROWS))
+
+    def _batch(self, runs: Any) -> pa.RecordBatch:
+        count = runs["count"]
+        ends = pc.cumulative_sum(count).cast(pa.int32())
+        rows = ends[-1].as_py()
+        numbers = _counting().slice(0, rows)
+        begins = pc.subtract(ends.cast(pa.int64()), count)
+
+        def each(column: str) -> Any:
+            """A column that counts up within a run."""
+            return pc.add(_expand(ends, pc.subtract(runs[column], begins)), numbers)
+
+        def name(column: str) -> Any:
+            return _expand(ends, self._names.take(runs[column]))
+
+        offset = each("offset")
+        columns = [
+            _text(name("topic")),
+            pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
+            offset,
+            _expand(ends, runs["timestamp"]).view(pa.timestamp("us", tz="UTC")),
+            _text(name("protocol")),
+            name("sender"),
+            self._payloads(runs, rows, each),
+            _message_ids(self._run, each("sequence")),
+        ]
+        if self._headers:
+            columns.append(self._headers_of(offset))
+        return pa.RecordBatch.from_arrays(columns, schema=schema(self._headers))
+
+    def _payloads(self, runs: Any, rows: int, each: Any) -> Any:
+        position = runs["position"]
+        first = position[0].as_py()
+        if position[-1].as_py() + runs["count"][-1].as_py() - first == rows:
+            return self._values.slice(first, rows)
+        return self._values.take(each("position"))
+
+    def _headers_of(self, offset: Any) -> Any:
+        """The headers of the messages at these offsets. The loops are over those that have any."""
+        rows = len(offset)
+        kept: dict[int, Headers] = {}
+        for block, _ in self._pieces:
+            if block.headers:
+                kept |= {block.base + at: own for at, own in decode_headers(block.headers)}
+        places = pc.index_in(pa.array(kept, pa.int64()), value_set=offset).to_pylist()
+        numbers = array("i", bytes(4 * (rows + 1)))
+        found = {place: own for place, own in zip(places, kept.values(), strict=True)
+                 if place is not None}  # fmt: skip
+        for place, own in found.items():
+            numbers[place + 1] = len(own)
+        pairs = [pair for own in found.values() for pair in own.items()]
+        fields = pa.StructArray.from_arrays(
+            [
+                pa.array([key for key, _ in pairs], pa.string()),
+                pa.array([value for _, value in pairs], pa.binary()),
+            ],
+            fields=list(_HEADERS.value_type),
+        )
+        ends = pc.cumulative_sum(_wrapped(pa.int32(), numbers))
+        return pa.ListArray.from_arrays(ends, fields, type=_HEADERS)
+
+
+def _within(runs: Any, begin: Any, low: int, high: int) -> Any:
+    """The runs' messages from ``low`` to before ``high``, where ``begin`` is each run's first."""
+    skipped = pc.max_element_wise(pc.subtract(low, begin), 0)
+    left = pc.min_element_wise(pc.subtract(high, begin), runs["count"])
+    changed = {name: pc.add(runs[name], skipped) for name in ("sequence", "offset", "position")}
+    changed["count"] = pc.subtract(left, skipped)
+    same = {name: runs[name] for name in ("topic", "sender", "protocol", "timestamp")}
+    return pa.RecordBatch.from_pydict(same | changed).filter(pc.greater(changed["count"], 0))
+
+
+def _expand(ends: Any, values: Any) -> Any:
+    """Each of ``values`` as often as its run is long; ``ends`` says where the runs end."""
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+
+def _message_ids(run: int, sequence: Any) -> Any:
+    """``message_id`` of every sequence number, as text.
+
+    Only digits that differ are put in, by columns: every 36th byte of the text at once.
+    """
+    rows = len(sequence)
+    bits = pc.bit_wise_or(sequence, _TOP_BIT)
+    low, high = (f"{value.as_py():016x}" for value in pc.min_max(sequence).values())
+    text = bytearray(str(message_id(run, int(low, 16))).encode() * rows)
+    numbers = array("Q")
+    numbers.frombytes(bits.buffers()[1])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    digits = hexlify(numbers)
+    same = next((i for i in range(16) if low[i] != high[i]), 16)
+    for digit in range(same, 16):
+        # After 19 characters of the run come four digits, a hyphen and twelve.
+        text[19 + digit + (digit >= 4) :: _ID_BYTES] = digits[digit::16]
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, _id_ends().buffers()[1], pa.py_buffer(text)]
+    )
+
+
+@cache
+def _counting() -> Any:
+    return pa.array(range(ROWS), pa.int64())
+
+
+@cache
+def _id_ends() -> Any:
+    return pa.array(range(0, (ROWS + 1) * _ID_BYTES, _ID_BYTES), pa.int32())
+
+
+def _text(binary: Any) -> Any:
+    """Binary that is known to be UTF-8, as text."""
+    return pa.Array.from_buffers(pa.string(), len(binary), binary.buffers(), offset=binary.offset)
+
+
+def _numbers(kind: str, data: bytes) -> array[int]:
+    numbers = array(kind)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _wrapped(kind: Any, numbers: array[int]) -> Any:
+    """An array as Arrow sees it, without a copy."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

@@ -1,0 +1,108 @@
+"""History files made without a broker, as fast as the disk takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+
+from pubsub.broker.batch import MIXED, Batch, Headers
+from pubsub.store.block import encode_block, topics_of
+from pubsub.store.merge import insert_block
+from pubsub.store.runs import Run
+from pubsub.store.schema import begin_epoch, open_writer
+
+RUN = 0x123456789ABCDE
+START = 1_700_000_000_000_000
+"""The timestamp of the first message; each batch is a millisecond later."""
+
+
+class History:
+    """A history file that is open for writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = open_writer(path)
+        (self.next,) = self.connection.execute("SELECT next FROM state").fetchone()
+        self.epoch = begin_epoch(self.connection)
+
+    def put(
+        self,
+        topic: str,
+        payloads: Sequence[bytes],
+        protocol: str = "cafe",
+        sender: bytes = b"tester",
+        headers: Sequence[Headers] | None = None,
+    ) -> None:
+        """One batch, a block of its own."""
+        self.put_all([self.batch(topic, payloads, protocol, sender, headers)])
+
+    def batch(
+        self,
+        topic: str,
+        payloads: Sequence[bytes],
+        protocol: str = "cafe",
+        sender: bytes = b"tester",
+        headers: Sequence[Headers] | None = None,
+    ) -> Batch:
+        """A batch that ``put_all`` gives its place."""
+        sizes = {len(payload) for payload in payloads}
+        size = sizes.pop() if len(sizes) == 1 else MIXED
+        nbytes = sum(map(len, payloads))
+        return Batch(topic, list(payloads), nbytes, size, 0, 0, sender, protocol, headers)
+
+    def put_all(self, batches: Iterable[Batch]) -> None:
+        """Batches in one block."""
+        base, runs = self.next, []
+        for batch in batches:
+            batch.offset = batch.sequence = self.next
+            batch.timestamp = START + 1000 * (self.next // 1000)
+            runs.append(Run(batch))
+            self.next += len(batch.payloads)
+        block = encode_block(runs, RUN, base, self.next)
+        execute = self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        insert_block(self.connection, block)
+        for name, (number, nbytes) in topics_of(runs).items():
+            execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
+            execute(
+                "INSERT INTO contents SELECT ?, id, ?, ? FROM topics WHERE name = ?",
+                (base, number, nbytes, name),
+            )
+        execute("UPDATE state SET next = ?", (self.next,))
+        execute("COMMIT")
+
+    def expire(self, before: int) -> None:
+        """Forget the blocks that end before an offset, as retention does."""
+        self.connection.execute("DELETE FROM contents WHERE base < ?", (before,))
+        self.connection.execute("DELETE FROM blocks WHERE base < ?", (before,))
+
+    def damage(self, base: int) -> None:
+        """Break the block that begins at an offset."""
+        self.connection.execute("UPDATE blocks SET crc = crc + 1 WHERE base = ?", (base,))
+
+
+@contextmanager
+def history(path: Path) -> Iterator[History]:
+    """A file, made if it is not there, with an epoch of its own."""
+    made = History(path)
+    try:
+        yield made
+    finally:
+        made.connection.close()
+
+
+def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:
+    """Many messages of one size, in blocks of 20 batches, on topics in turn."""
+    with history(path) as file:
+        file.connection.execute("PRAGMA synchronous = OFF")
+        numbers = count()
+        batches = (
+            file.batch(
+                f"bench/{number % topics}",
+                [b"%d" % number + bytes(size - len(str(number)))] * min(a_batch, messages - at),
+            )
+            for at, number in zip(range(0, messages, a_batch), numbers, strict=False)
+        )
+        while some := list(islice(batches, 20)):
+            file.put_all(some)

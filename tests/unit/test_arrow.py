@@ -1,0 +1,165 @@
+"""Arrow record batches: column by column what the blocks hold message by message."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch, message_id
+from pubsub.store import arrow
+from pubsub.store.block import Block, decode_block, encode_block
+from pubsub.store.ranges import Parcel
+from pubsub.store.runs import Run
+from tests.unit.fakes import batch_of
+from tests.unit.test_block import TOPICS, batches
+
+RUNS = st.integers(0, 2**60 - 1)
+SEQUENCES = st.integers(0, 2**20) | st.integers(2**62 - 2000, 2**62 - 1000)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> list[Block]:
+    """Neighbouring blocks, some of their messages gone, from one run of the broker or several."""
+    found = []
+    base = draw(st.integers(0, 2**40))
+    run = draw(RUNS)
+    for _ in range(draw(st.integers(1, 4))):
+        at = base
+        runs = []
+        for batch in draw(st.lists(batches(), min_size=1, max_size=6)):
+            batch.offset = at
+            batch.sequence = draw(SEQUENCES)
+            at += len(batch.payloads)
+            if draw(st.integers(0, 4)):
+                runs.append(Run(batch))
+        if draw(st.integers(0, 3)) == 0:
+            run = draw(RUNS)
+        found.append(encode_block(runs, run, base, at))
+        base = at
+    return found
+
+
+def parcel_of(
+    found: list[Block], topics: frozenset[str], start: int | None = None, stop: int | None = None
+) -> Parcel:
+    """A parcel of these blocks, all of it unless something is said."""
+    return Parcel(
+        found[0].base if start is None else start,
+        found[-1].stop if stop is None else stop,
+        0,
+        tuple((block, topics) for block in found),
+    )
+
+
+def expected(parcel: Parcel, partition: int = 0) -> list[dict[str, Any]]:
+    """The rows of a parcel, taken from its blocks message by message."""
+    rows = []
+    for block, topics in parcel.blocks:
+        for run in decode_block(block, topics):
+            batch = run.batch()
+            rows += [row(batch, i, block.run, partition) for i in range(run.count)]
+    return [one for one in rows if parcel.start <= one["offset"] < parcel.stop]
+
+
+def row(batch: Batch, index: int, run: int, partition: int) -> dict[str, Any]:
+    """One message as a row."""
+    headers = {} if batch.headers is None else batch.headers[index]
+    return {
+        "topic": batch.topic,
+        "partition": partition,
+        "offset": batch.offset + index,
+        "timestamp": batch.timestamp,
+        "protocol": batch.protocol,
+        "key": batch.sender,
+        "value": batch.payloads[index],
+        "message_id": str(message_id(run, batch.sequence + index)),
+        "headers": [{"key": key, "value": value} for key, value in headers.items()],
+    }
+
+
+def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """The rows of record batches, the timestamp in µs; every one is as Arrow wants it."""
+    rows: list[dict[str, Any]] = []
+    for batch in found:
+        batch.validate(full=True)
+        assert 0 < batch.num_rows <= arrow.ROWS
+        place = batch.schema.get_field_index("timestamp")
+        plain = batch.set_column(place, "timestamp", batch["timestamp"].view(pa.int64()))
+        rows += plain.to_pylist()
+    return rows
+
+
+def without_headers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without that column."""
+    return [{key: value for key, value in one.items() if key != "headers"} for one in rows]
+
+
+class ColumnTests(SynchronousTestCase):
+    """Blocks to columns"""
+
+    @given(blocks(), st.integers(0, 3))
+    def test_every_message_is_a_row(self, found: list[Block], partition: int) -> None:
+        parcel = parcel_of(found, frozenset(TOPICS))
+        made = list(arrow.batches(parcel, headers=True, partition=partition))
+        assert rows_of(made) == expected(parcel, partition)
+        assert all(batch.schema.equals(arrow.schema(headers=True)) for batch in made)
+
+    @given(blocks(), st.data())
+    def test_a_range_of_some_topics(self, found: list[Block], data: st.DataObject) -> None:
+        offsets = st.integers(found[0].base - 1, found[-1].stop + 1)
+        start, stop = sorted([data.draw(offsets), data.draw(offsets)])
+        topics = data.draw(st.frozensets(st.sampled_from([*TOPICS, "alice", "cafe"])))
+        parcel = parcel_of(found, topics, start, stop)
+        made = list(arrow.batches(parcel))
+        assert rows_of(made) == without_headers(expected(parcel))
+
+    @given(blocks(), st.data())
+    def test_topics_may_expire_block_by_block(
+        self, found: list[Block], data: st.DataObject
+    ) -> None:
+        left = st.frozensets(st.sampled_from(TOPICS))
+        parcel = dataclasses.replace(
+            parcel_of(found, frozenset()),
+            blocks=tuple((block, data.draw(left)) for block in found),
+        )
+        made = list(arrow.batches(parcel, headers=True))
+        assert rows_of(made) == expected(parcel)
+
+    def test_a_sender_may_be_called_as_a_topic(self) -> None:
+        first, second = batch_of([b"1"], "alice"), batch_of([b"2"], "bob")
+        first.offset, second.offset = 0, 1
+        first.sender, second.sender = b"bob", b"alice"
+        block = encode_block([Run(first), Run(second)], 1, 0, 2)
+        (made,) = arrow.batches(parcel_of([block], frozenset({"alice"})))
+        assert made.to_pydict()["value"] == [b"1"]
+
+    def test_a_long_block_is_cut_into_batches(self) -> None:
+        many = 2 * arrow.ROWS + 10
+        batch = batch_of([b""] * many, sequence=5)
+        batch.offset = 7
+        block = encode_block([Run(batch)], 3, 7, 7 + many)
+        made = list(arrow.batches(parcel_of([block], frozenset("t"), start=9)))
+        assert [one.num_rows for one in made] == [arrow.ROWS, arrow.ROWS, 8]
+        assert [one["offset"][0].as_py() for one in made] == [9, 9 + arrow.ROWS, 9 + 2 * arrow.ROWS]
+        ids = made[1]["message_id"]
+        assert ids[3].as_py() == str(message_id(3, 5 + 2 + arrow.ROWS + 3))
+
+    def test_nothing_is_no_batch(self) -> None:
+        block = encode_block([], 3, 7, 9)
+        assert list(arrow.batches(parcel_of([block], frozenset("t")))) == []
+        assert list(arrow.batches(Parcel(5, 5, 0))) == []
+
+
+class SchemaTests(SynchronousTestCase):
+    """What the columns are"""
+
+    def test_they_are_those_of_spark(self) -> None:
+        names = ["topic", "partition", "offset", "timestamp", "protocol", "key", "value"]
+        assert arrow.schema().names == [*names, "message_id"]
+        assert arrow.schema(headers=True).names == [*names, "message_id", "headers"]
+        assert str(arrow.SCHEMA.field("timestamp").type) == "timestamp[us, tz=UTC]"

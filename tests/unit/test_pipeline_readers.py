@@ -1,0 +1,372 @@
+"""The batch and the stream reader on real history files, called as Spark calls them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.logs import DataLoss, Rejected, WrongLog
+from pubsub.pipeline.schemas import arrow_schema
+from pubsub.pipeline.source import BatchReader, PubSubSource, StreamReader
+from tests.histories import START, history
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+
+ALL = ReadAllAvailable()
+
+
+class ReaderCase(SynchronousTestCase):
+    """A file with messages of two topics, in blocks of their own."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "history.db"
+        with history(self.path) as file:
+            for number in range(5):
+                file.put("orders", [b"order %d.%d" % (number, index) for index in range(10)])
+                file.put("cafe/7", [b"cafe %d.%d" % (number, index) for index in range(10)])
+
+    def source(self, **given: str) -> PubSubSource:
+        """A data source on the file."""
+        lower = {key.lower(): value for key, value in given.items()}
+        return PubSubSource({"path": str(self.path), **lower})
+
+    def batch(self, **given: str) -> BatchReader:
+        source = self.source(**given)
+        reader = source.reader(source.schema())
+        assert isinstance(reader, BatchReader)
+        return reader
+
+    def stream(self, **given: str) -> StreamReader:
+        source = self.source(**given)
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, StreamReader)
+        return reader
+
+    def rows(self, reader: BatchReader | StreamReader, tasks: Any) -> list[dict[str, Any]]:
+        """What the tasks give, read by a copy of the reader, as it is in a worker."""
+        copy = pickle.loads(pickle.dumps(reader))
+        batches = [b for task in pickle.loads(pickle.dumps(tasks)) for b in copy.read(task)]
+        assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def all(self, **given: str) -> list[dict[str, Any]]:
+        """What a batch query gives."""
+        reader = self.batch(**given)
+        return self.rows(reader, reader.partitions())
+
+    def offsets(self, rows: list[dict[str, Any]]) -> list[int]:
+        return [row["offset"] for row in rows]
+
+
+class BatchTests(ReaderCase):
+    def test_everything(self) -> None:
+        rows = self.all(rowsPerTask="7")
+        assert self.offsets(rows) == list(range(100))
+        first = rows[0]
+        assert (first["topic"], first["value"]) == ("orders", b"order 0.0")
+        assert (first["protocol"], first["key"]) == ("cafe", b"tester")
+        assert first["timestamp"].timestamp() == START / 1000000.0
+        assert first["partition"] == 0
+        assert len({row["message_id"] for row in rows}) == 100
+
+    def test_batches_are_of_sparks_schema(self) -> None:
+        for given in ({}, {"includeHeaders": "true"}, {"stream": "events"}):
+            with history(self.path) as file:
+                file.put("$SYS/events", [b'{"event": "connect"}'])
+            source = self.source(**given)
+            reader = source.reader(source.schema())
+            for task in reader.partitions():
+                for batch in reader.read(task):
+                    assert isinstance(batch, pa.RecordBatch)
+                    assert batch.schema.equals(arrow_schema(source.schema()))
+                    batch.validate(full=True)
+
+    def test_some_columns(self) -> None:
+        source = self.source()
+        schema = type(source.schema())([source.schema()["value"], source.schema()["offset"]])
+        reader = source.reader(schema)
+        (batch, *_) = reader.read(reader.partitions()[0])
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.schema.names == ["value", "offset"]
+
+    def test_other_columns(self) -> None:
+        source = self.source()
+        wrong = self.source(stream="events").schema()
+        raised(ConfigurationError, source.reader, wrong)
+
+    def test_topics(self) -> None:
+        orders = self.all(subscribe="orders")
+        assert {row["topic"] for row in orders} == {"orders"}
+        assert len(orders) == 50
+        assert self.offsets(self.all(subscribePattern="ord.*")) == self.offsets(orders)
+        assert self.all(subscribePattern="ord") == []
+        assert self.all(subscribe="nobody's") == []
+
+    def test_ranges(self) -> None:
+        rows = self.all(startingOffsets='{"0": 15}', endingOffsets='{"0": 34}')
+        assert self.offsets(rows) == list(range(15, 34))
+        assert self.all(startingOffsets="latest") == []
+        raised(ConfigurationError, self.all, endingOffsets='{"0": 101}')
+
+    def test_from_a_time(self) -> None:
+        with history(self.path) as file:
+            file.put("later", [b"x"] * 1000)
+            start = file.next
+            file.put("later", [b"y"])
+        rows = self.all(startingTimestamp=str(START // 1000 + 1))
+        assert self.offsets(rows) == [start]
+
+    def test_an_empty_log(self) -> None:
+        self.path = self.path.with_name("empty.db")
+        with history(self.path):
+            pass
+        assert self.all() == []
+
+    def test_a_snapshot(self) -> None:
+        reader = self.batch()
+        tasks = reader.partitions()
+        with history(self.path) as file:
+            file.put("orders", [b"later"])
+        assert len(self.rows(reader, tasks)) == 100
+
+    def test_no_history(self) -> None:
+        self.path = Path("/nowhere/history.db")
+        assert "/nowhere" in str(raised(Rejected, self.all))
+
+    def test_no_history_of_ours(self) -> None:
+        self.path = scratch(self) / "other.db"
+        self.path.write_bytes(b"something else entirely, of some length" * 100)
+        raised(Rejected, self.all)
+
+    def test_headers(self) -> None:
+        with history(self.path) as file:
+            file.put("orders", [b"a", b"b"], headers=[{"x": b"1", "y": b"\xff"}, {}])
+        rows = self.all(includeHeaders="true", startingOffsets='{"0": 99}')
+        assert [row["headers"] for row in rows] == [
+            [],
+            [{"key": "x", "value": b"1"}, {"key": "y", "value": b"\xff"}],
+            [],
+        ]
+
+
+class EventTests(ReaderCase):
+    def test_columns(self) -> None:
+        event = {"event": "disconnect", "protocol": "cafe", "listener": "tcp:1", "client": "a",
+                 "session": "00", "topic": None, "reason": "closed", "messages": 3, "bytes": 30,
+                 "frame": "/sr/AA=="}  # fmt: skip
+        broken = [b"no json", b"[]", b'{"messages": "3", "frame": "?", "event": 1}']
+        with history(self.path) as file:
+            file.put("$SYS/events", [json.dumps(event).encode(), *broken])
+        first, *others = self.all(stream="events")
+        assert first.pop("offset") == 100
+        assert first.pop("partition") == 0
+        del first["timestamp"]
+        assert first == {**event, "frame": b"\xfe\xca\xff\x00"}
+        for other in others:
+            assert (other["event"], other["messages"], other["frame"]) == (None,) * 3
+
+    def test_they_are_no_messages(self) -> None:
+        with history(self.path) as file:
+            file.put("$SYS/events", [b"{}"])
+        assert len(self.all()) == 100
+        assert len(self.all(subscribePattern=".*")) == 100
+        assert len(self.all(subscribe="$SYS/events")) == 1
+
+
+class StreamTests(ReaderCase):
+    def run_batches(
+        self, reader: StreamReader, start: dict[str, Any], limit: ReadLimit = ALL
+    ) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
+        """Batches until there is nothing more, and where that is."""
+        batches: list[list[dict[str, Any]]] = []
+        while (end := reader.latestOffset(start, limit)) != start:
+            batches.append(self.rows(reader, reader.partitions(start, end)))
+            reader.commit(end)
+            start = json.loads(json.dumps(end))
+        return batches, start
+
+    def test_from_the_end_unless_told(self) -> None:
+        assert self.stream().initialOffset()["0"]["next"] == 100
+        assert self.stream(startingOffsets="earliest").initialOffset()["0"]["next"] == 0
+
+    def test_batches_go_on_where_the_last_ended(self) -> None:
+        reader = self.stream(startingOffsets="earliest")
+        (first,), at = self.run_batches(reader, reader.initialOffset())
+        assert self.offsets(first) == list(range(100))
+        with history(self.path) as file:
+            file.put("orders", [b"x"] * 5)
+        # Another life of the query, in which the log has another epoch.
+        (second,), _ = self.run_batches(self.stream(startingOffsets="earliest"), at)
+        assert self.offsets(second) == list(range(100, 105))
+
+    def test_limits_on_rows(self) -> None:
+        reader = self.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30")
+        assert reader.getDefaultReadLimit() == ReadMaxRows(30)
+        batches, _ = self.run_batches(reader, reader.initialOffset(), ReadMaxRows(30))
+        assert [len(batch) for batch in batches] == [30, 30, 30, 10]
+
+    def test_limits_on_rows_of_a_topic(self) -> None:
+        reader = self.stream(startingOffsets="earliest", subscribe="orders")
+        batches, _ = self.run_batches(reader, reader.initialOffset(), ReadMaxRows(12))
+        assert sum(map(len, batches)) == 50
+        assert all(len(batch) <= 12 for batch in batches)
+        assert len(batches) < 10, batches
+
+    def test_limits_on_bytes(self) -> None:
+        reader = self.stream(startingOffsets="earliest", maxBytesPerTrigger="200")
+        assert reader.getDefaultReadLimit() == ReadMaxBytes(200)
+        batches, _ = self.run_batches(reader, reader.initialOffset(), ReadMaxBytes(200))
+        assert sum(map(len, batches)) == 100
+        for batch in batches:
+            assert sum(len(row["value"]) for row in batch) <= 200
+        assert len(batches) < 12
+
+    def test_both_limits(self) -> None:
+        reader = self.stream(
+            startingOffsets="earliest", maxBytesPerTrigger="200", maxOffsetsPerTrigger="10"
+        )
+        limit = reader.getDefaultReadLimit()
+        batches, _ = self.run_batches(reader, reader.initialOffset(), limit)
+        assert [len(batch) for batch in batches] == [10] * 10
+
+    def test_all_available_knows_no_limits(self) -> None:
+        reader = self.stream(startingOffsets="earliest", maxBytesPerTrigger="1")
+        batches, _ = self.run_batches(reader, reader.initialOffset(), ALL)
+        assert [len(batch) for batch in batches] == [100]
+
+    def test_a_message_over_the_limit(self) -> None:
+        reader = self.stream(startingOffsets="earliest")
+        batches, _ = self.run_batches(reader, reader.initialOffset(), ReadMaxBytes(1))
+        assert [len(batch) for batch in batches] == [1] * 100
+
+    def test_available_now_ends(self) -> None:
+        reader = self.stream(startingOffsets="earliest")
+        reader.prepareForTriggerAvailableNow()
+        with history(self.path) as file:
+            file.put("orders", [b"later"])
+        batches, at = self.run_batches(reader, reader.initialOffset(), ReadMaxRows(60))
+        assert [len(batch) for batch in batches] == [60, 40]
+        assert reader.reportLatestOffset()["0"]["next"] == 101
+        batches, _ = self.run_batches(self.stream(), at)
+        assert [len(batch) for batch in batches] == [1]
+
+    def test_available_now_in_a_log_shorter_than_the_checkpoint(self) -> None:
+        reader = self.stream()
+        reader.prepareForTriggerAvailableNow()
+        beyond = {"0": {"next": 101, "epoch": "1-0"}}
+        raised(WrongLog, reader.latestOffset, beyond, ALL)
+
+    def test_nothing_to_read(self) -> None:
+        reader = self.stream()
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, ReadMaxRows(5)) == start
+        assert list(reader.partitions(start, start)) == []
+
+    def test_a_checkpoint_of_more_brokers(self) -> None:
+        two = {**self.stream().initialOffset(), "1": {"next": 0, "epoch": "x"}}
+        raised(ConfigurationError, self.stream().latestOffset, two, ALL)
+
+
+class LossTests(ReaderCase):
+    def expire(self, before: int) -> None:
+        with history(self.path) as file:
+            file.expire(before)
+
+    def at(self, offset: int) -> dict[str, Any]:
+        """A position that was good."""
+        epoch = self.stream().initialOffset()["0"]["epoch"]
+        return {"0": {"next": offset, "epoch": epoch}}
+
+    def test_retention_has_overtaken_the_checkpoint(self) -> None:
+        start = self.at(5)
+        self.expire(40)
+        reader = self.stream()
+        end = reader.latestOffset(start, ALL)
+        error = raised(DataLoss, reader.partitions, start, end)
+        assert "partition 0: offsets 5 to 39 have expired" in str(error)
+
+    def test_and_that_is_taken(self) -> None:
+        start = self.at(5)
+        self.expire(40)
+        reader = self.stream(failOnDataLoss="false")
+        end = reader.latestOffset(start, ReadMaxRows(10))
+        with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
+            tasks = reader.partitions(start, end)
+        assert "offsets 5 to 39 have expired: 35 passed over" in logs.output[0]
+        assert self.offsets(self.rows(reader, tasks)) == list(range(40, 50))
+
+    def test_all_has_expired(self) -> None:
+        start = self.at(5)
+        self.expire(100)
+        reader = self.stream(failOnDataLoss="false")
+        end = reader.latestOffset(start, ALL)
+        assert end["0"]["next"] == 100
+        assert list(reader.partitions(start, end)) == []
+
+    def test_a_task_is_overtaken(self) -> None:
+        for fail in ("true", "false"):
+            reader = self.batch(failOnDataLoss=fail, rowsPerTask="50")
+            tasks = reader.partitions()
+            self.expire(20 if fail == "true" else 60)
+            if fail == "true":
+                error = raised(DataLoss, self.rows, reader, tasks)
+                assert "offsets 0 to 19" in str(error)
+            else:
+                with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
+                    assert self.offsets(self.rows(reader, tasks)) == list(range(60, 100))
+                assert "40 offsets lost in all" in logs.output[1]
+
+    def test_damage(self) -> None:
+        with history(self.path) as file:
+            file.damage(30)
+        error = raised(DataLoss, self.all)
+        assert "partition 0: offsets 30 to 39 are damaged" in str(error)
+        with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
+            rows = self.all(failOnDataLoss="false")
+        assert self.offsets(rows) == [*range(30), *range(40, 100)]
+        assert "10 passed over" in logs.output[0]
+
+    def test_damage_is_told_of_once(self) -> None:
+        """Tasks that begin and end in it have a part of it each."""
+        with history(self.path) as file:
+            file.damage(30)
+        with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
+            rows = self.all(failOnDataLoss="false", rowsPerTask="4")
+        assert len(rows) == 90
+        lost = [line for line in logs.output if "passed over" in line]
+        assert sum(int(line.split(": ")[-1].split()[0]) for line in lost) == 10
+
+    def test_another_log_of_the_same_length(self) -> None:
+        reader = self.stream()
+        start = reader.initialOffset()
+        self.path.unlink()
+        with history(self.path) as file:
+            file.put("orders", [b"x"] * 200)
+        other = self.stream()
+        end = other.latestOffset(start, ALL)
+        raised(WrongLog, other.partitions, start, end)
+
+    def test_an_older_state_was_put_back(self) -> None:
+        older = self.path.read_bytes()
+        with history(self.path) as file:
+            file.put("orders", [b"x"] * 20)
+        start = self.stream().initialOffset()
+        self.path.write_bytes(older)
+        raised(WrongLog, self.stream().latestOffset, start, ALL)
+        with history(self.path) as file:
+            file.put("orders", [b"y"] * 30)
+        reader = self.stream()
+        end = reader.latestOffset(start, ALL)
+        raised(WrongLog, reader.partitions, start, end)
