@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -42,7 +43,8 @@ _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 60.0
 # Errors of this package's own in the text of an error of Spark's, and those of the system.
 _OWN = re.compile(r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$")
-_PLAIN = re.compile(r"^\[[A-Z_.0-9]+\] ")
+# What Spark writes around the sentence that says what is wrong.
+_PLAIN = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
 
 Handle = Callable[[DataFrame, int, str], None]
 """What a job does with a batch: its rows, its number and the id of the query."""
@@ -102,15 +104,18 @@ def explain(error: BaseException) -> str | None:
     if found:
         return found[-1]
     if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
-        return _PLAIN.sub("", lines[0])
+        match = _PLAIN.search(str(error))
+        return match[1] if match else lines[0]
     return None
 
 
 @contextmanager
 def session(name: str, options: argparse.Namespace) -> Iterator[SparkSession]:
     """A session on the cluster that ``options`` names, else on this machine; stopped at the end."""
+    if not options.verbose:
+        # It would show the stack of errors that are told in one line.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     spark = _session(name, options)
-    spark.sparkContext.setLogLevel("WARN" if options.verbose else "OFF")
     try:
         yield spark
     finally:
