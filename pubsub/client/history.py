@@ -1,4 +1,4 @@
-"""A blocking client of the HTTP API, for programs and for tasks of Spark. Needs the extra ``spark``.
+"""A blocking client of the HTTP API, for programs and tasks of Spark. Needs the extra ``spark``.
 
     history = HistoryClient("http://127.0.0.1:7080")
     for part in history.read(history.bounds().first, topics=["orders"]):
@@ -10,6 +10,7 @@ Requests whose connection is lost are made again; what was being read goes on wh
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from urllib3.exceptions import HTTPError
 Part: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+# How a stream that is whole ends: Arrow takes any end for a good one.
+_END = b"\xff\xff\xff\xff\0\0\0\0"
 # Answers that may be others in a moment.
 _AGAIN = (429, 503)
 
@@ -100,6 +104,9 @@ class HistoryClient:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._url = url.rstrip("/")
+        if token is not None and not _TOKEN.fullmatch(token):
+            # Whoever finds out later shows it.
+            raise ValueError("a token has other characters")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._attempts = attempts
         self._timeout = urllib3.Timeout(connect=min(seconds, 10.0), read=seconds)
@@ -117,7 +124,9 @@ class HistoryClient:
         query = {} if timestamp is None else {"timestamp": timestamp}
         return Bounds(**self._json("GET", "/v1/bounds", query))
 
-    def topics(self, start: int | None = None, stop: int | None = None) -> dict[str, dict[str, int]]:
+    def topics(
+        self, start: int | None = None, stop: int | None = None
+    ) -> dict[str, dict[str, int]]:
         """Number of messages and bytes of each topic that has any in a range."""
         given = {"start": start, "stop": stop}
         rows = self._json("GET", "/v1/topics", {k: v for k, v in given.items() if v is not None})
@@ -270,13 +279,35 @@ class HistoryClient:
         self._sleep(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
 
 
+class _Body:
+    """What Arrow reads from; ``last`` is how it ended."""
+
+    closed = False
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self.last = b""
+
+    def read(self, size: int | None = None) -> bytes:
+        """See io.RawIOBase."""
+        data = self._response.read(size)
+        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
+        return data
+
+    def close(self) -> None:
+        """The response is closed by whoever opened it."""
+
+
 def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
     """What a stream holds, and up to which offset that goes."""
-    with pyarrow.ipc.open_stream(response) as reader:
+    body = _Body(response)
+    with pyarrow.ipc.open_stream(body) as reader:
         while True:
             try:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
+                if body.last != _END:
+                    raise HTTPError("the stream broke off") from None
                 return
             if metadata is not None and b"damaged" in metadata:
                 start, stop = json.loads(metadata[b"damaged"])

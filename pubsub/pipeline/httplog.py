@@ -1,41 +1,64 @@
-"""A broker's log read over its HTTP API, as a stream of Arrow record batches."""
+"""A broker's log read over its HTTP API, and the client of that as the pipeline uses it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from urllib.parse import quote
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import urllib3
 
-from pubsub.pipeline.api import Answer, Api
-from pubsub.pipeline.logs import Damage, Expired, Part, TopicSize
+from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.pipeline.logs import Damage, Expired, Part, Rejected, TopicSize, Unreachable, WrongLog
 from pubsub.pipeline.offsets import Bounds
 from pubsub.pipeline.options import Credentials
 
-_GONE = 410
-# How an Arrow stream that is whole ends.
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_EXPIRED = "expired"
+# What stands between here and a broker that is started again may say so.
+_PASSING = frozenset({502, 504})
+_OTHER_LOG = frozenset({"epoch", "beyond-end"})
+# How long an answer may be silent.
+_SECONDS = 120.0
 
 
-class _Body:
-    """What Arrow reads from; remembers how it ended, as Arrow takes any end for a good one."""
+class Answer(Rejected):
+    """An answer that says no, for whoever can make something of its word and details."""
 
-    closed = False
+    def __init__(self, message: str, word: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.word = word
+        self.details = details
 
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
-        self._response = response
-        self.last = b""
 
-    def read(self, size: int = -1) -> bytes:
-        """See io.RawIOBase."""
-        data = self._response.read(None if size < 0 else size)
-        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
-        return data
+class Api:
+    """One broker's HTTP API. Tokens are sent, and shown nowhere."""
 
-    def close(self) -> None:
-        """Nothing of its own."""
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self.url = url
+        self._credentials = credentials
+        self._pool = urllib3.PoolManager()
+
+    @contextmanager
+    def client(self) -> Iterator[HistoryClient]:
+        """A client that tries once; its errors become Unreachable, WrongLog, Rejected or Answer."""
+        try:
+            token = self._credentials.read()
+            # Trying again is for the callers, who know for how long.
+            yield HistoryClient(self.url, token, attempts=1, seconds=_SECONDS, pool=self._pool)
+        except HistoryUnreachable:
+            raise Unreachable(f"the broker at {self.url} cannot be reached") from None
+        except HistoryError as error:
+            text = f"the broker at {self.url}: {error.word}: {error}"
+            if error.status in _PASSING:
+                raise Unreachable(text) from None
+            if error.word in _OTHER_LOG:
+                raise WrongLog(f"{text}. It is not the log that was read before") from None
+            raise Answer(text, error.word, error.details) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Not the error's own words, which could be the token's.
+            kind = type(error).__name__
+            raise Rejected(f"the broker at {self.url}, or the token for it: {kind}") from None
 
 
 class HttpLog:
@@ -51,75 +74,44 @@ class HttpLog:
 
     def bounds(self, timestamp: int | None = None) -> Bounds:
         """See ``Log``."""
-        query = None if timestamp is None else {"timestamp": timestamp}
-        said = self._api.ask("GET", "/v1/bounds", query)
-        return Bounds(said["first"], said["next"], said["epoch"], said.get("offset", said["next"]))
+        with self._api.client() as client:
+            found = client.bounds(timestamp)
+            at = found.next if found.offset is None else found.offset
+            return Bounds(found.first, found.next, found.epoch, at)
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         """See ``Log``."""
-        said = self._api.ask("GET", "/v1/topics", {"start": start, "stop": stop})
-        return [TopicSize(one["name"], one["messages"], one["bytes"]) for one in said["topics"]]
+        with self._api.client() as client:
+            found = client.topics(start, stop)
+            return [TopicSize(name, one["messages"], one["bytes"]) for name, one in found.items()]
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
     ) -> Iterator[Part]:
         """See ``Log``."""
         try:
-            response = self._open(start, stop, topics, headers, epoch)
+            with self._api.client() as client:
+                for part in client.read(start, stop, topics, headers=headers, epoch=epoch):
+                    yield part if isinstance(part, pa.RecordBatch) else Damage(*part)
         except Answer as answer:
-            if answer.status != _GONE or "first" not in answer.said:
+            if answer.word != _EXPIRED:
                 raise
-            first = answer.said["first"]
+            first = int(answer.details["first"])
             yield Expired(first)
             if first < stop:
                 yield from self.read(first, stop, topics, headers, epoch)
-            return
-        with response:
-            yield from self._parts(response)
-
-    def _open(
-        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
-    ) -> urllib3.BaseHTTPResponse:
-        # As a body, since names of topics may be too many for the length of a line.
-        asked: dict[str, object] = {"start": start, "stop": stop, "format": "arrow"}
-        if topics is not None:
-            asked["topics"] = sorted(topics)
-        if headers:
-            asked["headers"] = True
-        if epoch:
-            asked["epoch"] = epoch
-        return self._api.open("POST", "/v1/history", body=json.dumps(asked).encode())
-
-    def _parts(self, response: urllib3.BaseHTTPResponse) -> Iterator[Part]:
-        try:
-            body = _Body(response)
-            with pa.ipc.open_stream(body) as stream:
-                while True:
-                    try:
-                        batch, metadata = stream.read_next_batch_with_custom_metadata()
-                    except StopIteration:
-                        break
-                    if metadata and b"damaged" in metadata:
-                        yield Damage(*json.loads(metadata[b"damaged"]))
-                    else:
-                        yield batch
-                # The end of the body too, or the connection cannot be used again.
-                response.drain_conn()
-                if body.last != _END:
-                    raise self._api.broken("the stream broke off")
-        except (urllib3.exceptions.HTTPError, pa.ArrowInvalid, OSError):
-            raise self._api.broken("the stream broke off") from None
 
     def check(self, position: int, epoch: str) -> None:
         """See ``Log``."""
         try:
-            self._open(position, position, None, False, epoch).drain_conn()
+            with self._api.client() as client:
+                next(client.read(position, epoch=epoch), None)
         except Answer as answer:
             # What has expired has been of this log.
-            if answer.status != _GONE:
+            if answer.word != _EXPIRED:
                 raise
 
     def report(self, reader: str, position: int, epoch: str) -> None:
         """See ``Log``."""
-        body = json.dumps({"offset": position, "epoch": epoch}).encode()
-        self._api.ask("PUT", f"/v1/readers/{quote(reader, safe='')}", body=body)
+        with self._api.client() as client:
+            client.report(reader, position, epoch)

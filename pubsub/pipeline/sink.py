@@ -28,7 +28,9 @@ from pubsub.pipeline.options import SinkOptions, sink_options
 from pubsub.pipeline.publishing import HTTP, check_url, optional_columns, publisher, scheme_of
 from pubsub.pipeline.schemas import check_written
 from pubsub.pipeline.staging import Stager, Stages
+from pubsub.store import arrow
 
+_HEADERS = arrow.schema(headers=True).field("headers").type
 # Undocumented, but Kafka's sink and others rest on them as well.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
@@ -90,6 +92,9 @@ class Target:
         for name in ("value", "key"):
             if name in columns:
                 columns[name] = columns[name].cast(pa.binary())
+        if "headers" in columns:
+            # Spark says of each field whether there may be nulls, the broker does not care.
+            columns["headers"] = columns["headers"].cast(_HEADERS)
         order = [name for name in ("topic", "value", "key", "headers") if name in columns]
         return pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
 

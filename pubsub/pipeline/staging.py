@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pubsub.pipeline.api import ARROW, Answer, Api
+from pubsub.pipeline.httplog import Answer, Api
 from pubsub.pipeline.logs import Rejected
 from pubsub.pipeline.options import Credentials
 from pubsub.pipeline.patience import Patience
 
 # Bytes of Arrow data that are sent as one part.
 _PART = 8 * 1024**2
-_CONFLICT = 409
+_LOST = "unknown-part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,29 @@ class Stages:
     query: str
     batch_id: int
 
-    def stage(self, api: Api, body: bytes) -> str:
+    def stage(self, api: Api, data: pa.Table) -> str:
         """Leave a part with the broker; its id."""
-        asked = {"query": self.query, "batch": self.batch_id}
+
+        def ask() -> str:
+            with api.client() as client:
+                return client.stage(self.query, self.batch_id, data)
+
         # Tried again: what is staged twice is committed once.
-        answer = Patience().call(lambda: api.ask("POST", "/v1/stage", asked, body, ARROW))
-        return str(answer["part"])
+        return Patience().call(ask)
 
     def commit(self, parts: list[str]) -> None:
         """Append the parts in this order, unless the batch has been appended before."""
+        api = Api(self.url, self.credentials)
+
+        def ask() -> None:
+            with api.client() as client:
+                client.commit(self.query, self.batch_id, parts)
+
         try:
             # Tried again: the broker knows the batch.
-            Patience().call(lambda: self._post("/v1/commit", parts=parts))
+            Patience().call(ask)
         except Answer as answer:
-            if answer.status == _CONFLICT:
+            if answer.word == _LOST:
                 raise Rejected(
                     f"the broker at {self.url} has lost what was staged for batch {self.batch_id}, "
                     "as it was restarted; nothing was appended. Restart the query, and it runs "
@@ -49,11 +58,8 @@ class Stages:
 
     def abort(self) -> None:
         """Have what was staged forgotten."""
-        self._post("/v1/abort")
-
-    def _post(self, path: str, **more: object) -> None:
-        body = json.dumps({"query": self.query, "batch": self.batch_id, **more}).encode()
-        Api(self.url, self.credentials).ask("POST", path, body=body)
+        with Api(self.url, self.credentials).client() as client:
+            client.abort(self.query, self.batch_id)
 
 
 class Stager:
@@ -83,12 +89,17 @@ class Stager:
         return tuple(self._parts)
 
     def _send(self) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._waiting[0].schema) as stream:
-            for table in self._waiting:
-                stream.write_batch(table)
+        table = _gathered(pa.Table.from_batches(self._waiting))
         self._waiting, self._bytes = [], 0
-        self._parts.append(self._stages.stage(self._api, sink.getvalue().to_pybytes()))
+        self._parts.append(self._stages.stage(self._api, table))
+
+
+def _gathered(table: pa.Table) -> pa.Table:
+    """The rows with those of a topic together, in their order: the broker takes runs of them."""
+    if len(pc.unique(table["topic"])) == 1:
+        return table
+    # This sort is stable.
+    return table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending")]))
 
 
 def _cuts(table: pa.RecordBatch) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""Tests that need a Spark session: one for the whole run, as it takes seconds to start."""
+"""Tests with a Spark session and real brokers."""

@@ -1,19 +1,59 @@
-"""The session that all tests here share."""
+"""One Spark session for all tests, and brokers with a history in a file and the HTTP API."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.session import local_session
+from tests.integration.broker import Broker, Start, brokers
+from tests.integration.fast_client import make_secret
+from tests.spark.serving import serve
+
+EVENTS = "spark.eventLog.dir"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A local session with two cores; tests leave nothing in it."""
-    session = local_session("pubsub tests", cores=2)
-    session.sparkContext.setLogLevel("OFF")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session, which writes down what its web pages would show."""
+    directory = tmp_path_factory.mktemp("spark")
+    log = directory / "events"
+    log.mkdir()
+    session = local_session(
+        "tests",
+        cores=2,
+        more={
+            "spark.eventLog.enabled": "true",
+            EVENTS: log.as_uri(),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.driver.memory": "1g",
+        },
+    )
+    session.sparkContext.setLogLevel("FATAL")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start brokers with options of the test's own; see ``brokers``."""
+    with brokers(tmp_path) as starter:
+        yield starter
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A master secret."""
+    return make_secret(tmp_path / "secret")
+
+
+@pytest.fixture
+def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
+    """A broker of all protocols."""
+    return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*")
+
+
+Make = Callable[..., Broker]

@@ -1,0 +1,121 @@
+"""A query killed with all its processes, again and again: nothing is lost, nothing is doubled.
+
+Each life ends at one of four moments: while a task reads, when rows are staged, when the commit is
+about to be made, and when the broker has made it and Spark does not know. PUBSUB_KILLS says how
+many lives there are in all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tests.integration.broker import PATIENCE, Broker, Start, environment
+from tests.spark.copying import A_BATCH, TO
+from tests.spark.relay import Relay
+from tests.spark.serving import serve, stored, url_of
+from tests.spark.test_stream import numbers, send
+
+KILLS = int(os.environ.get("PUBSUB_KILLS", "20"))
+# Two chains of lives at once: a life is mostly waiting for Java to start.
+CHAINS = 2
+MOMENTS = (
+    ("/v1/history", False),
+    ("/v1/stage", True),
+    ("/v1/commit", False),
+    ("/v1/commit", True),
+)
+ROOT = Path(__file__).parents[2]
+
+
+class Chain(threading.Thread):
+    """The lives of one query, one after another, on a broker of its own."""
+
+    def __init__(self, broker: Broker, directory: Path, lives: int) -> None:
+        super().__init__()
+        self._broker = broker
+        self._directory = directory
+        self._lives = lives
+        self._lock = threading.Lock()
+        self._moment: tuple[str, bool] | None = None
+        # Some batches go well before one does not.
+        self._skip = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self.killed: list[tuple[str, bool]] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        relay = Relay(url_of(self._broker), self._watch)
+        try:
+            for life in range(self._lives):
+                self._moment, self._skip = MOMENTS[life % len(MOMENTS)], life % 2
+                assert self._live(relay) == -signal.SIGKILL, self._log()
+            self._moment = None
+            assert self._live(relay) == 0, self._log()
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            relay.stop()
+
+    def _live(self, relay: Relay) -> int:
+        with (self._directory / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.copying", relay.url, relay.url,
+                 str(self._directory / "checkpoint")],
+                cwd=ROOT, env=environment(), stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+            with self._lock:
+                self._process = process
+            try:
+                return process.wait(2 * PATIENCE)
+            finally:
+                self._end(process)
+
+    def _log(self) -> str:
+        return (self._directory / "log").read_text(errors="replace")[-3000:]
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        """Every process of a life: Java and Python's workers are in its group."""
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.wait()
+
+    def _watch(self, path: str, answered: bool) -> bool:
+        with self._lock:
+            if (path, answered) != self._moment:
+                return False
+            if self._skip:
+                self._skip -= 1
+                return False
+            self.killed.append(self._moment)
+            self._moment = None
+            assert self._process is not None
+            self._end(self._process)
+            return True
+
+
+def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
+    lives = -(-KILLS // CHAINS)
+    sent = numbers(0, (lives + 2) * A_BATCH)
+    chains = []
+    for number in range(CHAINS):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        broker = serve(start, directory / "history.db")
+        send(broker, *sent)
+        chains.append((broker, Chain(broker, directory, lives)))
+    for _, chain in chains:
+        chain.start()
+    for _, chain in chains:
+        chain.join()
+    for broker, chain in chains:
+        assert chain.failure is None, chain.failure
+        assert chain.killed == [MOMENTS[life % len(MOMENTS)] for life in range(lives)]
+        assert stored(broker, TO) == sent

@@ -1,0 +1,196 @@
+"""What Spark publishes: over HTTP once, over the protocols at least once, from several tasks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.integration.broker import HOST, Broker, Start
+from tests.integration.fast_client import make_token
+from tests.spark.serving import (
+    PROTOCOLS,
+    Option,
+    finish,
+    once,
+    read,
+    serve,
+    stored,
+    stream,
+    url_of,
+    values,
+)
+from tests.spark.test_source import NAMES, settled
+from tests.spark.test_stream import numbers, send
+
+
+def write(frame: DataFrame, url: str, **options: Option) -> None:
+    """Publish a frame."""
+    frame.write.format("pubsub").mode("append").options(url=url, **options).save()
+
+
+def rows(spark: SparkSession, count: int, topic: str = "out") -> DataFrame:
+    """Numbers to publish, in four tasks."""
+    return spark.range(0, count, 1, 4).selectExpr(f"'{topic}' topic", "string(id) value")
+
+
+def address(broker: Broker, secret: Path, protocol: str) -> dict[str, Option]:
+    """The options that a protocol's listener needs."""
+    given: dict[str, Option] = {"url": f"{protocol}://{HOST}:{broker.port(protocol)}"}
+    if protocol == "fast":
+        given["token"] = make_token(secret).decode()
+    return given
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_over_every_protocol(
+    spark: SparkSession, broker: Broker, secret: Path, protocol: str
+) -> None:
+    """Four tasks; when it returns, the broker has it all."""
+    topic = "cafe/3" if protocol == "cafe" else "out"
+    options = address(broker, secret, protocol)
+    write(rows(spark, 10_000, topic), str(options.pop("url")), **options)
+    settled(broker, 10_000)
+    assert Counter(stored(broker, topic)) == Counter(numbers(0, 10_000))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_stream_over_every_protocol(
+    spark: SparkSession, broker: Broker, secret: Path, tmp_path: Path, protocol: str
+) -> None:
+    topic = "cafe/3" if protocol == "cafe" else "out"
+    send(broker, *numbers(0, 500))
+    frame = stream(spark, broker, subscribe="cafe/1", maxOffsetsPerTrigger=200)
+    options = {**address(broker, secret, protocol), "topic": topic}
+    writer = frame.select("value").writeStream.format("pubsub").options(**options)
+    checkpoint = str(tmp_path / "checkpoint")
+    finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
+    settled(broker, 1000)
+    assert stored(broker, topic) == numbers(0, 500)
+
+
+def test_what_a_protocol_refuses_fails_the_query(spark: SparkSession, broker: Broker) -> None:
+    url = f"nsd://{HOST}:{broker.port('nsd')}"
+    with pytest.raises(Exception, match="the value is not UTF-8"):
+        write(spark.sql("SELECT 'out' topic, X'FF' value"), url)
+    with pytest.raises(Exception, match="MESSAGE TOO BIG"):
+        write(spark.sql("SELECT 'out' topic, repeat('x', 1001) value"), url)
+
+
+def test_over_http_with_all_columns(spark: SparkSession, broker: Broker) -> None:
+    frame = spark.sql(
+        "SELECT 'out' topic, X'00FF' value, X'FE' key, "
+        "array(struct('a' AS key, X'01' AS value)) headers"
+    )
+    write(frame, url_of(broker))
+    (row,) = read(spark, broker, includeHeaders=True).collect()
+    assert (row.topic, bytes(row.value), bytes(row.key)) == ("out", b"\0\xff", b"\xfe")
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("a", b"\x01")]
+    assert row.protocol == "http"
+
+
+def test_odd_topics_in_their_order(spark: SparkSession, broker: Broker) -> None:
+    made = spark.createDataFrame(
+        [(name, f"{number}") for number in range(500) for name in NAMES],
+        "topic string, value string",
+    ).coalesce(1)
+    write(made, url_of(broker))
+    found = read(spark, broker)
+    for name in NAMES:
+        assert values(found.where(found.topic == name)) == numbers(0, 500)
+
+
+def test_large_payloads_are_staged_in_parts(spark: SparkSession, broker: Broker) -> None:
+    frame = spark.range(0, 40, 1, 2).selectExpr(
+        "'out' topic", "cast(repeat(char(65 + id), 1048576) AS binary) value"
+    )
+    write(frame, url_of(broker))
+    found = read(spark, broker).selectExpr("sha2(value, 256)").collect()
+    made = [bytes([65 + number]) * 1024**2 for number in range(40)]
+    assert Counter(row[0] for row in found) == Counter(
+        hashlib.sha256(payload).hexdigest() for payload in made
+    )
+
+
+def test_the_topic_of_rows_without_one(spark: SparkSession, broker: Broker) -> None:
+    frame = spark.sql("SELECT * FROM VALUES ('a', '1'), (null, '2') AS rows(topic, value)")
+    write(frame, url_of(broker), topic="rest")
+    assert stored(broker, "rest") == [b"2"]
+    with pytest.raises(Exception, match="column topic has a null"):
+        write(frame, url_of(broker))
+    with pytest.raises(Exception, match="column value has a null"):
+        write(spark.sql("SELECT 'a' topic, cast(null AS string) value"), url_of(broker))
+
+
+def test_what_cannot_be_written(spark: SparkSession, broker: Broker) -> None:
+    one = spark.sql("SELECT 'a' topic, 'b' value")
+    with pytest.raises(Exception, match="use mode append"):
+        one.write.format("pubsub").mode("overwrite").option("url", url_of(broker)).save()
+    with pytest.raises(Exception, match="column offset cannot be published"):
+        write(one.selectExpr("*", "1 AS offset"), url_of(broker))
+    with pytest.raises(Exception, match="column key cannot be published there"):
+        write(one.selectExpr("*", "'x' AS key"), f"cafe://{HOST}:{broker.port('cafe')}")
+    with pytest.raises(Exception, match="a column topic or option topic is needed"):
+        write(one.select("value"), url_of(broker))
+    with pytest.raises(Exception, match="column value has to be of type"):
+        write(spark.sql("SELECT 'a' topic, 1 value"), url_of(broker))
+
+
+def test_nothing_of_a_batch_that_failed(spark: SparkSession, broker: Broker) -> None:
+    """One task of two stages its rows, the other fails: nothing is published."""
+    frame = spark.range(0, 2, 1, 2).selectExpr(
+        "'out' topic", "if(id = 1, raise_error('broken'), 'x') value"
+    )
+    with pytest.raises(Exception, match="broken"):
+        write(frame, url_of(broker))
+    assert stored(broker) == []
+
+
+def test_nothing_to_write(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    write(rows(spark, 0), url_of(broker))
+    frame = stream(spark, broker).select("value")
+    once(frame, tmp_path / "none", "pubsub", url=url_of(broker), topic="out")
+    assert stored(broker) == []
+
+
+def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Spark has forgotten that a batch was committed; the broker has not."""
+    send(broker, *numbers(0, 100))
+    frame = stream(spark, broker, subscribe="cafe/1", maxOffsetsPerTrigger=40).select("value")
+    where = tmp_path / "again"
+    once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    for name in ("2", ".2.crc"):
+        (Path(f"{where}-checkpoint") / "commits" / name).unlink()
+    once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    send(broker, *numbers(100, 150))
+    once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    assert stored(broker, "out") == numbers(0, 150)
+
+
+def test_a_new_query_is_not_taken_for_another(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Its batches begin at 0 as well."""
+    send(broker, *numbers(0, 10))
+    for life in range(2):
+        frame = stream(spark, broker, subscribe="cafe/1").select("value")
+        once(frame, tmp_path / str(life), "pubsub", url=url_of(broker), topic="out")
+    assert stored(broker, "out") == [*numbers(0, 10), *numbers(0, 10)]
+
+
+def test_a_stage_is_lost_with_the_broker(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    """Restarted between two batches, nothing is missing after the query is started again."""
+    path = tmp_path / "history.db"
+    broker = serve(start, path)
+    port = broker.port("admin")
+    send(broker, *numbers(0, 100))
+    frame = stream(spark, broker, subscribe="cafe/1").select("value")
+    once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
+    broker.kill()
+    broker = serve(start, path, port=port)
+    send(broker, *numbers(100, 200))
+    once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
+    assert stored(broker, "out") == numbers(0, 200)

@@ -1,0 +1,187 @@
+"""Queries that go on: in batches, over restarts of theirs and of the broker, and past losses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from pubsub.protocols.cafe.client import CafePublisher
+from pubsub.wire.blocking import Address
+from tests.integration.broker import HOST, Broker, Start
+from tests.spark.serving import client_of, once, serve, stream, until, url_of, values
+from tests.spark.test_source import publish, settled
+
+Run = Callable[..., list[bytes]]
+
+
+def send(broker: Broker, *payloads: bytes, channel: int = 1) -> None:
+    """Publish, and wait until it can be read."""
+    before = client_of(broker).bounds().next
+    publish(CafePublisher(Address(HOST, broker.port("cafe"))), f"cafe/{channel}", *payloads)
+    settled(broker, before + len(payloads))
+
+
+def numbers(start: int, stop: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def test_every_message_once_over_restarts_of_the_query(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    send(broker, *numbers(0, 1000))
+    progress = once(stream(spark, broker, maxOffsetsPerTrigger=300), out)
+    assert [one["numInputRows"] for one in progress] == [300, 300, 300, 100]
+    end = json.loads(progress[-1]["sources"][0]["endOffset"])
+    assert end["0"]["next"] == 1000
+    send(broker, *numbers(1000, 1500))
+    once(stream(spark, broker), out)
+    # Nothing new: no batch, no rows.
+    once(stream(spark, broker), out)
+    assert values(spark.read.parquet(str(out))) == numbers(0, 1500)
+
+
+def test_the_broker_knows_how_far_it_is(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    """Spark says of a batch that it is done when the next one begins."""
+    send(broker, *numbers(0, 100))
+    once(stream(spark, broker, maxOffsetsPerTrigger=60, readerName="nightly"), tmp_path / "out")
+    (reader,) = client_of(broker).readers()
+    assert (reader.name, reader.offset, reader.lag) == ("nightly", 60, 40)
+
+
+def test_a_topic_by_limits(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    for _ in range(5):
+        send(broker, *numbers(0, 100), channel=1)
+        send(broker, *numbers(0, 10), channel=2)
+    frame = stream(spark, broker, subscribe="cafe/2", maxOffsetsPerTrigger=20)
+    progress = once(frame, tmp_path / "out")
+    counts = [one["numInputRows"] for one in progress if one["numInputRows"]]
+    assert sum(counts) == 50
+    assert max(counts) <= 20
+
+
+def test_from_now_on(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    send(broker, b"before")
+    once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
+    send(broker, b"after")
+    once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
+    assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"after"]
+
+
+def test_topics_that_come_later(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    send(broker, b"one", channel=1)
+    once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
+    send(broker, b"two", channel=2)
+    send(broker, b"three", channel=3)
+    once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
+    assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"one", b"two"]
+
+
+def test_the_broker_is_restarted_under_it(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    """The query goes on as if nothing had been."""
+    path, out = tmp_path / "history.db", tmp_path / "out"
+    broker = serve(start, path)
+    port = broker.port("admin")
+    send(broker, *numbers(0, 100))
+    writer = stream(spark, broker, maxOffsetsPerTrigger=50).writeStream.format("parquet")
+    query = writer.options(path=str(out), checkpointLocation=str(tmp_path / "checkpoint")).start()
+    try:
+        for life in range(1, 3):
+            until(lambda: rows_in(spark, out) == 100 * life, f"life {life}")  # noqa: B023
+            broker.kill()
+            broker = serve(start, path, port=port)
+            send(broker, *numbers(100 * life, 100 * life + 100))
+        until(lambda: rows_in(spark, out) == 300, "the last")
+        assert query.exception() is None
+    finally:
+        query.stop()
+    assert values(spark.read.parquet(str(out))) == numbers(0, 300)
+
+
+def rows_in(spark: SparkSession, directory: Path) -> int:
+    """What a query has written down as done."""
+    if not (directory / "_spark_metadata").is_dir():
+        return 0
+    return spark.read.schema("value binary").parquet(str(directory)).count()
+
+
+def overtaken(start: Start, tmp_path: Path) -> tuple[Broker, Callable[[], int]]:
+    """A broker that forgets, and how to have it forget what a query has not read."""
+    broker = serve(start, tmp_path / "history.db", "--retention=*=messages:100")
+    client = client_of(broker)
+
+    def overtake() -> int:
+        before = client.bounds().next
+        for _ in range(10):
+            send(broker, *[b"x" * 1000] * 100)
+        until(lambda: client.bounds().first > before, "retention")
+        return client.bounds().first
+
+    return broker, overtake
+
+
+def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    broker, overtake = overtaken(start, tmp_path)
+    out = tmp_path / "out"
+    send(broker, *numbers(0, 10))
+    once(stream(spark, broker), out)
+    first = overtake()
+    with pytest.raises(StreamingQueryException) as caught:
+        once(stream(spark, broker), out)
+    assert "partition 0: offsets 10 to " in str(caught.value)
+    assert "have expired" in str(caught.value)
+    # The same checkpoint goes on if that is taken.
+    once(stream(spark, broker, failOnDataLoss=False), out)
+    found = spark.read.parquet(str(out))
+    assert found.where("offset < 10").count() == 10
+    assert found.where(f"offset between 10 and {first - 1}").count() == 0
+    assert found.where("offset >= 10").count() == client_of(broker).bounds().next - first
+
+
+def test_another_log_under_the_same_url(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    broker = serve(start, tmp_path / "one.db")
+    port = broker.port("admin")
+    send(broker, *numbers(0, 10))
+    once(stream(spark, broker), tmp_path / "out")
+    broker.stop()
+    other = serve(start, tmp_path / "two.db", port=port)
+    send(other, *numbers(0, 20))
+    with pytest.raises(StreamingQueryException, match="not the log that was read"):
+        once(stream(spark, other), tmp_path / "out")
+
+
+def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    """One of them gets nothing for a while; limits are shared by what is waiting."""
+    both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
+    urls = ",".join(map(url_of, both))
+    send(both[0], *numbers(0, 100))
+    once(stream(spark, urls, maxOffsetsPerTrigger=40), tmp_path / "out")
+    send(both[0], *numbers(100, 130))
+    send(both[1], *numbers(0, 60))
+    progress = once(stream(spark, urls, maxOffsetsPerTrigger=30), tmp_path / "out")
+    assert [one["numInputRows"] for one in progress] == [30, 30, 30]
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert values(found.where("partition = 0")) == numbers(0, 130)
+    assert values(found.where("partition = 1")) == numbers(0, 60)
+
+
+def test_of_the_file(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """The broker goes on writing it."""
+    for life in range(3):
+        send(broker, *numbers(100 * life, 100 * life + 100))
+        frame = (
+            spark.readStream.format("pubsub")
+            .options(path=str(tmp_path / "history.db"), startingOffsets="earliest")
+            .load()
+        )
+        once(frame, tmp_path / "out")
+    assert values(spark.read.parquet(str(tmp_path / "out"))) == numbers(0, 300)

@@ -1,0 +1,130 @@
+"""Tokens are used and shown nowhere: plans, errors, checkpoints, the log behind the web pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.broker import HOST, Broker, Start
+from tests.integration.fast_client import make_token
+from tests.spark.conftest import EVENTS
+from tests.spark.serving import once, read, serve, stored, stream, url_of
+from tests.spark.test_sink import rows, write
+from tests.spark.test_source import settled
+
+TOPIC = "keyed"
+
+
+@pytest.fixture
+def closed(start: Start, tmp_path: Path, secret: Path) -> Broker:
+    """A broker whose topics with keys need their token."""
+    return serve(start, tmp_path / "history.db", f"--secret-file={secret}")
+
+
+def everything(directory: Path) -> bytes:
+    """All that stands in the files of a directory."""
+    return b"".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
+
+
+def events(spark: SparkSession) -> bytes:
+    """What Spark has written down for its pages."""
+    return everything(Path(urlparse(spark.conf.get(EVENTS) or "").path))
+
+
+def test_they_are_shown_nowhere(
+    spark: SparkSession,
+    closed: Broker,
+    secret: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    token = make_token(secret).decode()
+    write(rows(spark, 100, TOPIC), f"fast://{HOST}:{closed.port('fast')}", token=token)
+    settled(closed, 100)
+    write(rows(spark, 100, TOPIC), url_of(closed), token=token)
+    frame = read(spark, closed, subscribe=TOPIC, token=token)
+    assert frame.count() == 200
+    frame.explain("extended")
+    frame.explain("formatted")
+    streamed = stream(spark, closed, subscribe=TOPIC, token=token)
+    once(streamed, tmp_path / "out")
+    once(
+        streamed.select("value"), tmp_path / "back", "pubsub", url=url_of(closed), topic=TOPIC,
+        token=token,
+    )  # fmt: skip
+    shown = capfd.readouterr()
+    plans = repr(frame._jdf.queryExecution().toString()) + repr(streamed)
+    for text in (shown.out, shown.err, plans):
+        assert token not in text
+    written = events(spark)
+    # It is there what is looked at.
+    assert b"BatchScan pubsub" in written
+    assert b"BatchScan pubsub" in shown.out.encode()
+    assert everything(tmp_path / "out-checkpoint")
+    for data in (
+        written,
+        everything(tmp_path / "out-checkpoint"),
+        everything(tmp_path / "back-checkpoint"),
+    ):
+        assert token.encode() not in data
+
+
+def test_not_in_errors_either(
+    spark: SparkSession, closed: Broker, secret: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Tokens that do not do, in every place where one may be given."""
+    forged = make_token(secret).decode()[:-4] + "AAAA"
+    fast = f"fast://{HOST}:{closed.port('fast')}"
+    told = []
+    for url in (url_of(closed), fast):
+        with pytest.raises(Exception, match=r"(?i)bad.token") as caught:
+            write(rows(spark, 10, TOPIC), url, token=forged)
+        told.append(str(caught.value))
+    with pytest.raises(Exception, match=r"(?i)bad.token") as caught:
+        read(spark, closed, subscribe=TOPIC, token=forged).count()
+    told.append(str(caught.value))
+    with pytest.raises(Exception, match="did you mean token") as caught:
+        read(spark, closed, tokn=forged).count()
+    told.append(str(caught.value))
+    with pytest.raises(Exception, match="the token for it") as caught:
+        read(spark, closed, token=f"{forged} x").count()
+    told.append(str(caught.value))
+    shown = capfd.readouterr()
+    for text in (*told, shown.out, shown.err, closed.output):
+        assert forged not in text
+    assert forged.encode() not in events(spark)
+
+
+def test_without_one_the_topic_is_closed(
+    spark: SparkSession, closed: Broker, secret: Path, tmp_path: Path
+) -> None:
+    token = make_token(secret).decode()
+    write(rows(spark, 10, TOPIC), f"fast://{HOST}:{closed.port('fast')}", token=token)
+    settled(closed, 10)
+    assert read(spark, closed).count() == 0
+    assert stored(closed) == []
+    with pytest.raises(Exception, match="not-authorized"):
+        read(spark, closed, subscribe=TOPIC).count()
+    with pytest.raises(Exception, match="not-authorized"):
+        write(rows(spark, 1, TOPIC), url_of(closed))
+    assert read(spark, closed, token=token).count() == 10
+
+
+def test_a_token_in_a_file(
+    spark: SparkSession, closed: Broker, secret: Path, tmp_path: Path
+) -> None:
+    """Then only its name is in a plan, and it can be renewed."""
+    path = tmp_path / "token"
+    path.write_bytes(make_token(secret))
+    write(rows(spark, 10, TOPIC), f"fast://{HOST}:{closed.port('fast')}", tokenFile=str(path))
+    settled(closed, 10)
+    frame = read(spark, closed, subscribe=TOPIC, tokenFile=str(path))
+    assert frame.count() == 10
+    path.write_text("a.b.c")
+    with pytest.raises(Exception, match=r"(?i)bad.token"):
+        read(spark, closed, subscribe=TOPIC, tokenFile=str(path)).count()
+    assert not re.search(r"eyJ[\w-]+\.eyJ", events(spark).decode(errors="replace"))
