@@ -39,7 +39,7 @@ from pubsub.pipeline.tables.spark import query_id
 FAILED = 3
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 1
 _PATIENCE_SECONDS = 60.0
 # Errors of this package's own in the text of an error of Spark's, and those of the system.
 _OWN = re.compile(r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$")

@@ -9,9 +9,10 @@ from unittest.mock import patch
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.pipeline.jobs import archive
+from pubsub.pipeline.tables.spark import Target, save
 from tests.spark.messages import MESSAGES, Feed, message, table_rows
 from tests.spark.running import run
 
@@ -45,11 +46,10 @@ def test_a_death_between_append_and_commit_doubles_nothing(
     class Died(Exception):
         pass
 
-    def dying(*given: object) -> None:
-        save(*given)
+    def dying(df: DataFrame, target: Target, query: str, batch: int) -> None:
+        save(df, target, query, batch)
         raise Died
 
-    save = archive.save
     with patch.object(archive, "save", dying), pytest.raises(Exception, match="Died"):
         run(archive, spark, feed.stream, "--to", to)
     assert offsets(to) == list(range(10))

@@ -8,6 +8,8 @@ import os
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -76,11 +78,18 @@ def offsets(path: str) -> list[int]:
     return sorted(found["offset"].to_pylist())
 
 
+def scratch(test: TestCase) -> str:
+    """A directory that is not there yet, and goes with the test."""
+    parent = mkdtemp()
+    test.addCleanup(rmtree, parent)
+    return os.path.join(parent, "table")
+
+
 class PartsTests(TestCase):
     """Files by partition."""
 
     def setUp(self) -> None:
-        self.root = self.mktemp()
+        self.root = scratch(self)
 
     def test_each_partition_has_a_file_in_the_order_of_the_rows(self) -> None:
         parts = Parts(self.root, BY)
@@ -141,7 +150,7 @@ class CommitTests(TestCase):
     """Both kinds of table take a batch of a query once."""
 
     def setUp(self) -> None:
-        self.path = self.mktemp()
+        self.path = scratch(self)
 
     def test_a_batch_counts_once_in_delta(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
@@ -220,7 +229,7 @@ class CompactionTests(TestCase):
     """Small files become one, and no row changes."""
 
     def setUp(self) -> None:
-        self.path = self.mktemp()
+        self.path = scratch(self)
 
     def test_small_files_are_merged_in_order(self) -> None:
         table = Delta(self.path, SCHEMA, BY)

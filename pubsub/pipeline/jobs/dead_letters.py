@@ -36,7 +36,7 @@ def _decode(protocol: str | None, frame: bytes | None) -> tuple[str, str, int, s
 
 def rows(events: DataFrame) -> DataFrame:
     """The table's columns. Malformed frames are few: they are decoded one by one."""
-    decode = F.udf(_decode, _DECODED)
+    decode = F.udf(_decode, _DECODED, useArrow=False)
     bad = events.where("event = 'malformed'").withColumn("decoded", decode("protocol", "frame"))
     return bad.select(
         "partition", "offset", "timestamp", "protocol", "listener", "client", "session", "topic",

@@ -42,9 +42,9 @@ class ParquetFiles:
         are removed.
         """
         log = Path(self.path, _COMMITS, f"{directory([query])}.json")
-        known = json.loads(log.read_text()) if log.exists() else {"batch": -1, "files": []}
-        self._move(known["files"])
-        if known["batch"] >= batch:
+        done, moving = _read(log)
+        self._move(moving)
+        if done >= batch:
             for file in files:
                 os.unlink(self._staged(file.path))
             return False
@@ -69,6 +69,14 @@ class ParquetFiles:
             if os.path.exists(staged):
                 os.makedirs(os.path.dirname(final), exist_ok=True)
                 os.replace(staged, final)
+
+
+def _read(log: Path) -> tuple[int, list[str]]:
+    """The last batch that is committed, and its files; -1 if there is none."""
+    if not log.exists():
+        return -1, []
+    known = json.loads(log.read_text())
+    return known["batch"], known["files"]
 
 
 def _replace(path: Path, text: str) -> None:
