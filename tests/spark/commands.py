@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.broker import PATIENCE, environment
@@ -18,11 +18,16 @@ ROOT = Path(__file__).parents[2]
 class Command:
     """A running command; ``finish`` gives its exit code and what it wrote."""
 
-    def __init__(self, *arguments: object, program: Sequence[str] = (PUBSUB, "pipeline")) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        program: Sequence[str] = (PUBSUB, "pipeline"),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._process = subprocess.Popen(
             [*program, *map(str, arguments)],
             cwd=ROOT,
-            env=environment(),
+            env=environment(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

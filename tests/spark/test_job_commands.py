@@ -160,15 +160,14 @@ def test_an_archive_by_a_cluster(broker: Broker, cluster: str, tmp_path: Path) -
 
 def test_spark_submit_takes_a_job(broker: Broker, tmp_path: Path) -> None:
     send(broker, *numbers(0, 100))
-    home = Path(pyspark.__file__).parent
     to = tmp_path / "archive"
     program = [
-        str(home / "bin" / "spark-submit"), "--master", "local[1]",
-        "--conf", f"spark.driver.host={HOST}", "--conf", f"spark.pyspark.python={sys.executable}",
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        "--master", "local[1]", "--conf", f"spark.driver.host={HOST}",
         str(ROOT / "pubsub" / "pipeline" / "jobs" / "archive.py"),
     ]  # fmt: skip
-    code, _out, err = Command(
-        "--url", url_of(broker), "--to", to, "--once", program=program
-    ).finish()
+    python = {"PYSPARK_PYTHON": sys.executable}
+    job = ["--url", url_of(broker), "--to", to, "--once"]
+    code, _out, err = Command(*job, program=program, env=python).finish()
     assert code == 0, err
     assert offsets(to, "delta") == list(range(100))
