@@ -188,7 +188,8 @@ def _encodings(schema: pa.Schema) -> dict[str, str]:
 
 
 def _ordered(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_string(kind)
+    tests = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string)
+    return any(test(kind) for test in tests)
 
 
 def statistics(
