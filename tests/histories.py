@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 
 from pubsub.broker.batch import MIXED, Batch, Headers
@@ -93,16 +94,18 @@ def history(path: Path) -> Iterator[History]:
 
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:
-    """Many messages of one size, in blocks of 20 batches, on topics in turn."""
+    """Many messages of one size, all different, in blocks of 20 batches, on topics in turn."""
     with history(path) as file:
         file.connection.execute("PRAGMA synchronous = OFF")
-        numbers = count()
         batches = (
-            file.batch(
-                f"bench/{number % topics}",
-                [b"%d" % number + bytes(size - len(str(number)))] * min(a_batch, messages - at),
-            )
-            for at, number in zip(range(0, messages, a_batch), numbers, strict=False)
+            file.batch(f"bench/{number % topics}", _random(min(a_batch, messages - at), size))
+            for number, at in enumerate(range(0, messages, a_batch))
         )
         while some := list(islice(batches, 20)):
             file.put_all(some)
+
+
+def _random(count: int, size: int) -> list[bytes]:
+    """Payloads that nothing compresses."""
+    data = os.urandom(count * size)
+    return [data[at : at + size] for at in range(0, count * size, size)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pubsub.pipeline.session import local_session
 from tests.integration.broker import Broker, Start, brokers
 from tests.integration.fast_client import make_secret
-from tests.spark.serving import serve
+from tests.spark.serving import JAVA_OPTIONS, serve
 
 EVENTS = "spark.eventLog.dir"
 
@@ -19,6 +20,7 @@ EVENTS = "spark.eventLog.dir"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session, which writes down what its web pages would show."""
+    os.environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
     directory = tmp_path_factory.mktemp("spark")
     log = directory / "events"
     log.mkdir()
@@ -27,6 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         cores=2,
         more={
             "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
             EVENTS: log.as_uri(),
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.driver.memory": "1g",
@@ -54,6 +57,3 @@ def secret(tmp_path: Path) -> Path:
 def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """A broker of all protocols."""
     return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*")
-
-
-Make = Callable[..., Broker]

@@ -1,4 +1,4 @@
-"""``python -m tests.spark.copying SOURCE SINK CHECKPOINT``: a query that copies one topic to another.
+"""``python -m tests.spark.copying SOURCE SINK CHECKPOINT``: copies one topic to another.
 
 Ends when it has copied what is there.
 """
@@ -14,7 +14,7 @@ A_BATCH = 1000
 
 
 def main(source: str, sink: str, checkpoint: str) -> None:
-    """Copy; prints a line when it begins and one when it is done."""
+    """Copy."""
     spark = local_session("copying", cores=1)
     spark.sparkContext.setLogLevel("FATAL")
     frame = (

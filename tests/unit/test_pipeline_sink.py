@@ -1,0 +1,184 @@
+"""The writers as Spark calls them: copies of one in the workers, another in the driver."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.pipeline import sink
+from pubsub.pipeline.schemas import HEADERS
+from pubsub.pipeline.sink import BatchWriter, StreamWriter, Written, current_batch
+from pubsub.pipeline.source import PubSubSource
+from tests.unit.raising import raised
+from tests.unit.test_pipeline_reading import TOKEN, HttpCase
+
+_Messages = list[WriterCommitMessage | None]
+
+
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "headers": HEADERS.dataType,
+}
+
+
+def struct(columns: str) -> StructType:
+    """A schema from names and types; Spark's own parser would need Java."""
+    pairs = (column.split() for column in columns.split(","))
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
+
+
+def frame(**columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+class WriterCase(HttpCase):
+    def source(self, **given: str) -> PubSubSource:
+        lower = {key.lower(): value for key, value in given.items()}
+        return PubSubSource({"url": self.server.url, "token": TOKEN, **lower})
+
+    def batch_writer(self, schema: str = "topic string, value binary", **given: str) -> BatchWriter:
+        writer = self.source(**given).writer(struct(schema), False)
+        assert isinstance(writer, BatchWriter)
+        return writer
+
+    def stream_writer(self, schema: str = "topic string, value binary") -> StreamWriter:
+        writer = self.source().streamWriter(struct(schema), False)
+        assert isinstance(writer, StreamWriter)
+        return writer
+
+    def staged(self) -> list[list[dict[str, Any]]]:
+        """The rows of each part that was staged."""
+        return [
+            pa.ipc.open_stream(body).read_all().to_pylist()
+            for _, path, body in self.server.asked
+            if path.startswith("/v1/stage")
+        ]
+
+
+class BatchWriterTests(WriterCase):
+    def test_staged_by_tasks_and_committed_by_the_driver(self) -> None:
+        writer = self.batch_writer()
+        for part in ("a", "b", None):
+            self.server.says(*((201, {"part": part}) if part else (200, {"duplicate": False})))
+        messages: _Messages = []
+        for number in range(2):
+            worker = pickle.loads(pickle.dumps(writer))
+            found = worker.write(iter([frame(topic=["t"], value=[b"%d" % number])]))
+            messages.append(pickle.loads(pickle.dumps(found)))
+        pickle.loads(pickle.dumps(writer)).commit(messages)
+        assert self.staged() == [[{"topic": "t", "value": b"%d" % number}] for number in range(2)]
+        path, body = self.server.asked[-1][1:]
+        asked = json.loads(body)
+        assert (path, asked["parts"], asked["batch"]) == ("/v1/commit", ["a", "b"], 0)
+        assert asked["query"].startswith("batch-")
+        assert all(f"query={asked['query']}&batch=0" in ask[1] for ask in self.server.asked[:2])
+
+    def test_every_save_is_a_query_of_its_own(self) -> None:
+        for _ in range(2):
+            self.server.says(201, {"part": "a"})
+            self.batch_writer().write(iter([frame(topic=["t"], value=[b""])]))
+        first, second = (path for _, path, _ in self.server.asked)
+        assert first != second
+
+    def test_no_rows_no_requests(self) -> None:
+        writer = self.batch_writer()
+        message = writer.write(iter([frame(topic=[], value=[])]))
+        assert isinstance(message, Written)
+        assert (message.messages, message.parts) == (0, ())
+        writer.commit([message, None])
+        assert self.server.asked == []
+
+    def test_abort(self) -> None:
+        writer = self.batch_writer()
+        writer.abort([None, None])
+        assert self.server.asked == []
+        self.server.says(204)
+        writer.abort([None, Written("query", 1, ("a",))])
+        ((_, path, body),) = self.server.asked
+        assert (path, json.loads(body)) == ("/v1/abort", {"query": "query", "batch": 0})
+
+    def test_rows_of_a_topic_stay_in_order(self) -> None:
+        self.server.says(201, {"part": "a"})
+        values = [b"%d" % number for number in range(1000)]
+        topics = [str(number % 7) for number in range(1000)]
+        self.batch_writer().write(iter([frame(topic=topics, value=values)]))
+        (rows,) = self.staged()
+        for topic in set(topics):
+            expected = [v for v, t in zip(values, topics, strict=True) if t == topic]
+            assert [row["value"] for row in rows if row["topic"] == topic] == expected
+
+    def test_text_and_nulls(self) -> None:
+        self.server.says(201, {"part": "a"})
+        writer = self.batch_writer("value string, key string", topic="t")
+        writer.write(iter([frame(value=["\N{SNOWMAN}", ""], key=["k", None])]))
+        assert self.staged() == [
+            [
+                {"topic": "t", "value": "\N{SNOWMAN}".encode(), "key": b"k"},
+                {"topic": "t", "value": b"", "key": None},
+            ]
+        ]
+        for topic, value in ((None, b""), ("t", None)):
+            rows = iter([frame(topic=[topic], value=[value])])
+            raised(ConfigurationError, self.batch_writer().write, rows)
+
+
+class StreamWriterTests(WriterCase):
+    def test_by_the_ids_of_query_and_batch(self) -> None:
+        self.patch(sink, "current_batch", lambda: ("the-query", 7))  # type: ignore[no-untyped-call]
+        writer = self.stream_writer()
+        self.server.says(201, {"part": "a"})
+        message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
+        self.server.says(200, {"duplicate": False})
+        # Another process: nothing but the messages and the batch's id is known.
+        self.stream_writer().commit([message], 7)
+        asked = json.loads(self.server.asked[-1][2])
+        assert asked == {"query": "the-query", "batch": 7, "parts": ["a"]}
+        self.server.says(204)
+        self.stream_writer().abort([message], 7)
+        assert json.loads(self.server.asked[-1][2]) == {"query": "the-query", "batch": 7}
+
+    def test_outside_of_a_task(self) -> None:
+        raised(PubSubError, current_batch)
+
+
+class ColumnTests(WriterCase):
+    def refused(self, words: str, schema: str, **given: str) -> None:
+        error = raised(ConfigurationError, self.batch_writer, schema, **given)
+        assert words in str(error)
+
+    def test_what_may_be_published(self) -> None:
+        for schema in (
+            "topic string, value binary",
+            "value string, topic string, key binary",
+            "topic string, value binary, headers headers",
+        ):
+            self.batch_writer(schema)
+        self.batch_writer("value string", topic="t")
+
+    def test_what_may_not(self) -> None:
+        self.refused("a column value is needed", "topic string")
+        self.refused("a column topic or option topic", "value string")
+        self.refused("column offset cannot be", "topic string, value string, offset int")
+        self.refused("has to be of type string", "topic int, value string")
+        self.refused("has to be of type binary or string", "topic string, value int")
+        self.refused("column headers has to be", "topic string, value string, headers string")
+
+    def test_overwriting(self) -> None:
+        schema = struct("topic string, value binary")
+        error = raised(ConfigurationError, self.source().writer, schema, True)
+        assert "append" in str(error)
