@@ -127,9 +127,7 @@ def _until_later(spark: SparkSession, broker: Broker, last: Any) -> None:
         write(rows(spark, 1, "tick"), url_of(broker))
 
 
-def test_derive_to_a_topic_a_table_and_the_console(
-    spark: SparkSession, filled: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:
     url = url_of(filled)
     sql = tmp_path / "query.sql"
     sql.write_text(
@@ -144,8 +142,6 @@ def test_derive_to_a_topic_a_table_and_the_console(
     to = tmp_path / "table"
     assert run(derive, spark, *given, "--to", f"table:{to}", "--partition-by", "source") == 0
     assert sorted(row["text"] for row in table_rows(to)) == ["0", "100", "200"]
-    assert run(derive, spark, *given, "--to", "console") == 0
-    assert "|out/nsd|200 |" in capfd.readouterr().out
 
 
 def test_events_from_the_broker(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -85,6 +85,18 @@ def test_errors_are_one_line(broker: Broker, tmp_path: Path) -> None:
     assert "\tat " not in err
 
 
+def test_a_result_on_the_console(broker: Broker, tmp_path: Path) -> None:
+    send(broker, *numbers(0, 10))
+    sql = tmp_path / "query.sql"
+    sql.write_text("SELECT topic, string(value) AS text FROM messages WHERE offset = 7")
+    given = ["--url", url_of(broker), "--once", "--to", "console"]
+    code, out, err = pipeline("derive", *given, "--sql", sql)
+    assert code == 0, err
+    assert "|cafe/1|7   |" in out
+    # Spark's own lines about itself are kept away, whatever Java says.
+    assert "WARN " not in err
+
+
 def test_a_position_that_is_not_of_this_log_is_one_line(broker: Broker, tmp_path: Path) -> None:
     send(broker, *numbers(0, 10))
     given = ["--to", tmp_path / "archive", "--once", "--url", url_of(broker)]
