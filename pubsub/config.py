@@ -77,8 +77,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "store",
         STORE,
-        "memory",
-        "where the history is: in memory, or in a file that outlives the broker",
+        "sqlite",
+        "where the history is: in a file that outlives the broker, or in memory",
     ),
     Setting(
         "durability",

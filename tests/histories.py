@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -22,7 +23,8 @@ START = 1_700_000_000_000_000
 class History:
     """A history file that is open for writing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int) -> None:
+        self._start = start
         self.connection = open_writer(path)
         (self.next,) = self.connection.execute("SELECT next FROM state").fetchone()
         self.epoch = begin_epoch(self.connection)
@@ -57,7 +59,7 @@ class History:
         base, runs = self.next, []
         for batch in batches:
             batch.offset = batch.sequence = self.next
-            batch.timestamp = START + 1000 * (self.next // 1000)
+            batch.timestamp = self._start + 1000 * (self.next // 1000)
             runs.append(Run(batch))
             self.next += len(batch.payloads)
         block = encode_block(runs, RUN, base, self.next)
@@ -84,9 +86,9 @@ class History:
 
 
 @contextmanager
-def history(path: Path) -> Iterator[History]:
-    """A file, made if it is not there, with an epoch of its own."""
-    made = History(path)
+def history(path: Path, start: int = START) -> Iterator[History]:
+    """A file, made if it is not there, with an epoch of its own, from a time (µs) on."""
+    made = History(path, start)
     try:
         yield made
     finally:
@@ -95,7 +97,9 @@ def history(path: Path) -> Iterator[History]:
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:
     """Many messages of one size, all different, in blocks of 20 batches, on topics in turn."""
-    with history(path) as file:
+    # A broker would forget what is old.
+    now = time.time_ns() // 1000 - messages
+    with history(path, now) as file:
         file.connection.execute("PRAGMA synchronous = OFF")
         batches = (
             file.batch(f"bench/{number % topics}", _random(min(a_batch, messages - at), size))

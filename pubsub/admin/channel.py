@@ -19,7 +19,7 @@ from twisted.web.http import RESPONSES, HTTPChannel, Request
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
-from pubsub.admin.errors import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.errors import FULL, TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
 from pubsub.errors import Refused
 from pubsub.wire.connection import LINGER
 
@@ -48,7 +48,10 @@ class Body(tempfile.SpooledTemporaryFile[bytes]):
         """Take more; raises ApiError where there is no room."""
         self._server.spooled.take(len(data))
         self.nbytes += len(data)
-        self.write(data)
+        try:
+            self.write(data)
+        except OSError as error:
+            raise ApiError(FULL, "staged", f"no room for it: {error.strerror}") from None
 
     def close(self) -> None:
         """Let go of it."""
@@ -65,6 +68,10 @@ class ApiRequest(Request):
     gone = False
     """Has the client left before it was answered?"""
     _limit = 0
+
+    def __init__(self, channel: Channel) -> None:
+        # A body is read where its endpoint knows what it is, whatever it is said to be.
+        super().__init__(channel, parsePOSTFormSubmission=False)
 
     def gotLength(self, length: int | None) -> None:
         """The headers are there: is the body one to take?"""
@@ -130,7 +137,7 @@ class ApiRequest(Request):
 class Channel(HTTPChannel):
     """One connection (see ``Client``)."""
 
-    requestFactory = ApiRequest
+    requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None
     refused = False
     cut: Any = None
@@ -215,6 +222,10 @@ class Channel(HTTPChannel):
         """See LineReceiver."""
         if not self.refused:
             super().rawDataReceived(data)
+
+    def _send100Continue(self) -> None:
+        if not self.refused:
+            super()._send100Continue()
 
     def body_limit(self) -> int:
         """Bytes that the body of the request under way may have."""

@@ -1,8 +1,8 @@
 """Reading: bounds, the topics of a range, and the range itself as a stream.
 
-A stream takes one parcel after another from the store, each made into bytes in a thread, and not
-before what came before is on its way. A client that does not read costs one parcel, until it has
-not read for so long that it is given up.
+A stream takes one parcel after another from the store, each made into bytes in a thread. One waits
+while another is on its way. That is what a client costs that does not read, until it has not read
+for so long that it is given up.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.admin.errors import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, ApiError
+from pubsub.admin.errors import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VERSION, ApiError
 from pubsub.admin.formats import ArrowStream, Format, JsonLines
 from pubsub.admin.query import Query, bad
 from pubsub.admin.rights import Rights, rights_of
+from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ class History:
             rights.check_read(topics)
         wanted = self._range(query, topics)
         made = self._format(query)
+        if request.clientproto != b"HTTP/1.1":
+            message = "HTTP/1.1 is needed: before, nobody could tell a stream that was cut"
+            raise ApiError(VERSION, "version", message)
         if self._streams >= self._listener.settings["max-streams"]:
             raise ApiError(UNAVAILABLE, "streams", f"{self._streams} streams are being read")
         headers = {
@@ -198,17 +202,26 @@ class _Stream:
             if self._ended or not self._allowed(parcel, at):
                 return
             at = parcel.stop
-            parcel = parcel.of(self._rights.may_read)
-            await self._write(partial(self._format.encode, parcel))
-        await self._write(self._format.end)
+            parcel = parcel.of(self._wanted)
+            if parcel.blocks or parcel.damaged:
+                await self._write(partial(self._format.encode, parcel))
+        if not self._ended:
+            await self._write(self._format.end)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
+        # Made while what came before is on its way.
         data = await self._server.run(make)
         if self._full and not self._ended:
             self._waiting = Deferred()
             await self._waiting
         if data and not self._ended:
             self._request.write(data)
+
+    def _wanted(self, name: str) -> bool:
+        """Is this topic among what is read? The broker's own have to be named."""
+        if self._range.topics is None and name.startswith(RESERVED):
+            return False
+        return self._rights.may_read(name)
 
     def _allowed(self, parcel: Parcel, at: int) -> bool:
         """Is what comes next still there, and still this client's to read?"""

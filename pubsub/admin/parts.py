@@ -6,6 +6,7 @@ All of it runs in threads.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,15 +14,18 @@ from typing import IO, Any
 
 from pubsub.admin.errors import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.admin.formats import need_arrow
+from pubsub.admin.ipc import Compressed, Field, read_stream
 from pubsub.admin.query import bad
 from pubsub.broker.batch import MIXED, Headers
 from pubsub.broker.topics import topic_name
 
 # Messages of a part. Each costs some memory whatever it holds.
 _MESSAGES = 1_000_000
-# Place of the field `compression` in the table RecordBatch of Arrow's Message.fbs, and that of
-# `header` in Message.
-_COMPRESSION, _HEADER = 3, 2
+# What is published in one go has so many messages and bytes at the most, but one message.
+_PIECE_ROWS, _PIECE_BYTES = 10_000, 256 * 1024
+_TEXT = frozenset({"string", "large_string"})
+_BYTES = _TEXT | {"binary", "large_binary"}
+_TAKEN = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,8 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
         names = batch.schema.names
         own = batch["key"].fill_null(b"") if "key" in names else None
         headers = batch["headers"].to_pylist() if "headers" in names else None
-        values = batch["value"].to_pylist()
-        for start, stop in _stretches(batch["topic"], own):
+        values = _values(batch["value"])
+        for start, stop in _stretches(batch["topic"], own, values):
             payloads = values[start:stop]
             sizes = set(map(len, payloads))
             some = None if headers is None else [_headers(h) for h in headers[start:stop]]
@@ -73,14 +77,30 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
             )
 
 
-def _stretches(topic: Any, key: Any) -> list[tuple[int, int]]:
-    """Where rows follow one another that have the same topic and key."""
+def _values(column: Any) -> list[bytes]:
+    """The payloads, which are cut at C speed."""
+    _, ends, data = column.buffers()
+    numbers = array("i")
+    numbers.frombytes(memoryview(ends)[4 * column.offset : 4 * (column.offset + len(column) + 1)])
+    low, high = numbers[0], numbers[-1]
+    payload = b"" if data is None else bytes(memoryview(data)[low:high])
+    return [payload[a - low : b - low] for a, b in pairwise(numbers)]
+
+
+def _stretches(topic: Any, key: Any, values: list[bytes]) -> list[tuple[int, int]]:
+    """Where rows follow one another that have the same topic and key, and are not too many."""
     import pyarrow.compute as pc
 
-    ends: set[int] = {0}
+    ends: set[int] = {0, *range(0, len(topic), _PIECE_ROWS)}
     for column in (topic, key):
         if column is not None:
             ends.update(pc.run_end_encode(column).run_ends.to_pylist())
+    size = 0
+    for row, length in enumerate(map(len, values)):
+        size += length
+        if size > _PIECE_BYTES:
+            ends.add(row)
+            size = length
     return list(pairwise(sorted(ends)))
 
 
@@ -93,68 +113,42 @@ def _batches(file: IO[bytes]) -> Iterator[Any]:
     pyarrow = need_arrow()
     file.seek(0)
     try:
-        messages = pyarrow.ipc.MessageReader.open_stream(file)
-        schema = pyarrow.ipc.read_schema(messages.read_next_message())
-        kinds = _kinds(pyarrow, schema)
-        for message in messages:
-            if message.type != "record batch":
-                raise bad("expected record batches, without dictionaries")
-            if _is_compressed(message.metadata.to_pybytes()):
-                raise ApiError(UNSUPPORTED, "compressed", "expected a stream without compression")
-            batch = pyarrow.ipc.read_record_batch(message, schema)
-            # What comes from outside may point anywhere.
-            batch.validate(full=True)
+        fields, batches = read_stream(file)
+        kinds = [_kind(pyarrow, field) for field in fields]
+        names = [field.name for field in fields]
+        if len(set(names)) < len(names) or not {"topic", "value"} <= set(names):
+            raise bad("expected the columns topic and value, and perhaps key and headers, once")
+        for rows, columns in batches:
+            if not rows:
+                continue
+            arrays = []
+            for field, (given, wanted) in zip(fields, kinds, strict=True):
+                column = columns.take(field, given, pyarrow.py_buffer, pyarrow.Array)
+                # What comes from outside may point anywhere.
+                column.validate(full=True)
+                arrays.append(column.cast(wanted))
+            batch = pyarrow.RecordBatch.from_arrays(arrays, names=names)
             if batch["topic"].null_count or batch["value"].null_count:
                 raise bad("topic and value are never null")
-            yield batch.cast(kinds)
-    except (pyarrow.ArrowException, OSError, ValueError, struct.error, StopIteration) as error:
+            yield batch
+    except Compressed:
+        message = "expected a stream without compression"
+        raise ApiError(UNSUPPORTED, "compressed", message) from None
+    except (pyarrow.ArrowException, ValueError, struct.error, OverflowError) as error:
         raise bad(f"this is no Arrow stream of messages: {error}") from None
 
 
-def _kinds(pyarrow: Any, schema: Any) -> Any:
-    """The columns as they are to be; raises ApiError for others."""
-    text = (pyarrow.string(), pyarrow.large_string())
-    binary = (pyarrow.binary(), pyarrow.large_binary(), *text)
-    from pubsub.store.arrow import schema as full
+def _kind(pyarrow: Any, field: Field) -> tuple[Any, Any]:
+    """A column's type as it comes and as it is to be; raises ApiError for others."""
+    from pubsub.store.arrow import schema
 
-    headers = full(headers=True).field("headers").type
-    known = {
-        "topic": (pyarrow.string(), text),
-        "value": (pyarrow.binary(), binary),
-        "key": (pyarrow.binary(), binary),
-        "headers": (headers, (headers,)),
-    }
-    fields = []
-    for field in schema:
-        wanted, taken = known.pop(field.name, (None, ()))
-        if not any(field.type.equals(kind) for kind in taken):
-            raise bad(f"the column {field.name!r} is not to be there, or not as {field.type}")
-        fields.append((field.name, wanted))
-    if "topic" in known or "value" in known:
-        raise bad("expected the columns topic and value, and perhaps key and headers")
-    return pyarrow.schema(fields)
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Does a message's flatbuffer say that its buffers are compressed?
-
-    They are not taken: a few bytes could ask for any amount of memory.
-    """
-    (root,) = struct.unpack_from("<I", metadata, 0)
-    header = _field(metadata, root, _HEADER)
-    if header is None:
-        raise bad("a message without a header")
-    (offset,) = struct.unpack_from("<I", metadata, header)
-    return _field(metadata, header + offset, _COMPRESSION) is not None
-
-
-def _field(data: bytes, table: int, index: int) -> int | None:
-    """Where a table's field is, None if it is not there (see the format of flatbuffers)."""
-    (back,) = struct.unpack_from("<i", data, table)
-    vtable = table - back
-    (size,) = struct.unpack_from("<H", data, vtable)
-    place = 4 + 2 * index
-    if place >= size:
-        return None
-    (offset,) = struct.unpack_from("<H", data, vtable + place)
-    return table + offset if offset else None
+    if field.name == "headers":
+        headers = schema(headers=True).field("headers").type
+        if field.kind == "list" and [one.kind for one in field.children] == ["struct"]:
+            pairs = [(one.name, one.kind) for one in field.children[0].children]
+            if pairs == [("key", "string"), ("value", "binary")]:
+                return headers, headers
+    elif field.name in _TAKEN and field.kind in _TAKEN[field.name] and not field.children:
+        wanted = pyarrow.string() if field.name == "topic" else pyarrow.binary()
+        return getattr(pyarrow, field.kind)(), wanted
+    raise bad(f"the column {field.name!r} is not to be there, or not as {field.kind}")

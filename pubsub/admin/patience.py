@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from pubsub.errors import RateLimited
 
 if TYPE_CHECKING:
+    from pubsub.broker.publisher import Publisher
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
 
@@ -19,6 +20,8 @@ SECONDS = 20.0
 
 class _Waiter:
     """Something that is held (see ``Publishing``) until everything lets go of it."""
+
+    publisher: Publisher | None = None
 
     def __init__(self) -> None:
         self._holds: set[object] = set()

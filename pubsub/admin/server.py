@@ -11,7 +11,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
 from pubsub.admin.channel import ApiRequest, Channel
-from pubsub.admin.errors import FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.errors import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
 from pubsub.admin.history import History
 from pubsub.admin.positions import PREFIX, Positions
 from pubsub.admin.staging import Staging
@@ -32,7 +32,8 @@ Run = Callable[[Callable[[], Any]], "Deferred[Any]"]
 SETTINGS: tuple[Setting, ...] = (
     Setting("max-streams", integer(1, 10_000), 16, "histories that are read at the same time"),
     Setting("max-readers", integer(0, 10**6), 1000, "readers whose positions are kept"),
-    Setting("max-batch", SIZE, "64M", "bytes that are committed together, and of a part of them"),
+    # Subscribers get all of it at once: far below what they may be behind by default.
+    Setting("max-batch", SIZE, "32M", "bytes that are committed together, and of a part of them"),
     Setting("max-staged", SIZE, "256M", "bytes that are staged for batches not committed yet"),
     Setting("stage-seconds", SECONDS, 600, "seconds after which what was staged is dropped"),
 )
@@ -136,6 +137,10 @@ class AdminFactory(Factory):
             self._fail(request, ApiError(INTERNAL, "internal", "see the broker's log"))
 
     def _handler(self, request: ApiRequest) -> Callable[[ApiRequest], Awaitable[None]]:
+        origin, host = request.getHeader("origin"), request.getHeader("host")
+        if origin is not None and origin.partition("://")[2] != host:
+            # Any page that somebody looks at may make a browser send this.
+            raise ApiError(FORBIDDEN, "origin", f"a page of {origin} asks for it")
         path = PREFIX if request.path.startswith(PREFIX) else request.path
         methods = self._routes.get(path)
         if methods is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,7 @@ class _Part:
 
     query: str
     batch: int
+    run: str
     body: Body
     topics: frozenset[str]
     messages: int
@@ -80,8 +81,9 @@ class Staging:
 
     async def stage(self, request: ApiRequest) -> None:
         """POST /v1/stage"""
-        query = Query.of_url(request, "query", "batch")
+        query = Query.of_url(request, "query", "batch", "run")
         name, batch = query.text("query"), query.number("batch")
+        run = query.text("run") if "run" in query else ""
         rights = rights_of(request, self._listener)
         if len(self._parts) >= _PARTS:
             raise ApiError(FULL, "staged", f"there are {_PARTS} parts")
@@ -89,15 +91,19 @@ class Staging:
         try:
             messages, topics = await self._server.run(lambda: summary_of(body))
             rights.check_write(topics)
+            self._drop_all(name, lambda part: part.run != run)
             self._admit(name, batch, body.nbytes, messages)
         except BaseException:
             body.close()
             raise
         sender = b"" if rights.token is None else rights.token.subject.encode()
         id = secrets.token_hex(16)
-        part = self._parts[id] = _Part(name, batch, body, topics, messages, sender)
+        part = self._parts[id] = _Part(name, batch, run, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]
         part.timer = self._broker.clock.callLater(seconds, self._drop, id)
+        if request.gone:
+            # Nobody will know its id.
+            self._drop(id)
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
@@ -124,13 +130,17 @@ class Staging:
                 part.timer.cancel()
             part.body.close()
 
+    def _drop_all(self, query: str, which: Callable[[_Part], bool]) -> None:
+        """Of a query's parts those that nobody will commit."""
+        for id, part in tuple(self._parts.items()):
+            if part.query == query and which(part):
+                self._drop(id)
+
     async def abort(self, request: ApiRequest) -> None:
         """POST /v1/abort"""
         query = Query.of_body(request, "query", "batch")
-        key = query.text("query"), query.number("batch")
-        for id, part in tuple(self._parts.items()):
-            if (part.query, part.batch) == key:
-                self._drop(id)
+        batch = query.number("batch")
+        self._drop_all(query.text("query"), lambda part: part.batch == batch)
         request.answer(204, b"")
 
     # Committing
@@ -157,21 +167,22 @@ class Staging:
         if known is not None and batch <= known["batch"]:
             await self._stored()
             same = {key: known[key] for key in ("first", "next", "messages")}
-            for id in ids:
-                self._drop(id)
+            self._drop_all(query, lambda part: part.batch <= batch)
             return {**(same if batch == known["batch"] else {}), "duplicate": True}
         parts = self._take(query, batch, ids)
         try:
-            rights.check_write(frozenset().union(*[part.topics for part in parts]))
+            names = frozenset().union(*[part.topics for part in parts])
+            rights.check_write(names)
             pieces = await self._server.run(lambda: list(_all_pieces(parts)))
-            topics = {name: self._topic(name) for part in parts for name in part.topics}
+            topics = {name: self._topic(name) for name in names}
             await until_free(self._broker, topics.values())
+            # A key may have been set or changed meanwhile.
+            rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
         finally:
-            for part in parts:
-                part.busy = False
-        for id in ids:
-            self._drop(id)
+            self._let_go(ids)
+        # Those too that tasks staged which failed afterwards.
+        self._drop_all(query, lambda part: part.batch <= batch)
         await self._stored()
         return {**{key: row[key] for key in ("first", "next", "messages")}, "duplicate": False}
 
@@ -187,6 +198,15 @@ class Staging:
         for part in parts:
             part.busy = True
         return parts
+
+    def _let_go(self, ids: list[str]) -> None:
+        """The parts may expire again; those whose time is over do so now."""
+        for id in ids:
+            part = self._parts.get(id)
+            if part is not None:
+                part.busy = False
+                if part.timer is not None and not part.timer.active():
+                    self._drop(id)
 
     def _topic(self, name: str) -> Topic:
         topic = self._broker.topics.create(name)

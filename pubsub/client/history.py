@@ -1,10 +1,11 @@
-"""A blocking client of the HTTP API, for programs and tasks of Spark. Needs the extra ``spark``.
+"""A blocking client of the HTTP API, for programs and for tasks of Spark.
 
     history = HistoryClient("http://127.0.0.1:7080")
     for part in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-Requests whose connection is lost are made again; what was being read goes on where it stopped.
+It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read
+goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # How a stream that is whole ends: Arrow takes any end for a good one.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 # Answers that may be others in a moment.
-_AGAIN = (429, 503)
+_AGAIN = (408, 429, 503)
 
 
 class HistoryError(Exception):
@@ -200,16 +201,18 @@ class HistoryClient:
 
     # Writing
 
-    def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch) -> str:
+    def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
         """Leave messages with the broker until ``commit``; returns the part's id.
 
+        Parts of other runs of the query are dropped: whoever made them is gone.
         Columns: topic and value, and perhaps key and headers. Raises HistoryError.
         """
         sink = pa.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, data.schema) as writer:
             writer.write(data)
         body = sink.getvalue().to_pybytes()
-        path = f"/v1/stage?{urlencode({'query': query, 'batch': batch})}"
+        asked = {"query": query, "batch": batch, **({"run": run} if run else {})}
+        path = f"/v1/stage?{urlencode(asked)}"
         part: str = self._answer(path, body)["part"]
         return part
 
@@ -308,6 +311,8 @@ def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
             except StopIteration:
                 if body.last != _END:
                     raise HTTPError("the stream broke off") from None
+                # The connection can be used again when HTTP's own end has been read.
+                response.read()
                 return
             if metadata is not None and b"damaged" in metadata:
                 start, stop = json.loads(metadata[b"damaged"])

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.options import SinkOptions, sink_options
+from pubsub.pipeline.options import Credentials, SinkOptions, sink_options
 from pubsub.pipeline.publishing import HTTP, check_url, optional_columns, publisher, scheme_of
 from pubsub.pipeline.schemas import check_written
 from pubsub.pipeline.staging import Stager, Stages
@@ -33,6 +33,7 @@ from pubsub.store import arrow
 _HEADERS = arrow.schema(headers=True).field("headers").type
 # Undocumented, but Kafka's sink and others rest on them as well.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,13 @@ class Target:
         """Is it HTTP?"""
         return scheme_of(self.options.url) in HTTP
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str, batch_id: int) -> Written:
+    def write(
+        self, batches: Iterator[pa.RecordBatch], query: str, batch_id: int, run: str = ""
+    ) -> Written:
         """Stage or publish the rows of a task. Raises PubSubError."""
         tables = (self._columns(batch) for batch in batches)
         if self.exactly_once:
-            return self._stage(tables, query, batch_id)
+            return self._stage(tables, Stages(*self._where, query, batch_id, run))
         count = 0
         with publisher(self.options) as client:
             for table in tables:
@@ -69,14 +72,16 @@ class Target:
             client.finish()
         return Written(query, count)
 
-    def _stage(self, tables: Iterator[pa.RecordBatch], query: str, batch_id: int) -> Written:
-        stager = Stager(self._stages(query, batch_id))
+    @staticmethod
+    def _stage(tables: Iterator[pa.RecordBatch], stages: Stages) -> Written:
+        stager = Stager(stages)
         for table in tables:
             stager.add(table)
-        return Written(query, stager.messages, stager.finish())
+        return Written(stages.query, stager.messages, stager.finish())
 
-    def _stages(self, query: str, batch_id: int) -> Stages:
-        return Stages(self.options.url, self.options.credentials, query, batch_id)
+    @property
+    def _where(self) -> tuple[str, Credentials]:
+        return self.options.url, self.options.credentials
 
     def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Topic and value first, as they are published. Raises ConfigurationError for nulls."""
@@ -103,13 +108,13 @@ class Target:
         written = [message for message in messages if isinstance(message, Written)]
         parts = [part for message in written for part in message.parts]
         if parts:
-            self._stages(written[0].query, batch_id).commit(parts)
+            Stages(*self._where, written[0].query, batch_id).commit(parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Have the broker forget what was staged; without a word from any task it does so later."""
         written = [message for message in messages if isinstance(message, Written)]
         if self.exactly_once and written:
-            self._stages(written[0].query, batch_id).abort()
+            Stages(*self._where, written[0].query, batch_id).abort()
 
 
 def make_target(given: Any, schema: StructType, overwrite: bool) -> Target:
@@ -158,8 +163,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker."""
-        query, batch_id = current_batch()
-        return self._target.write(iterator, query, batch_id)
+        query, batch_id, run = current_batch()
+        return self._target.write(iterator, query, batch_id, run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver, when every task has succeeded; may be run again for the same batch."""
@@ -170,11 +175,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._target.abort(messages, batchId)
 
 
-def current_batch() -> tuple[str, int]:
-    """The ids of the query and of the batch that a task belongs to. Raises PubSubError."""
+def current_batch() -> tuple[str, int, str]:
+    """The ids of the query, the batch and the run that a task belongs to. Raises PubSubError."""
     context = TaskContext.get()
     query = context and context.getLocalProperty(_QUERY_ID)
     batch_id = context and context.getLocalProperty(_BATCH_ID)
-    if not query or not batch_id:
+    if not context or not query or not batch_id:
         raise PubSubError("Spark does not say which query and batch this task belongs to")
-    return query, int(batch_id)
+    # A query's jobs are a group of the name of its run; it changes when it is started again.
+    return query, int(batch_id), context.getLocalProperty(_RUN_ID) or ""

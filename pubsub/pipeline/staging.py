@@ -19,19 +19,20 @@ _LOST = "unknown-part"
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A batch of a query at a broker. Methods raise Unreachable or Rejected."""
+    """A batch of a query at a broker, in one of its runs. Raises Unreachable or Rejected."""
 
     url: str
     credentials: Credentials
     query: str
     batch_id: int
+    run: str = ""
 
     def stage(self, api: Api, data: pa.Table) -> str:
         """Leave a part with the broker; its id."""
 
         def ask() -> str:
             with api.client() as client:
-                return client.stage(self.query, self.batch_id, data)
+                return client.stage(self.query, self.batch_id, data, self.run)
 
         # Tried again: what is staged twice is committed once.
         return Patience().call(ask)

@@ -72,7 +72,7 @@ def read_parcel(
                 return Parcel(start, at, first, tuple(found))
             left = topics_left(connection, base)
             names = left if topics is None else left & topics
-            if not names:
+            if not names and not _doubtful(left):
                 continue
             try:
                 block = read_block(connection, base)
@@ -81,12 +81,17 @@ def read_parcel(
                     continue
                 broken = (max(base, start), min(damage.stop, end))
                 return Parcel(start, broken[1], first, tuple(found), broken)
-            if block.stop <= start:
+            if block.stop <= start or not names:
                 continue
             found.append((block, names))
             room -= len(block.payloads)
             at = min(block.stop, end)
         return Parcel(start, max(start, min(reached, end)), first, tuple(found))
+
+
+def _doubtful(names: frozenset[str]) -> bool:
+    """Could a block that holds these have held anything, as far as the index says?"""
+    return not names or any(name.startswith(FORGOTTEN) for name in names)
 
 
 def offset_at(connection: sqlite3.Connection, timestamp: int) -> int:

@@ -14,6 +14,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from pubsub.broker.batch import MIXED, Batch, Headers, Page
+from pubsub.wire.runs import cut_run
 
 # What a run costs beside its payloads, an estimate for bounds in bytes.
 RUN_BYTES = 320
@@ -113,7 +114,7 @@ def cut(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> li
     if count == 1:
         return [data]
     if lengths is None:
-        return [data[i * size : (i + 1) * size] for i in range(count)]
+        return cut_run(data, 0, b"", size) if size else [b""] * count
     ends = list(accumulate(lengths))
     starts = [0, *ends[:-1]]
     return [data[a:b] for a, b in zip(starts, ends, strict=True)]

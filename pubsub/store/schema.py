@@ -70,7 +70,8 @@ class Lock:
             holder = os.pread(self._file, 20, 0).decode(errors="replace").strip()
             os.close(self._file)
             raise StartError(
-                f"history: {path} is in use by another broker (process {holder or 'unknown'})"
+                f"history: {path} is in use by another broker (process {holder or 'unknown'}); "
+                "give this one a file of its own, --store sqlite:PATH, or --store memory"
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)

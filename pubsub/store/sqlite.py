@@ -319,11 +319,11 @@ class SqliteStore:
             return succeed(self._log.read(offset, topics, max_bytes, end))
         return self._readers.run(
             partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._report)
+        ).addCallback(self._report, dict(self._forgotten))
 
-    def _report(self, page: Page) -> Page:
-        # What has been forgotten since, but is not committed yet, is in the file still.
-        forgotten = self._forgotten
+    def _report(self, page: Page, forgotten: dict[str, int]) -> Page:
+        # What was forgotten, but not committed when it was read, was in the file still.
+        forgotten |= self._forgotten
         batches = [b for b in page.batches if b.offset >= forgotten.get(b.topic, 0)]
         for start, stop in page.damaged:
             _damaged(start, stop)
@@ -335,12 +335,12 @@ class SqliteStore:
         """See IStore: from the file alone, where everything committed is in columns."""
         return self._readers.run(
             partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._check)
+        ).addCallback(self._check, dict(self._forgotten))
 
-    def _check(self, parcel: Parcel) -> Parcel:
+    def _check(self, parcel: Parcel, forgotten: dict[str, int]) -> Parcel:
         if parcel.damaged is not None:
             _damaged(*parcel.damaged)
-        forgotten = self._forgotten
+        forgotten |= self._forgotten
         if not forgotten:
             return parcel
         # Blocks end where a topic does.

@@ -21,7 +21,7 @@ from pubsub.store.runs import Run
 from pubsub.store.schema import PAGE_BYTES, WAL_BYTES, open_writer
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
-BLOCK_BYTES = 1024**2
+BLOCK_BYTES = 256 * 1024
 # Pages of the file that may be free before it is made smaller, and how many go in a step.
 _FREE_PAGES = 4096
 _VACUUM_PAGES = 256

@@ -81,6 +81,8 @@ def bench(options: argparse.Namespace, scratch: Path) -> None:
             # The first use starts Python's workers and has Java compile.
             warm = {**where, "endingOffsets": f'{{"0": {min(_WARM, options.rows)}}}'}
             measure(spark, warm, "Parquet", scratch, 1)
+            there = spark.read.format("pubsub").options(**where).load().count()
+            assert there == options.rows, f"{there} rows are there"
             for way in WAYS:
                 rates = [
                     measure(spark, where, way, scratch, options.rows) for _ in range(options.repeat)

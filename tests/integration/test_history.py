@@ -209,7 +209,8 @@ def test_a_second_broker_is_refused(house: House) -> None:
     assert second.returncode == 1
     lines = [line for line in second.stderr.splitlines() if line.startswith("pubsub:")]
     assert lines == [
-        f"pubsub: history: {house.path} is in use by another broker (process {broker.pid})"
+        f"pubsub: history: {house.path} is in use by another broker (process {broker.pid}); "
+        "give this one a file of its own, --store sqlite:PATH, or --store memory"
     ]
 
 

@@ -48,6 +48,8 @@ def logged(case: SynchronousTestCase) -> list[str]:
 class Stream:
     """The transport of one connection; ``provides`` says what it is, TCP by default."""
 
+    _write_lost = False
+
     def __init__(
         self, clock: Clock, peer: object, provides: tuple[type[Interface], ...] = (ITCPTransport,)
     ) -> None:
@@ -60,7 +62,6 @@ class Stream:
         self.reading = True
         self.paused = False
         self.half_closed = self.aborted = self.losing = self.lost = False
-        self._write_lost = False
         self._clock = clock
         self._peer = peer
         self._producer_paused = False

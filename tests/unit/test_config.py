@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from pubsub.config import read_file as read
 from pubsub.errors import ConfigurationError
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import BOOLEAN, COUNT, Setting
+from pubsub.store.location import default_path
 from tests.unit.fakes import Toy, scratch
 
 SPEED = Setting("speed", COUNT, 5, "how fast")
@@ -39,6 +41,13 @@ def only(config: Config) -> ListenerConfig:
 
 
 ALPHA = {"protocol": "alpha"}
+
+
+class DefaultTests(SynchronousTestCase):
+    """What holds if nothing is said"""
+
+    def test_the_history_is_a_file(self) -> None:
+        assert configured().broker["store"] == default_path(os.environ)
 
 
 class PrecedenceTests(SynchronousTestCase):

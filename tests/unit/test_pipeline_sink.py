@@ -139,10 +139,11 @@ class BatchWriterTests(WriterCase):
 
 class StreamWriterTests(WriterCase):
     def test_by_the_ids_of_query_and_batch(self) -> None:
-        self.patch(sink, "current_batch", lambda: ("the-query", 7))  # type: ignore[no-untyped-call]
+        self.patch(sink, "current_batch", lambda: ("the-query", 7, "a-run"))  # type: ignore[no-untyped-call]
         writer = self.stream_writer()
         self.server.says(201, {"part": "a"})
         message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
+        assert self.server.asked[0][1] == "/v1/stage?query=the-query&batch=7&run=a-run"
         self.server.says(200, {"duplicate": False})
         # Another process: nothing but the messages and the batch's id is known.
         self.stream_writer().commit([message], 7)

@@ -48,7 +48,7 @@ class WriteTests(StoreCase):
         assert sql(self.path, "SELECT base, count FROM blocks") == [(0, 10)]
 
     async def test_a_large_group_is_several(self) -> None:
-        await self.put(*[batch_of([b"x" * 400_000]) for _ in range(10)])
+        await self.put(*[batch_of([b"x" * 100_000]) for _ in range(10)])
         rows = sql(self.path, "SELECT base, count FROM blocks")
         assert len(rows) == 4
         assert [base + count for base, count in rows] == [3, 6, 9, 10]

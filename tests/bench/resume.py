@@ -1,0 +1,100 @@
+"""``python -m tests.bench.resume``: how fast a cafe subscriber that resumes gets what it missed.
+
+A session is broken off, messages are published and committed, and the session is resumed; timed
+is from the handshake to the last message. Most of them come from the file, as the newest alone
+are in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.broker import Broker, twistd_broker
+from tests.bench.wires import WIRES
+
+_HEADER = struct.Struct("<HBI")
+_HANDSHAKE_PUB, _HANDSHAKE_SUB, _PUBLISH, _PING = 0x01, 0x02, 0x10, 0x20
+_CHANNEL = 1
+# MESSAGE: a header, the channel, a timestamp.
+_MESSAGE_BYTES = _HEADER.size + 9
+_READ = 1024**2
+_BATCH = 1000
+
+
+def _frame(opcode: int, payload: bytes = b"") -> bytes:
+    return _HEADER.pack(0xCAFE, opcode, len(payload)) + payload
+
+
+def _shake(broker: Broker, handshake: bytes) -> tuple[socket.socket, int]:
+    """A connection with a session, and the session's id."""
+    sock = socket.create_connection(broker.address)
+    sock.sendall(handshake)
+    answer = sock.recv(_HEADER.size + 9, socket.MSG_WAITALL)
+    status, session = struct.unpack_from("<BQ", answer, _HEADER.size)
+    if status:
+        raise SystemExit(f"the handshake was refused: {status}")
+    return sock, session
+
+
+def _subscribe(broker: Broker, client: bytes) -> tuple[socket.socket, int]:
+    payload = bytes([1, _CHANNEL, len(client)]) + client
+    return _shake(broker, _frame(_HANDSHAKE_SUB, payload))
+
+
+def _publish(broker: Broker, count: int, size: int) -> None:
+    sock, _ = _shake(broker, _frame(_HANDSHAKE_PUB, bytes([_CHANNEL, 0])))
+    batch = _frame(_PUBLISH, bytes([_CHANNEL]) + bytes(size)) * _BATCH
+    with sock:
+        for _ in range(count // _BATCH):
+            sock.sendall(batch)
+        sock.sendall(_frame(_PING))
+        # Answered when all before it has been handled.
+        sock.recv(_HEADER.size, socket.MSG_WAITALL)
+
+
+def _receive(sock: socket.socket, nbytes: int) -> None:
+    buffer = bytearray(_READ)
+    while nbytes:
+        got = sock.recv_into(buffer, min(nbytes, _READ))
+        if not got:
+            raise SystemExit("the broker closed the connection")
+        nbytes -= got
+
+
+def main() -> None:
+    """Prints one line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.resume", description=__doc__)
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--size", type=int, default=64)
+    options = parser.parse_args()
+    count = options.messages // _BATCH * _BATCH
+    os.sched_setaffinity(0, {1})
+    twistd = Path(sys.executable).with_name("twistd")
+    with tempfile.TemporaryDirectory(prefix="bench-resume-") as directory:
+        store = [f"--store=sqlite:{directory}/history.db"]
+        with twistd_broker(twistd, WIRES["cafe"], store, 0) as broker:
+            sock, session = _subscribe(broker, b"reader")
+            # A connection that is reset leaves its session to be resumed.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+            _publish(broker, count, options.size)
+            used, began = broker.cpu_seconds(), time.perf_counter()
+            sock, _ = _subscribe(broker, b"reader;resume=%016x" % session)
+            with sock:
+                _receive(sock, count * (_MESSAGE_BYTES + options.size))
+            took, used = time.perf_counter() - began, broker.cpu_seconds() - used
+    print(
+        f"{count} messages of {options.size} B replayed in {took:.2f} s: "
+        f"{count / took / 1e6:.2f} million/s, {count / used / 1e6:.2f} million a broker CPU second"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""HTTP against the real broker: over sockets, with its file, through crashes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import urllib3
+
+from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
+from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.clients import Cafe
+from tests.integration.clients import publish as cafe_publish
+from tests.integration.fast_client import Fast, create, make_secret, make_token
+
+ADMIN = f"--admin-port=tcp:0:interface={HOST}"
+
+
+def client_of(broker: Broker, token: str | None = None, **given: Any) -> HistoryClient:
+    """A client of the broker's API."""
+    return HistoryClient(f"http://{HOST}:{broker.port('admin')}", token, **given)
+
+
+def table(topic: str, *values: bytes) -> pa.Table:
+    """Messages to stage."""
+    columns = [pa.array([topic] * len(values), pa.string()), pa.array(values, pa.binary())]
+    return pa.Table.from_arrays(columns, names=["topic", "value"])
+
+
+def publish(client: HistoryClient, batch: int, topic: str, *values: bytes) -> None:
+    """One batch of the query `test`, stored."""
+    committed = client.commit("test", batch, [client.stage("test", batch, table(topic, *values))])
+    assert not committed.duplicate
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Ask again and again, for as long as only a hanging broker takes."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+def values(client: HistoryClient, start: int = 0, **given: Any) -> list[Any]:
+    """The payloads of a range, and what of it is damaged."""
+    found: list[Any] = []
+    for part in client.read(start, **given):
+        found += [part] if isinstance(part, tuple) else part["value"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def durable(start: Start, tmp_path: Path) -> Broker:
+    """A broker with a file."""
+    return start(*listen("cafe"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite:h.db"])
+def test_what_is_written_is_read(start: Start, store: str) -> None:
+    client = client_of(start(*listen("nsd"), ADMIN, f"--store={store}"))
+    publish(client, 0, "ü/1", b"1", b"\xff", b"")
+    publish(client, 1, "b", bytes(2**20), b"2")
+    bounds = client.bounds(timestamp=0)
+    assert (bounds.first, bounds.next, bounds.offset) == (0, 5, 0)
+    assert values(client) == [b"1", b"\xff", b"", bytes(2**20), b"2"]
+    assert values(client, 1, stop=5, topics=["ü/1"]) == [b"\xff", b""]
+    assert values(client, 4, compression="zstd", headers=True) == [b"2"]
+    assert client.topics() == {
+        "ü/1": {"messages": 3, "bytes": 2},
+        "b": {"messages": 2, "bytes": 2**20 + 1},
+    }
+    with pytest.raises(HistoryError) as raised:
+        values(client, 6)
+    assert (raised.value.status, raised.value.word) == (416, "beyond-end")
+    assert raised.value.details["next"] == 5
+
+
+def test_what_other_protocols_publish(durable: Broker) -> None:
+    client = client_of(durable)
+    with Cafe.publisher(durable, 7, b"alice") as cafe:
+        cafe.send(cafe_publish(7, b"hello"))
+        until(lambda: client.bounds().next == 1)
+    (batch,) = client.read(0)
+    assert isinstance(batch, pa.RecordBatch)
+    (row,) = batch.to_pylist()
+    assert (row["topic"], row["protocol"], row["key"]) == ("cafe/7", "cafe", b"alice")
+
+
+def test_plain_http(durable: Broker) -> None:
+    publish(client_of(durable), 0, "a", b"1", b"2")
+    connection = http.client.HTTPConnection(HOST, durable.port("admin"))
+    for _ in range(2):
+        connection.request("GET", "/v1/history?start=0&format=jsonl&topic=a")
+        response = connection.getresponse()
+        lines = [json.loads(line) for line in response.read().splitlines()]
+        assert [line["value"] for line in lines] == ["1", "2"]
+    connection.request("GET", "/")
+    assert b"/v1/history" in connection.getresponse().read()
+    connection.close()
+
+
+def test_positions_outlive_the_broker(start: Start, tmp_path: Path) -> None:
+    options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+    broker = start(*options)
+    client = client_of(broker)
+    publish(client, 0, "a", b"1", b"2")
+    client.report("spark/1", 1)
+    client.report("gone", 2)
+    client.forget("gone")
+    broker.kill()
+    (reader,) = client_of(start(*options)).readers()
+    assert (reader.name, reader.offset, reader.lag) == ("spark/1", 1, 1)
+
+
+def test_a_commit_is_remembered_through_a_crash(start: Start, tmp_path: Path) -> None:
+    options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+    broker = start(*options)
+    client = client_of(broker)
+    part = client.stage("q", 3, table("a", b"1", b"2"))
+    committed = client.commit("q", 3, [part])
+    broker.kill()
+    client = client_of(start(*options))
+    again = client.commit("q", 3, [part])
+    assert again.duplicate
+    assert (again.first, again.next, again.messages) == (committed.first, committed.next, 2)
+    assert values(client) == [b"1", b"2"]
+
+
+def test_a_crash_between_stage_and_commit(start: Start, tmp_path: Path) -> None:
+    options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+    broker = start(*options)
+    part = client_of(broker).stage("q", 0, table("a", b"1"))
+    broker.kill()
+    client = client_of(start(*options))
+    with pytest.raises(HistoryError) as raised:
+        client.commit("q", 0, [part])
+    assert raised.value.word == "unknown-part"
+    assert not client.commit("q", 0, [client.stage("q", 0, table("a", b"1"))]).duplicate
+    assert values(client) == [b"1"]
+
+
+def test_a_crash_while_batches_are_committed(start: Start, tmp_path: Path) -> None:
+    """Whatever was under way, doing the last batch again makes each be there once, and whole."""
+    options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+    broker = start(*options)
+    client = client_of(broker, attempts=1)
+    tried = threading.Event()
+    done: list[int] = []
+
+    def work() -> None:
+        for batch in range(10_000):
+            rows = table("a", *[b"%d" % batch] * 500)
+            try:
+                client.commit("q", batch, [client.stage("q", batch, rows)])
+            except HistoryUnreachable:
+                return
+            done.append(batch)
+            if batch == 20:
+                tried.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert tried.wait(30)
+    broker.kill()
+    thread.join()
+    client = client_of(start(*options))
+    last = done[-1] + 1
+    client.commit("q", last, [client.stage("q", last, table("a", *[b"%d" % last] * 500))])
+    assert values(client) == [b"%d" % batch for batch in range(last + 1) for _ in range(500)]
+
+
+def test_damage_is_told(start: Start, tmp_path: Path) -> None:
+    options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
+    broker = start(*options)
+    client = client_of(broker)
+    for batch in range(3):
+        publish(client, batch, "a", b"%d" % batch, b"x")
+    broker.stop()
+    with sqlite3.connect(f"{tmp_path}/h.db") as connection:
+        connection.execute("UPDATE blocks SET payloads = x'00' WHERE base = 2")
+    connection.close()
+    client = client_of(start(*options))
+    assert values(client) == [b"0", b"x", (2, 4), b"2", b"x"]
+
+
+def test_what_has_expired(start: Start, tmp_path: Path) -> None:
+    keep = "--retention=*=messages:2"
+    broker = start(*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db", keep)
+    client = client_of(broker)
+    for batch in range(4):
+        publish(client, batch, "a", b"%d" % batch, b"x")
+    until(lambda: client.bounds().first == 6)
+    with pytest.raises(HistoryError) as raised:
+        values(client)
+    assert (raised.value.status, raised.value.word) == (410, "expired")
+    assert raised.value.details["first"] == 6
+    assert values(client, skip_expired=True) == [b"3", b"x"]
+
+
+def test_tokens(start: Start, tmp_path: Path) -> None:
+    secret = make_secret(tmp_path / "secret")
+    broker = start(*listen("fast"), ADMIN, f"--secret-file={secret}")
+    publishes, reads = (make_token(secret, permission=p) for p in ("publish", "history"))
+    with Fast.to(broker, create(publishes, "locked")) as fast:
+        assert fast.sync(publishes) == []
+    open_client, reader = client_of(broker), client_of(broker, reads.decode())
+    writer = client_of(broker, publishes.decode())
+    for refused in (open_client, reader):
+        with pytest.raises(HistoryError) as raised:
+            refused.stage("q", 0, table("locked", b"1"))
+        assert raised.value.status == 403
+    writer.commit("q", 0, [writer.stage("q", 0, table("locked", b"1"))])
+    assert values(reader) == values(reader, topics=["locked"]) == [b"1"]
+    assert values(open_client) == values(writer) == []
+    for refused in (open_client, writer):
+        with pytest.raises(HistoryError) as raised:
+            values(refused, topics=["locked"])
+        assert raised.value.status == 403
+    assert reads.decode() not in broker.output
+
+
+@contextmanager
+def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
+    """A client that asks for much and does not read."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((HOST, broker.port("admin")))
+        sock.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert sock.recv(1)
+        yield sock
+
+
+def test_a_reader_that_does_not_read_costs_the_others_nothing(durable: Broker) -> None:
+    client = client_of(durable)
+    for batch in range(12):
+        publish(client, batch, "a", *[bytes(2**20)] * 4)
+    before = durable.memory()
+    with stalled(durable, "/v1/history?start=0"), stalled(durable, "/v1/history?start=0"):
+        assert len(values(client, stop=12)) == 12
+        publish(client, 12, "b", b"1")
+        assert durable.memory() - before < 60 * 2**20
+
+
+def test_the_broker_stops_while_somebody_reads(durable: Broker) -> None:
+    client = client_of(durable)
+    for batch in range(4):
+        publish(client, batch, "a", *[bytes(2**20)] * 4)
+    with stalled(durable, "/v1/history?start=0") as sock:
+        durable.signal(signal.SIGTERM)
+        with pytest.raises(ConnectionResetError):
+            list(iter(lambda: sock.recv(65536), b""))
+        durable.wait()
+
+
+def test_reading_goes_on_where_a_broken_connection_left_it(durable: Broker) -> None:
+    client = client_of(durable)
+    for batch in range(12):
+        publish(client, batch, "a", *[b"%d" % batch + bytes(2**20)] * 2)
+    with breaking(durable.port("admin"), 5 * 2**20) as (port, connections):
+        pauses: list[float] = []
+        through = HistoryClient(f"http://{HOST}:{port}", sleep=pauses.append)
+        found = [value[:2].rstrip(b"\0") for value in values(through)]
+    assert found == [b"%d" % batch for batch in range(12) for _ in range(2)]
+    assert len(connections) > 3
+    assert len(pauses) == len(connections) - 1
+
+
+@contextmanager
+def breaking(port: int, nbytes: int) -> Iterator[tuple[int, list[int]]]:
+    """A way to a port that breaks after so many bytes of answers, time after time."""
+    connections: list[int] = []
+
+    def carry(near: socket.socket) -> None:
+        with near, socket.create_connection((HOST, port)) as far:
+            request = b""
+            while not request.endswith(b"}"):
+                request += near.recv(65536)
+            far.sendall(request.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            left = nbytes
+            while left > 0 and (data := far.recv(min(65536, left))):
+                left -= len(data)
+                near.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                near, _ = listening.accept()
+            except OSError:
+                return
+            connections.append(1)
+            carry(near)
+
+    with socket.create_server((HOST, 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1], connections
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_token_that_is_none_is_not_shown() -> None:
+    with pytest.raises(ValueError, match=r"^a token has other characters$"):
+        HistoryClient(f"http://{HOST}", "se\ncret")
+
+
+def test_one_connection_is_used_for_request_after_request(durable: Broker) -> None:
+    pool = urllib3.PoolManager()
+    client = client_of(durable, pool=pool)
+    publish(client, 0, "a", b"1")
+    for _ in range(3):
+        assert values(client) == [b"1"]
+    connections = pool.connection_from_url(f"http://{HOST}:{durable.port('admin')}")
+    assert connections.num_connections == 1
+
+
+def test_nobody_there(start: Start) -> None:
+    with socket.create_server((HOST, 0)) as listening:
+        port = listening.getsockname()[1]
+    pauses: list[float] = []
+    client = HistoryClient(f"http://{HOST}:{port}", attempts=3, sleep=pauses.append)
+    with pytest.raises(HistoryUnreachable):
+        client.bounds()
+    with pytest.raises(HistoryUnreachable):
+        list(client.read(0))
+    assert pauses == [0.1, 0.2] * 2
+
+
+def test_it_is_there_if_it_is_asked_for(start: Start) -> None:
+    assert start(*listen("nsd")).ports("admin") == []
+    assert len(start(*listen("nsd"), ADMIN).ports("admin")) == 1
+    assert start("--admin-port=none", *listen("nsd")).ports("admin") == []
+
+
+def test_a_wrong_port_is_told_in_one_line(tmp_path: Path) -> None:
+    result = run([*listen("nsd"), "--admin-port=x"], tmp_path)
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)

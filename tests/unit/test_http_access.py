@@ -1,0 +1,147 @@
+"""HTTP: who may read what, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from unittest import mock
+from urllib.parse import quote
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.store.memory import MemoryStore
+from pubsub.store.ranges import Parcel
+from tests.unit.test_http_reading import HouseCase
+from tests.unit.web import Answer, WebHouse
+
+
+class AccessTests(HouseCase):
+    """Who may read what"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.house.lock("a", b"k")
+
+    def test_a_topic_with_a_key_is_left_out_or_refused(self) -> None:
+        assert self.values("/v1/history?start=0") == [b"3"]
+        answer = self.house.get("/v1/history?start=0&topic=a")
+        assert answer.error == (403, "not-authorized")
+        assert answer.json["topic"] == "a"
+
+    def test_a_token_opens_it(self) -> None:
+        for permission in ("history", "admin", "*"):
+            token = self.house.token(permission)
+            assert self.values("/v1/history?start=0&topic=a", token=token) == [b"1", b"\xff2"]
+            assert len(self.values("/v1/history?start=0", token=token)) == 3
+
+    def test_the_key_alone_does_not(self) -> None:
+        token = self.house.token("subscribe", "publish", key="k")
+        answer = self.house.get("/v1/history?start=0&topic=a", token=token)
+        assert answer.error == (403, "not-authorized")
+
+    def test_grant_opens_it_for_all(self) -> None:
+        house = WebHouse(grant="a")
+        house.publish("a", b"1")
+        house.lock("a", b"k")
+        assert [row["value"] for row in house.get("/v1/history?start=0&topic=a").rows] == [b"1"]
+
+    def test_an_exclusive_topic_is_its_creators(self) -> None:
+        self.house.broker.queue_keys.exclusive.add("b")
+        token = self.house.token("admin")
+        assert self.values("/v1/history?start=2", token=token) == []
+
+    def test_what_the_listener_does_not_allow_no_token_opens(self) -> None:
+        house = WebHouse(allow_subscribe="b*")
+        house.publish("a", b"1")
+        house.publish("b", b"2")
+        token = house.token("admin")
+        assert [row["topic"] for row in house.get("/v1/history?start=0", token=token).rows] == ["b"]
+        assert house.get("/v1/history?start=0&topic=a", token=token).error[0] == 403
+
+    def test_the_brokers_own_have_to_be_named(self) -> None:
+        self.house.publish("$SYS/events", b"e")
+        token = self.house.token("history")
+        assert b"e" not in self.values("/v1/history?start=0", token=token)
+        named = f"/v1/history?start=0&topic={quote('$SYS/events')}"
+        assert self.values(named, token=token) == [b"e"]
+
+    def test_bad_tokens(self) -> None:
+        expired = self.house.token("history", lasts=-1)
+        forged = self.house.token("history")[:-4] + b"AAAA"
+        for token in (b"x", b"", expired, forged):
+            answer = self.house.get("/v1/history?start=0", token=token)
+            assert answer.error == (401, "bad-token")
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+        basic = self.house.get("/v1/history?start=0", Authorization="Basic eDp5")
+        assert basic.error == (401, "bad-token")
+
+    def test_a_flood_of_forged_tokens_is_rationed(self) -> None:
+        statuses = set()
+        for number in range(4002):
+            answer = self.house.get("/v1/topics", token=b"%d" % number)
+            statuses.add(answer.status)
+        assert statuses == {401, 429}
+        self.house.pass_time(1)
+        assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
+
+
+class DamagedStore(MemoryStore):
+    """A history of which a part cannot be read."""
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See IStore."""
+        if start < 2:
+            return succeed(Parcel(start, 2, 0, (), (start, 2)))
+        return super().read_parcel(start, stop, topics, max_bytes)
+
+
+class DamageTests(SynchronousTestCase):
+    """What cannot be read is told"""
+
+    def answer(self, query: str) -> Answer:
+        house = WebHouse(DamagedStore(100, 2**20))
+        house.publish("a", b"1", b"2", b"3")
+        return house.get(f"/v1/history?{query}")
+
+    def test_in_arrow_an_empty_batch_says_so(self) -> None:
+        import pyarrow as pa
+
+        reader = pa.ipc.open_stream(self.answer("start=1").body)
+        batch, metadata = reader.read_next_batch_with_custom_metadata()
+        assert (batch.num_rows, json.loads(metadata[b"damaged"])) == (0, [1, 2])
+        batch, metadata = reader.read_next_batch_with_custom_metadata()
+        assert (batch["value"].to_pylist(), metadata) == ([b"3"], None)
+
+    def test_in_json_a_line_does(self) -> None:
+        first, second = self.answer("start=0&format=jsonl").lines
+        assert first == {"damaged": [0, 2]}
+        assert second["value"] == "3"
+
+
+class WithoutArrowTests(HouseCase):
+    """The extra is not installed"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        hidden = mock.patch.dict(sys.modules, {"pyarrow": None, "pyarrow.ipc": None})
+        hidden.start()
+        self.addCleanup(hidden.stop)
+
+    def test_what_needs_it_says_so(self) -> None:
+        for answer in (
+            self.house.get("/v1/history?start=0"),
+            self.house.post("/v1/stage?query=q&batch=0", b"x"),
+        ):
+            assert answer.error == (501, "no-arrow")
+            assert "pubsub-broker[arrow]" in answer.json["message"]
+
+    def test_the_rest_works(self) -> None:
+        assert len(self.house.get("/v1/history?start=0&format=jsonl").lines) == 3
+
+    def test_nothing_imports_it_before(self) -> None:
+        script = "import sys; sys.modules['pyarrow'] = None; import pubsub.admin.server"
+        subprocess.run([sys.executable, "-c", script], check=True)

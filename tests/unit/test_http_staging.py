@@ -1,0 +1,186 @@
+"""HTTP: what is taken as a part, and what is not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.admin import parts
+from pubsub.admin.errors import ApiError
+from pubsub.admin.parts import pieces_of, summary_of
+from tests.unit.test_http_streams import Threads
+from tests.unit.test_http_writing import WritingCase, table
+from tests.unit.web import WebHouse, stream_of
+
+
+class StageTests(WritingCase):
+    """What is taken as a part"""
+
+    def test_messages_are_counted(self) -> None:
+        answer = self.stage(table(["a", "b"], [b"1", b"2"]))
+        assert (answer.status, answer.json["messages"]) == (201, 2)
+        assert self.values() == []
+
+    def test_an_empty_part(self) -> None:
+        assert self.stage(table([], [])).json["messages"] == 0
+
+    def test_columns_may_be_of_other_types(self) -> None:
+        data = pa.table(
+            {
+                "value": pa.array(["é"], pa.large_string()),
+                "topic": pa.array(["a"], pa.large_string()),
+                "key": pa.array([None], pa.string()),
+            }
+        )
+        id = self.stage(data).json["part"]
+        assert self.commit(id).status == 200
+        assert self.values() == ["é".encode()]
+
+    def test_no_arrow(self) -> None:
+        good = stream_of(table(["a"], [b"1"]))
+        for bad in (
+            b"",
+            b"x",
+            b"\xff" * 100,
+            good[:100],
+            good[:-20],
+            b"\xff\xff\xff\xff\0\0\0\x7f",
+        ):
+            assert self.stage(bad).error == (400, "invalid-request"), bad
+        assert self.house.factory.spooled.used == 0
+
+    def test_other_columns(self) -> None:
+        for columns in (
+            {"topic": ["a"]},
+            {"value": ["a"]},
+            {"topic": ["a"], "value": [1]},
+            {"topic": ["a"], "value": ["b"], "more": [1]},
+            {"topic": [b"a"], "value": ["b"]},
+            {"topic": [None], "value": pa.array(["b"])},
+            {"topic": pa.array([None], pa.string()), "value": ["b"]},
+            {"topic": ["a"], "value": pa.array([None], pa.binary())},
+            {"topic": pa.array(["a"]).dictionary_encode(), "value": ["b"]},
+            {"topic": [""], "value": ["b"]},
+            {"topic": ["x" * 256], "value": ["b"]},
+        ):
+            assert self.stage(pa.table(columns)).error[0] == 400, columns
+
+    def test_two_columns_of_a_name(self) -> None:
+        data = pa.Table.from_arrays([pa.array(["a"])] * 3, names=["topic", "topic", "value"])
+        assert self.stage(data).error == (400, "invalid-request")
+
+    def test_compressed_streams_are_not_taken(self) -> None:
+        for kind in ("zstd", "lz4"):
+            data = stream_of(table(["a"], [bytes(1000)]), compression=kind)
+            assert self.stage(data).error == (415, "compressed")
+
+    def test_offsets_that_point_elsewhere(self) -> None:
+        data = bytearray(stream_of(table(["a", "b"], [b"1", b"2"])))
+        ends = pa.array([0, 1, 2], pa.int32()).buffers()[1].to_pybytes()[:12]
+        place = data.rindex(ends)
+        data[place + 8 : place + 12] = b"\xff\xff\xff\x0f"
+        assert self.stage(bytes(data)).error == (400, "invalid-request")
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.data())
+    def test_nothing_that_is_wrong_does_harm(self, data: st.DataObject) -> None:
+        stream = bytearray(stream_of(table(["a", "b"], [b"1", b"22"], key=[b"x", b"y"])))
+        for _ in range(data.draw(st.integers(1, 4))):
+            stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+        house = WebHouse()
+        answer = house.post("/v1/stage?query=q&batch=0", bytes(stream))
+        assert answer.status in (201, 400, 413, 415)
+        if answer.status == 201:
+            body = {"query": "q", "batch": 0, "parts": [answer.json["part"]]}
+            assert house.post("/v1/commit", body).status in (200, 400)
+        assert not self.flushLoggedErrors()  # type: ignore[no-untyped-call]
+
+    def test_parameters(self) -> None:
+        body = stream_of(table(["a"], [b"1"]))
+        for query in ("", "query=q", "batch=1", "query=q&batch=-1", "query=&batch=1"):
+            assert self.house.post(f"/v1/stage?{query}", body).error == (400, "invalid-request")
+
+    def test_too_many_messages(self) -> None:
+        self.patch(parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
+        assert self.stage(table(["a"] * 4, [b""] * 4)).error == (413, "too-large")
+
+    def test_a_batch_is_bounded(self) -> None:
+        self.house = WebHouse(max_batch="100K")
+        data = table(["a"], [bytes(60_000)])
+        assert self.stage(data).status == 201
+        assert self.stage(data).error == (413, "too-large")
+        assert self.stage(data, batch=1).status == 201
+
+    def test_all_that_is_staged_is_bounded_and_expires(self) -> None:
+        self.house = WebHouse(max_staged="100K", stage_seconds=60)
+        data = table(["a"], [bytes(60_000)])
+        id = self.stage(data).json["part"]
+        assert self.stage(data, batch=1).error == (507, "staged")
+        self.house.pass_time(61)
+        assert self.stage(data, batch=1).status == 201
+        assert self.commit(id).error == (409, "unknown-part")
+
+    def test_another_run_drops_what_the_one_before_staged(self) -> None:
+        self.house = WebHouse(max_batch="100K")
+        body = stream_of(table(["a"], [bytes(60_000)]))
+
+        def stage(run: str, query: str = "q") -> str:
+            answer = self.house.post(f"/v1/stage?query={query}&batch=0&run={run}", body)
+            return str(answer.json["part"])
+
+        other = stage("1", "other")
+        first = stage("1")
+        second = stage("2")
+        assert self.commit(first).error == (409, "unknown-part")
+        assert self.commit(second).status == 200
+        asked = {"query": "other", "batch": 0, "parts": [other]}
+        assert self.house.post("/v1/commit", asked).status == 200
+
+    def test_a_commit_drops_what_it_left_out(self) -> None:
+        """As the part of a task that failed and was done again."""
+        self.stage(table(["a"], [b"1"]))
+        again = self.stage(table(["a"], [b"1"])).json["part"]
+        assert self.commit(again).status == 200
+        assert self.house.factory.spooled.used == 0
+
+    def test_a_rate_limit(self) -> None:
+        self.house = WebHouse(listener_rate_messages=10)
+        assert self.stage(table(["a"] * 25, [b""] * 25)).status == 201
+        answer = self.stage(table(["a"], [b""]))
+        assert answer.error == (429, "rate-limited")
+        assert answer.headers["Retry-After"] == "1"
+        self.house.pass_time(3)
+        assert self.stage(table(["a"], [b""])).status == 201
+
+    def test_a_client_that_leaves_leaves_nothing(self) -> None:
+        threads = Threads()
+        self.house = WebHouse(run=threads.run)
+        client = self.house.connect()
+        client.ask("POST", "/v1/stage?query=q&batch=0", stream_of(table(["a"], [b"1"])))
+        client.stream.lose()
+        threads.step()
+        assert self.house.factory.spooled.used == 0
+
+
+class PieceTests(SynchronousTestCase):
+    """Parts as batches"""
+
+    def test_what_is_said_is_what_there_is(self) -> None:
+        import io
+
+        file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
+        assert summary_of(file) == (3, frozenset("ab"))
+        one, two = pieces_of(file, b"s")
+        assert (one.topic, one.sender, one.payloads, one.nbytes, one.size, one.headers) == (
+            "a", b"s", [b"1", b"22"], 3, -1, None,
+        )  # fmt: skip
+        assert (two.topic, two.payloads, two.size) == ("b", [b""], 0)
+
+    def test_no_part(self) -> None:
+        import io
+
+        with pytest.raises(ApiError):
+            summary_of(io.BytesIO(b"?"))

@@ -1,0 +1,316 @@
+"""HTTP: streams and clients that do not read, leave, or lose their rights; limits of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.admin.channel import Body
+from pubsub.store.memory import MemoryStore
+from tests.unit.web import WebClient, WebHouse
+
+BIG = bytes(600_000)
+ALL = "/v1/history?start=0"
+
+
+def big_house(**settings: Any) -> WebHouse:
+    """A history of six pieces."""
+    house = WebHouse(**settings)
+    for _ in range(12):
+        house.publish("a", BIG)
+    return house
+
+
+class Threads:
+    """Calls that wait until somebody makes them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+
+    def run(self, call: Callable[[], Any]) -> Deferred[Any]:
+        """See AdminFactory."""
+        done: Deferred[Any] = Deferred()
+        self.waiting.append((call, done))
+        return done
+
+    def step(self) -> None:
+        """Make the next call."""
+        call, done = self.waiting.pop(0)
+        maybeDeferred(call).chainDeferred(done)
+
+
+class SlowTests(SynchronousTestCase):
+    """Clients that do not read"""
+
+    def setUp(self) -> None:
+        self.house = big_house()
+        self.client = self.house.connect()
+        self.client.stream.stop_reading()
+        self.client.ask("GET", ALL)
+
+    def test_no_more_than_a_piece_waits_for_it(self) -> None:
+        self.house.pass_time(5)
+        assert 0 < len(self.client.stream.buffered) < 3 * len(BIG)
+
+    def test_it_gets_all_of_it_when_it_reads_on(self) -> None:
+        self.house.pass_time(20)
+        self.client.stream.read()
+        self.house.pass_time(1)
+        answer = self.client.answer()
+        assert answer.complete
+        assert [row["value"] for row in answer.rows] == [BIG] * 12
+
+    def test_it_is_cut_off_after_a_time(self) -> None:
+        self.house.pass_time(29)
+        assert not self.client.closed
+        self.house.pass_time(2)
+        assert self.client.closed
+        assert self.house.factory.spooled.used == 0
+
+    def test_others_are_served_meanwhile(self) -> None:
+        assert len(self.house.get(ALL).rows) == 12
+
+    def test_reading_on_starts_its_time_anew(self) -> None:
+        for _ in range(3):
+            self.house.pass_time(20)
+            self.client.stream.read(on=False)
+        assert not self.client.closed
+
+    def test_what_was_cut_is_not_complete(self) -> None:
+        self.client.stream.received += self.client.stream.buffered
+        self.house.pass_time(40)
+        assert not self.client.answer().complete
+
+
+class EndTests(SynchronousTestCase):
+    """Streams that end before their time"""
+
+    def half(self, house: WebHouse, target: str = ALL, **given: Any) -> WebClient:
+        """A client that has got the first piece."""
+        client = house.connect()
+        client.stream.stop_reading()
+        client.ask("GET", target, **given)
+        client.stream.read(on=False)
+        return client
+
+    def cut(self, client: WebClient) -> bool:
+        """Does the client know that something is missing?"""
+        client.stream.read()
+        return client.stream.aborted and not client.answer().complete
+
+    def test_the_client_leaves(self) -> None:
+        house = big_house(max_streams=1)
+        client = self.half(house)
+        assert house.get(ALL).error == (503, "streams")
+        client.stream.lose()
+        assert len(house.get(ALL).rows) == 12
+
+    def test_the_client_leaves_while_a_thread_works_for_it(self) -> None:
+        threads = Threads()
+        house = WebHouse(run=threads.run, max_streams=1)
+        house.publish("a", b"1")
+        client = house.connect()
+        client.ask("GET", ALL)
+        client.stream.lose()
+        threads.step()
+        assert not client.stream.received
+        other = house.connect()
+        other.ask("GET", ALL)
+        threads.step()
+        threads.step()
+        assert other.answer().complete
+
+    def test_its_token_expires(self) -> None:
+        house = big_house()
+        client = self.half(house, token=house.token("history", lasts=10))
+        house.pass_time(11)
+        assert self.cut(client)
+
+    def test_a_topic_it_named_gets_a_key(self) -> None:
+        house = big_house()
+        client = self.half(house, ALL + "&topic=a")
+        house.lock("a", b"k")
+        assert self.cut(client)
+
+    def test_a_topic_it_did_not_name_is_left_out_from_then_on(self) -> None:
+        house = big_house()
+        client = self.half(house)
+        house.lock("a", b"k")
+        client.stream.read()
+        answer = client.answer()
+        assert answer.complete
+        assert 0 < len(answer.rows) < 12
+
+    def test_retention_overtakes_it(self) -> None:
+        house = WebHouse(MemoryStore(12, 2**26))
+        for _ in range(12):
+            house.publish("a", BIG)
+        client = self.half(house)
+        for _ in range(12):
+            house.publish("a", b"later")
+        assert self.cut(client)
+
+    def test_unless_it_does_not_mind(self) -> None:
+        house = WebHouse(MemoryStore(12, 2**26))
+        for _ in range(12):
+            house.publish("a", BIG)
+        client = self.half(house, ALL + "&skip_expired=1")
+        for _ in range(12):
+            house.publish("a", b"later")
+        client.stream.read()
+        assert client.answer().complete
+
+    def test_the_broker_stops(self) -> None:
+        house = big_house()
+        stream, idle = self.half(house), house.connect()
+        done: list[object] = []
+        house.broker.stopService().addCallback(done.append)
+        assert idle.closed
+        assert self.cut(stream)
+        house.pass_time(1)
+        assert done
+
+    def test_a_defect_is_no_complete_answer(self) -> None:
+        house = big_house()
+
+        def fail(call: Callable[[], Any]) -> Deferred[Any]:
+            raise ZeroDivisionError
+
+        house.factory.run = fail
+        client = house.connect()
+        client.ask("GET", ALL)
+        assert client.closed
+        assert not client.stream.received
+        errors = self.flushLoggedErrors(ZeroDivisionError)  # type: ignore[no-untyped-call]
+        assert len(errors) == 1
+
+
+class WireTests(SynchronousTestCase):
+    """Bounds of requests"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse(max_batch="2M", max_staged="3M")
+        self.client = self.house.connect()
+
+    def test_a_long_line(self) -> None:
+        self.client.send(b"GET /" + b"x" * 20_000)
+        assert self.client.closed
+
+    def test_many_headers(self) -> None:
+        self.client.send(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1200)
+        assert self.client.closed
+        assert self.client.answer().status == 400
+
+    def test_large_headers(self) -> None:
+        self.client.send(b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 1000 + b"\r\n") * 20)
+        assert self.client.closed
+
+    def test_no_http(self) -> None:
+        self.client.send(b"\x00\xff\r\n\r\n")
+        assert self.client.closed
+
+    def test_a_body_that_says_it_is_too_large(self) -> None:
+        head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n"
+        self.client.send(head)
+        answer = self.client.answer()
+        assert answer.error == (413, "too-large")
+        assert answer.headers["Connection"] == "close"
+        assert self.client.closed
+        self.client.send(b"x" * 1000)
+        self.house.pass_time(3)
+        assert self.client.stream.lost
+        assert self.house.factory.spooled.used == 0
+
+    def test_nobody_is_asked_for_a_body_that_is_refused(self) -> None:
+        head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
+        self.client.send(head + b"Expect: 100-continue\r\n\r\n")
+        answer = self.client.answer()
+        assert answer.error == (413, "too-large")
+        assert answer.rest == b""
+
+    def test_a_body_that_turns_out_too_large(self) -> None:
+        self.client.send(b"POST /v1/stage HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(3):
+            self.client.send(b"100000\r\n" + bytes(2**20) + b"\r\n")
+        assert self.client.answer().error == (413, "too-large")
+        self.house.pass_time(3)
+        assert self.client.stream.lost
+        assert self.house.factory.spooled.used == 0
+
+    def test_all_bodies_together_are_bounded(self) -> None:
+        head = b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n"
+        self.client.send(head + bytes(1_900_000))
+        other = self.house.connect()
+        other.send(head + bytes(1_900_000))
+        assert other.answer().error == (507, "staged")
+        self.client.stream.lose()
+        assert self.house.connect().get("/v1/bounds").status == 200
+        third = self.house.connect()
+        third.send(head + bytes(1_900_000))
+        assert not third.stream.received
+
+    def test_a_request_that_does_not_arrive(self) -> None:
+        self.client.send(b"GET / HTTP/1.1\r\n")
+        for _ in range(15):
+            self.client.send(b"X: y\r\n")
+            self.house.pass_time(1)
+        assert not self.client.closed
+        self.house.pass_time(8)
+        assert self.client.answer().error == (408, "timeout")
+        assert self.client.closed
+
+    def test_a_body_that_drips(self) -> None:
+        self.client.send(b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n")
+        for _ in range(18):
+            self.client.send(bytes(65_536))
+            self.house.pass_time(2)
+        assert not self.client.closed
+        for _ in range(25):
+            self.client.send(b"x")
+            self.house.pass_time(1)
+        assert self.client.closed
+
+    def test_a_connection_without_requests(self) -> None:
+        assert self.client.get("/").status == 200
+        self.house.pass_time(59)
+        assert not self.client.closed
+        self.house.pass_time(3)
+        assert self.client.closed
+
+    def test_connections_are_counted(self) -> None:
+        house = WebHouse(max_connections_per_address=1)
+        first, second = house.connect(), house.connect()
+        assert second.answer().error == (503, "limit-reached")
+        assert second.closed
+        assert first.get("/").status == 200
+        first.stream.lose()
+        assert house.connect().get("/").status == 200
+        assert house.broker.counters.connections == 1
+
+    def test_a_form_is_not_read_as_one(self) -> None:
+        answer = self.client.post(
+            "/v1/history", {"start": 0}, Content_Type="application/x-www-form-urlencoded"
+        )
+        assert answer.status == 200
+
+    def test_no_room_on_the_disk(self) -> None:
+        def full(body: object, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        self.patch(Body, "write", full)  # type: ignore[no-untyped-call]
+        answer = self.client.post("/v1/history", {"start": 0})
+        assert answer.error == (507, "staged")
+        assert self.house.connect().get("/").status == 200
+        self.client.stream.lose()
+        assert self.house.factory.spooled.used == 0
+
+    def test_expect_continue(self) -> None:
+        head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"
+        self.client.send(head)
+        assert bytes(self.client.stream.received).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.client.stream.received.clear()
+        self.client.send(b'{"start":0}')
+        assert self.client.answer().status == 200

@@ -1,0 +1,257 @@
+"""HTTP: parts are staged, batches committed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.durability import Durability
+from pubsub.store.memory import MemoryStore
+from tests.unit.fakes import Lines, Transport
+from tests.unit.test_http_streams import Threads
+from tests.unit.web import Answer, WebHouse, stream_of
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def table(topics: list[str], values: list[bytes], **columns: Any) -> pa.Table:
+    """A part's messages."""
+    texts = pa.array(topics, pa.string())
+    return pa.table({"topic": texts, "value": pa.array(values, pa.binary()), **columns})
+
+
+class WritingCase(SynchronousTestCase):
+    """A broker that is written to as the query q"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+
+    def stage(
+        self, data: pa.Table | bytes, batch: int = 0, query: str = "q", **given: Any
+    ) -> Answer:
+        """Stage a part."""
+        body = data if isinstance(data, bytes) else stream_of(data)
+        return self.house.post(f"/v1/stage?query={query}&batch={batch}", body, **given)
+
+    def part(self, *values: bytes, topic: str = "a", **given: Any) -> str:
+        """The id of a part with these payloads."""
+        answer = self.stage(table([topic] * len(values), list(values)), **given)
+        assert answer.status == 201
+        id: str = answer.json["part"]
+        return id
+
+    def commit(self, *ids: str, batch: int = 0, query: str = "q", **given: Any) -> Answer:
+        """Commit parts."""
+        body = {"query": query, "batch": batch, "parts": list(ids)}
+        return self.house.post("/v1/commit", body, **given)
+
+    def values(self) -> list[bytes]:
+        """The payloads of the whole history."""
+        return [row["value"] for row in self.house.get("/v1/history?start=0").rows]
+
+
+class CommitTests(WritingCase):
+    """Once, together, in order"""
+
+    def test_parts_in_the_order_that_is_given(self) -> None:
+        first, second = self.part(b"1", b"22"), self.part(b"3", topic="b")
+        answer = self.commit(second, first)
+        assert answer.json == {"first": 0, "next": 3, "messages": 3, "duplicate": False}
+        assert self.values() == [b"3", b"1", b"22"]
+        assert self.house.factory.spooled.used == 0
+
+    def test_every_column(self) -> None:
+        data = table(
+            ["a", "a", "a", "b"],
+            [b"1", b"", b"3", b"4"],
+            key=pa.array([b"x", b"x", None, b"x"], pa.binary()),
+            headers=pa.array([[{"key": "k", "value": b"v"}], None, [], []], HEADERS),
+        )
+        assert self.commit(self.stage(data).json["part"]).status == 200
+        rows = self.house.get("/v1/history?start=0&headers=1").rows
+        seen = [(row["topic"], row["key"], row["value"], row["protocol"]) for row in rows]
+        assert seen == [
+            ("a", b"x", b"1", "http"),
+            ("a", b"x", b"", "http"),
+            ("a", b"", b"3", "http"),
+            ("b", b"x", b"4", "http"),
+        ]
+        assert [row["headers"] for row in rows] == [[{"key": "k", "value": b"v"}], [], [], []]
+
+    def test_the_sender_is_the_tokens_subject(self) -> None:
+        token = self.house.token()
+        self.commit(self.part(b"1", token=token))
+        self.commit(self.part(b"2", batch=1), batch=1, token=token)
+        rows = self.house.get("/v1/history?start=0").rows
+        assert [row["key"] for row in rows] == [b"bob", b""]
+
+    def test_again_it_is_a_duplicate(self) -> None:
+        id = self.part(b"1")
+        first = self.commit(id).json
+        assert self.commit(id).json == {**first, "duplicate": True}
+        assert self.commit(self.part(b"1")).json == {**first, "duplicate": True}
+        assert self.values() == [b"1"]
+        assert self.house.factory.spooled.used == 0
+
+    def test_what_was_before_the_last_batch_is_a_duplicate(self) -> None:
+        self.commit(self.part(b"1", batch=5), batch=5)
+        assert self.commit(self.part(b"0", batch=4), batch=4).json == {"duplicate": True}
+        assert self.commit(self.part(b"0"), query="r").error == (409, "unknown-part")
+        assert self.values() == [b"1"]
+
+    def test_queries_are_apart(self) -> None:
+        self.commit(self.part(b"1"))
+        other = self.part(b"1", query="r")
+        assert self.commit(other, query="r").json["duplicate"] is False
+
+    def test_an_unknown_part_commits_nothing(self) -> None:
+        good = self.part(b"1")
+        answer = self.commit(good, "0" * 32)
+        assert answer.error == (409, "unknown-part")
+        assert answer.json["part"] == "0" * 32
+        assert self.commit(self.part(b"x", batch=1)).error == (409, "unknown-part")
+        assert self.values() == []
+        assert self.commit(good).json["messages"] == 1
+
+    def test_a_batch_of_nothing(self) -> None:
+        answer = self.commit()
+        assert answer.json == {"first": 0, "next": 0, "messages": 0, "duplicate": False}
+        assert self.commit().json["duplicate"] is True
+
+    def test_two_at_the_same_time(self) -> None:
+        threads = Threads()
+        self.house = WebHouse(run=threads.run)
+        first, second = self.house.connect(), self.house.connect()
+        first.ask("POST", "/v1/stage?query=q&batch=0", stream_of(table(["a"], [b"1"])))
+        threads.step()
+        body = {"query": "q", "batch": 0, "parts": [first.answer().json["part"]]}
+        first.ask("POST", "/v1/commit", body)
+        second.ask("POST", "/v1/commit", body)
+        threads.step()
+        assert first.answer().json["duplicate"] is False
+        assert second.answer().json["duplicate"] is True
+        assert self.house.store.next_offset == 1
+
+    def test_parts_are_not_dropped_while_they_are_committed(self) -> None:
+        threads = Threads()
+        self.house = WebHouse(run=threads.run, stage_seconds=10)
+        client = self.house.connect()
+        client.ask("POST", "/v1/stage?query=q&batch=0", stream_of(table(["a"], [b"1"])))
+        threads.step()
+        body = {"query": "q", "batch": 0, "parts": [client.answer().json["part"]]}
+        client.ask("POST", "/v1/commit", body)
+        self.house.pass_time(11)
+        assert self.house.post("/v1/abort", {"query": "q", "batch": 0}).status == 204
+        threads.step()
+        assert client.answer().json["messages"] == 1
+        assert self.house.factory.spooled.used == 0
+
+    def test_parts_whose_time_is_over_go_when_a_commit_fails(self) -> None:
+        self.house = WebHouse(stage_seconds=10)
+        id = self.part(b"1")
+        topic = self.house.broker.topics.create("a")
+        topic.block("somebody")
+        client = self.house.connect()
+        client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
+        self.house.pass_time(21)
+        assert client.answer().status == 429
+        assert self.house.factory.spooled.used == 0
+        assert self.commit(id).error == (409, "unknown-part")
+
+    def test_live_subscribers_get_it(self) -> None:
+        broker = self.house.broker
+        topic = broker.topics.create("a")
+        transport = Transport()
+        transport.outbox = self.house.listener.outbox(transport, lambda reason: None, "bob")
+        broker.router.subscribe(transport.outbox, topic, Lines())
+        self.commit(self.part(b"1", b"2"))
+        self.house.pass_time(1)
+        assert transport.data == b"1\n2\n"
+
+    def test_many_messages_are_published_in_pieces(self) -> None:
+        values = [bytes([i % 256]) * 1000 for i in range(1000)]
+        self.commit(self.part(*values))
+        assert self.values() == values
+        assert isinstance(self.house.store, MemoryStore)
+        assert len(self.house.store._log._runs) > 3
+
+    def test_it_waits_while_publishers_have_to(self) -> None:
+        topic = self.house.broker.topics.create("a")
+        id = self.part(b"1")
+        topic.block("somebody")
+        client = self.house.connect()
+        client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
+        self.house.pass_time(10)
+        assert not client.stream.received
+        topic.unblock("somebody")
+        assert client.answer().status == 200
+        topic.block("somebody")
+        id = self.part(b"2", batch=1)
+        client.ask("POST", "/v1/commit", {"query": "q", "batch": 1, "parts": [id]})
+        self.house.pass_time(21)
+        assert client.answer().error == (429, "rate-limited")
+        topic.unblock("somebody")
+        assert self.commit(id, batch=1).status == 200
+
+    def test_topics_that_are_not_stored_are_delivered_alone(self) -> None:
+        self.house.broker.topics.create("a").durability = Durability.NONE
+        assert self.commit(self.part(b"1")).json["messages"] == 1
+        assert self.values() == []
+
+    def test_abort(self) -> None:
+        id = self.part(b"1")
+        other = self.part(b"2", batch=1)
+        assert self.house.post("/v1/abort", {"query": "q", "batch": 0}).status == 204
+        assert self.commit(id).error == (409, "unknown-part")
+        assert self.commit(other, batch=1).status == 200
+
+    def test_nonsense(self) -> None:
+        good = {"query": "q", "batch": 0, "parts": []}
+        for change in ({"query": ""}, {"query": 1}, {"batch": -1}, {"parts": "x"}, {"more": 1}):
+            answer = self.house.post("/v1/commit", {**good, **change})
+            assert answer.error == (400, "invalid-request")
+
+
+class AccessTests(WritingCase):
+    """Who may write what"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.house.lock("a", b"k")
+        self.data = table(["a"], [b"1"])
+
+    def test_a_topic_with_a_key(self) -> None:
+        assert self.stage(self.data).error == (403, "not-authorized")
+        for token in (
+            self.house.token("publish", key="other"),
+            self.house.token("history"),
+            self.house.token("publish", key=""),
+        ):
+            assert self.stage(self.data, token=token).error == (403, "not-authorized")
+        assert self.stage(self.data, token=self.house.token("publish")).status == 201
+
+    def test_the_commit_needs_it_too(self) -> None:
+        token = self.house.token("publish")
+        id = self.stage(self.data, token=token).json["part"]
+        assert self.commit(id).error == (403, "not-authorized")
+        assert self.commit(id, token=token).status == 200
+
+    def test_a_key_that_changes_in_between(self) -> None:
+        token = self.house.token("publish")
+        id = self.stage(self.data, token=token).json["part"]
+        topic = self.house.broker.topics.named("a")
+        self.house.broker.queue_keys.rotate(topic, b"new", "owner", "owner")
+        assert self.commit(id, token=token).error == (403, "not-authorized")
+
+    def test_what_the_listener_does_not_allow(self) -> None:
+        self.house = WebHouse(allow_publish="b*")
+        assert self.stage(self.data).error == (403, "not-authorized")
+        assert self.stage(table(["b", "a"], [b"", b""])).error == (403, "not-authorized")
+        assert self.stage(table(["b"], [b""])).status == 201
+
+    def test_a_topic_of_another_broker(self) -> None:
+        self.house.broker.topics.create("b").upstream = object()  # type: ignore[assignment]
+        id = self.part(b"1", topic="b")
+        assert self.commit(id).error == (409, "remote-topic")
