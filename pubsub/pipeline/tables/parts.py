@@ -65,18 +65,19 @@ class File:
 def directory(values: Iterable[str]) -> str:
     """Where the files of a partition are, within the table.
 
-    Safe on any file system and in any URL, whatever the values are, and short enough. It is for
-    people: the values are read from the table's log or the files themselves, never from here.
+    Safe on any file system, in any URL and for every reader of Delta (some change a ``~``, a ``%``
+    or a ``=``), whatever the values are, and short enough. It is for people: the values are read
+    from the table's log or the files themselves, never from here.
     """
     return "/".join(map(_quote, values))
 
 
 def _quote(value: str) -> str:
     data = value.encode()
-    quoted = _UNSAFE.sub(lambda match: b"~%02x" % match[0][0], data).decode() or "~"
+    quoted = _UNSAFE.sub(lambda match: b"+%02x" % match[0][0], data).decode() or "+"
     if len(quoted) <= _LONGEST:
         return quoted
-    return f"{quoted[:_LONGEST]}~~{hashlib.sha256(data).hexdigest()[:16]}"
+    return f"{quoted[:_LONGEST]}++{hashlib.sha256(data).hexdigest()[:16]}"
 
 
 class Parts:
