@@ -233,11 +233,11 @@ def _follow(
     ended = False
     while not ended:
         if stop.is_set():
-            # A batch under way is finished first: it need not be done again.
-            held = busy.acquire(timeout=_PATIENCE_SECONDS)
-            query.stop()
-            if held:
+            # A batch under way is finished first: it need not be done again. Held any longer, the
+            # lock would make the next batch wait, and the query's stop would wait for that.
+            if busy.acquire(timeout=_PATIENCE_SECONDS):
                 busy.release()
+            query.stop()
             ended = True
         else:
             ended = bool(query.awaitTermination(_POLL_SECONDS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,12 +90,6 @@ class Feed:
         new = self._directory / f".{self._count}"
         pq.write_table(table, new)
         new.rename(self._directory / f"{self._count:04}.parquet")
-
-
-def dump(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows as dictionaries, in an order that does not depend on Spark."""
-    found = [row.asDict(recursive=True) for row in rows]
-    return sorted(found, key=lambda row: json.dumps(row, default=str, sort_keys=True))
 
 
 def table_rows(path: Path | str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from tests.integration.broker import Broker, Start
 from tests.spark.messages import table_rows
 from tests.spark.running import options
 from tests.spark.serving import PROTOCOLS, client_of, serve, stored, url_of
+from tests.spark.serving import read as source
 from tests.spark.test_sink import address, rows, write
 from tests.spark.test_source import settled
 
@@ -62,6 +63,26 @@ def test_archive_and_replay(spark: SparkSession, filled: Broker, tmp_path: Path)
         assert run(replay, spark, *again) == 0
     for name, values in before.items():
         assert stored(filled, f"again/{name}") == values
+
+
+def test_headers_and_senders_go_through_an_archive(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    url, to = url_of(broker), tmp_path / "archive"
+    for number in range(2):
+        frame = spark.sql(
+            f"SELECT 'out' topic, X'0{number}' value, X'FE' key, "
+            "array(struct('a' AS key, X'01' AS value), struct('b' AS key, X'' AS value)) headers"
+        )
+        write(frame, url)
+        # Twice: the second batch meets the table that the first has made.
+        assert run(archive, spark, "--url", url, "--to", to, "--headers", "--once") == 0
+    headers = [{"key": "a", "value": b"\x01"}, {"key": "b", "value": b""}]
+    assert [row["headers"] for row in table_rows(to)] == [headers, headers]
+    again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "c"]
+    assert run(replay, spark, *again) == 0
+    found = source(spark, broker, subscribe="again/out", includeHeaders=True).collect()
+    assert [(bytes(row.key), len(row.headers)) for row in found] == [(b"\xfe", 2)] * 2
 
 
 def test_an_interrupted_replay_goes_on(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta
 from pubsub.pipeline.tables.parquet import ParquetFiles
-from pubsub.pipeline.tables.parts import File, Parts, directory
+from pubsub.pipeline.tables.parts import Parts, directory
 
 TOPICS = [
     "orders", "a/b/../c", "..", ".", "/etc/passwd", 'q\'uo"te', "snow ☃ and 🦊", "a=b&c%20d",
@@ -122,10 +122,6 @@ class PartsTests(TestCase):
         assert file.high["timestamp"] == "2026-03-01T12:00:00.008Z"
         assert file.nulls["offset"] == 0
         assert "value" not in file.low
-
-    def test_a_file_goes_to_the_driver_and_comes_back(self) -> None:
-        file = File("a/b.parquet", 3, 1, ("t", "d"), {"offset": 1}, {"offset": 2}, {"offset": 0})
-        assert File.load(file.dump()) == file
 
     def test_directories_are_safe_and_short_and_differ(self) -> None:
         found = [directory([topic, "2026-03-01"]) for topic in TOPICS]

@@ -7,12 +7,11 @@ integers, and cut where they change.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -50,16 +49,6 @@ class File:
     low: Mapping[str, int | str]
     high: Mapping[str, int | str]
     nulls: Mapping[str, int]
-
-    def dump(self) -> str:
-        """As JSON, to go from a worker to the driver."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def load(cls, text: str) -> File:
-        """What ``dump`` gave."""
-        fields = json.loads(text)
-        return cls(**{**fields, "values": tuple(fields["values"])})
 
 
 def directory(values: Iterable[str]) -> str:
