@@ -17,6 +17,7 @@ DEFAULT_URL = "http://127.0.0.1:7080"
 METRICS_TOPIC = "$SYS/pipeline/metrics"
 ALERTS_TOPIC = "$SYS/pipeline/alerts"
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_MASTER = re.compile(r"local(\[[\d*,]+\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://\S+|yarn")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -43,10 +44,21 @@ def setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def master(text: str) -> str:
+    """A cluster's URL as Spark takes it, or local."""
+    if not _MASTER.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"expected spark://HOST:PORT, yarn, k8s://... or local[N], not {text!r}"
+        )
+    return text
+
+
 def _running(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
     group.add_argument(
-        "--master", help="a cluster, such as spark://host:7077 (default: this machine, all cores)"
+        "--master",
+        type=master,
+        help="a cluster, such as spark://host:7077 (default: this machine, all cores)",
     )
     group.add_argument(
         "--conf",

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -79,7 +80,7 @@ def launch(name: str, options: argparse.Namespace) -> int:
     try:
         with session(f"pubsub {name}", options) as spark, stopping() as stop:
             return int(job.run(spark, options, stop))
-    except (PubSubError, PySparkException, OSError) as error:
+    except (PubSubError, PySparkException, Py4JError, OSError) as error:
         return report(error, options.verbose)
 
 
@@ -115,7 +116,13 @@ def session(name: str, options: argparse.Namespace) -> Iterator[SparkSession]:
     if not options.verbose:
         # It would show the stack of errors that are told in one line.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = _session(name, options)
+    try:
+        spark = _session(name, options)
+    except Py4JJavaError as error:
+        if options.verbose:
+            print(error, file=sys.stderr)
+        # Such as a master that is none, or does not answer.
+        raise StartError(f"Spark does not start: {error.java_exception.getMessage()}") from None
     try:
         yield spark
     finally:

@@ -47,6 +47,7 @@ class ArgumentsTests(TestCase):
         assert "not allowed with" in self.refused("archive", "--to=x", "--url=u", "--path=p")
         assert "a time such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
         assert "a number from 1 on" in self.refused("archive", "--to=x", "--max-rows=0")
+        assert "expected spark://" in self.refused("archive", "--to=x", "--master=nonsense")
         assert "NAME=VALUE" in self.refused("archive", "--to=x", "--conf=spark")
 
     def test_every_job_has_a_module(self) -> None:
@@ -56,6 +57,10 @@ class ArgumentsTests(TestCase):
             )
             assert name == module.NAME
             assert callable(module.run)
+
+    def test_masters(self) -> None:
+        for text in ("local", "local[2]", "local[*]", "spark://h:7077", "yarn", "k8s://https://h"):
+            assert arguments.master(text) == text
 
     def test_times_have_units(self) -> None:
         found = [arguments.seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")]
