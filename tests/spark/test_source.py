@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from pubsub.protocols.nsd.client import NsdPublisher
 from pubsub.protocols.rheos.client import RheosPublisher
 from pubsub.protocols.spot.client import SpotPublisher
 from pubsub.wire.blocking import Address, BlockingPublisher
+from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
 from tests.spark.serving import client_of, read, serve, until, url_of, values
@@ -145,6 +147,26 @@ def test_the_file_gives_the_same(
         assert of_file.schema == over_http.schema
         # fast's topic has a key: over HTTP it needs a token or a grant, which is given here.
         assert of_file.orderBy("offset").collect() == over_http.orderBy("offset").collect()
+
+
+def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path) -> None:
+    """Over HTTP for whoever may, and of the file; they are no messages."""
+    path = tmp_path / "history.db"
+    event = {"event": "refused", "protocol": "cafe", "reason": "not-authorized", "bytes": 5}
+    with history(path, time.time_ns() // 1000) as file:
+        file.put("$SYS/events", [json.dumps(event).encode(), b'{"event": "connect"}'])
+        file.put("orders", [b"x"])
+    broker = serve(start, path, f"--secret-file={secret}")
+    token = make_token(secret, permission="history").decode()
+    over_http = read(spark, broker, stream="events", token=token)
+    of_file = spark.read.format("pubsub").options(path=str(path), stream="events").load()
+    rows = over_http.orderBy("offset").collect()
+    assert rows == of_file.orderBy("offset").collect()
+    assert [(row.offset, row.event, row.reason, row.bytes) for row in rows] == [
+        (0, "refused", "not-authorized", 5),
+        (1, "connect", None, None),
+    ]
+    assert values(read(spark, broker, token=token)) == [b"x"]
 
 
 def test_columns_of_ones_choice(spark: SparkSession, broker: Broker) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import random
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,7 +15,7 @@ from pubsub.admin import parts
 from pubsub.admin.errors import ApiError
 from pubsub.admin.parts import pieces_of, summary_of
 from tests.unit.test_http_streams import Threads
-from tests.unit.test_http_writing import WritingCase, table
+from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
 
 
@@ -169,8 +172,6 @@ class PieceTests(SynchronousTestCase):
     """Parts as batches"""
 
     def test_what_is_said_is_what_there_is(self) -> None:
-        import io
-
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summary_of(file) == (3, frozenset("ab"))
         one, two = pieces_of(file, b"s")
@@ -180,7 +181,22 @@ class PieceTests(SynchronousTestCase):
         assert (two.topic, two.payloads, two.size) == ("b", [b""], 0)
 
     def test_no_part(self) -> None:
-        import io
-
         with pytest.raises(ApiError):
             summary_of(io.BytesIO(b"?"))
+
+    def test_what_was_changed_in_places_is_read_or_refused(self) -> None:
+        """Given to Arrow's own reader this ends the process."""
+        pairs = pa.array([[{"key": "k", "value": b"v"}], None, []], HEADERS)
+        good = stream_of(table(["a", "b", "c"], [b"1", b"22", b""], headers=pairs))
+        chance = random.Random(1)
+        read, refused = 0, set()
+        for _ in range(1500):
+            changed = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                changed[chance.randrange(len(changed))] = chance.randrange(256)
+            try:
+                read += len(list(pieces_of(io.BytesIO(changed), b""))) > 0
+            except ApiError as error:
+                refused.add(error.status)
+        assert read
+        assert refused <= {400, 415}
