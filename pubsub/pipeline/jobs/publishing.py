@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -27,6 +28,8 @@ class Publisher:
             raise ConfigurationError("publishing needs one broker, and --url names several")
         self._credentials = Credentials(file=options.token_file)
         self._topic = topic
+        # Tells what this process stages from what one before it did, and died.
+        self._run = uuid4().hex
 
     def publish(self, values: Sequence[bytes], query: str, batch: int) -> None:
         """Publish ``values``, of batch number ``batch`` of ``query``, unless that has been done.
@@ -39,7 +42,7 @@ class Publisher:
 
     def send(self, messages: Sequence[pa.RecordBatch], query: str, batch: int) -> None:
         """As ``publish``, for rows with the columns topic, value and perhaps key and headers."""
-        stages = Stages(self._url, self._credentials, query, batch)
+        stages = Stages(self._url, self._credentials, query, batch, self._run)
         stager = Stager(stages)
         for part in messages:
             stager.add(part)
