@@ -16,6 +16,7 @@ test: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted tests/unit tests/contract tests/bench
 	$(BIN)/trial --temp-directory=.venv/trial tests.unit
 	$(BIN)/pytest -q tests/integration tests/crash
+	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

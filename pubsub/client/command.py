@@ -1,4 +1,4 @@
-"""The command ``pubsub``: master secrets and tokens."""
+"""The command ``pubsub``: master secrets, tokens and the Spark pipeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from pubsub.client import secret, token
+from pubsub.client import pipeline, secret, token
 from pubsub.errors import PubSubError
 
 
@@ -18,6 +18,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     secret.add(commands)
     token.add(commands)
+    pipeline.add(commands)
     return top
 
 
@@ -25,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code. What goes wrong is one line on standard error."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        code: int | None = options.run(options)
     except (PubSubError, OSError, ValueError) as error:
         print(f"pubsub: {error}", file=sys.stderr)
         return 1
-    return 0
+    return code or 0

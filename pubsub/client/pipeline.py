@@ -1,0 +1,45 @@
+"""``pubsub pipeline``: the jobs of the Spark pipeline, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pubsub.errors import StartError
+from pubsub.pipeline import arguments
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3")
+
+
+def add(commands: Commands) -> None:
+    """Add the subcommand with its own."""
+    pipeline = commands.add_parser("pipeline", help="the Spark pipeline's jobs, and its report")
+    jobs = pipeline.add_subparsers(metavar="JOB", required=True)
+    for name, (summary, _define) in arguments.JOBS.items():
+        parser = jobs.add_parser(name, help=summary, description=summary)
+        arguments.define(name, parser)
+        parser.set_defaults(run=partial(_run, "pubsub.pipeline.running", "launch", name))
+    summary, define = arguments.REPORT
+    parser = jobs.add_parser("report", help=summary, description=summary)
+    define(parser)
+    parser.set_defaults(run=partial(_run, "pubsub.pipeline.report", "run"))
+
+
+def _run(module: str, function: str, *given: object) -> int | None:
+    """Call what the extra ``spark`` is needed for. Raises StartError without it."""
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        raise StartError(
+            f"{missing} is not installed; type: pip install 'pubsub-broker[spark]'"
+        ) from None
+    code: int | None = found(*given)
+    return code

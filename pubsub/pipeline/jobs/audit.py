@@ -1,0 +1,135 @@
+"""``audit``: refusals, rotations and evictions, by client and topic, and alerts.
+
+Each batch adds its counts as rows of their own, at once: the count of a window is the sum of its
+rows. So nothing waits for a watermark, and no event can be too late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pubsub.pipeline.jobs import publishing, reading
+from pubsub.pipeline.jobs.metrics import milliseconds
+from pubsub.pipeline.running import Plan
+from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.tables.spark import Target, append, open_delta
+
+NAME = "audit"
+EVENTS = ("refused", "rotated", "evicted", "dropped", "malformed", "suppressed")
+KEYS = ("window_start", "window_end", "event", "protocol", "listener", "client", "topic", "reason")
+_TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("window_start", _TIME),
+        ("window_end", _TIME),
+        *[(name, pa.string()) for name in KEYS[2:]],
+        ("events", pa.int64()),
+        ("messages", pa.int64()),
+        ("first", _TIME),
+        ("last", _TIME),
+        ("day", pa.date32()),
+    ]
+)
+
+
+def relevant(events: DataFrame, length: float) -> DataFrame:
+    """The events that are counted, with their window of ``length`` seconds."""
+    chosen = events.where(F.col("event").isin(*EVENTS))
+    return chosen.withColumn("window", F.window("timestamp", milliseconds(length)))
+
+
+def rows(windowed: DataFrame) -> DataFrame:
+    """The table's columns from what ``relevant`` gives: one batch's counts."""
+    counted = windowed.groupBy("window", *KEYS[2:]).agg(
+        F.count(F.lit(1)).alias("events"),
+        F.coalesce(F.sum("messages"), F.lit(0)).cast("long").alias("messages"),
+        F.min("timestamp").alias("first"),
+        F.max("timestamp").alias("last"),
+    )
+    return counted.select(
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        *KEYS[2:],
+        "events",
+        "messages",
+        "first",
+        "last",
+        F.to_date("window.start").alias("day"),
+    )
+
+
+def alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any]]:
+    """The groups that ``new`` rows carried to ``threshold`` events or beyond.
+
+    ``known`` are all rows of the windows concerned, ``new`` among them.
+    """
+    before = _sums(known)
+    added = _sums(new)
+    return [
+        {"alert": "threshold", "threshold": threshold, **dict(zip(KEYS, key, strict=True)),
+         "events": before[key]}
+        for key, count in added.items()
+        if before[key] >= threshold > before[key] - count
+    ]  # fmt: skip
+
+
+def _sums(table: pa.Table) -> dict[tuple[Any, ...], int]:
+    grouped = table.group_by(list(KEYS)).aggregate([("events", "sum")]).to_pylist()
+    return {tuple(row[name] for name in KEYS): row["events_sum"] for row in grouped}
+
+
+class Audit:
+    """Writes counts to ``target``; publishes alerts if ``publisher`` is given."""
+
+    def __init__(
+        self, target: Target, publisher: publishing.Publisher | None = None, threshold: int = 0
+    ) -> None:
+        self._target = target
+        self._publisher = publisher
+        self._threshold = threshold
+
+    def take(self, batch: DataFrame, number: int, query: str) -> None:
+        """Write one batch."""
+        new = rows(batch).toArrow().cast(SCHEMA)
+        if not new.num_rows:
+            return
+        append(self._target, new, query, number)
+        if self._publisher is None:
+            return
+        # The table is what the count so far is kept in, so a restart does not forget it.
+        first = pc.min(new["window_start"])
+        table = open_delta(self._target.path).to_pyarrow_dataset()
+        known = table.to_table(filter=pc.field("window_start") >= first).cast(SCHEMA)
+        found = alerts(known, new, self._threshold)
+        if found:
+            self._publisher.publish([_dump(alert) for alert in found], query, number)
+
+
+def _dump(alert: dict[str, Any]) -> bytes:
+    return json.dumps(alert, default=lambda time: time.isoformat(), ensure_ascii=False).encode()
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the job; returns the exit code."""
+    target = Target(options.to, ("day",))
+    audit = Audit(target)
+    if options.threshold is not None:
+        publisher = publishing.Publisher(options, options.alerts)
+        audit = Audit(target, publisher, options.threshold)
+    events = reading.stream(spark, options, NAME, "events")
+    plan = Plan(relevant(events, options.window), home=options.to, handle=audit.take)
+    return run_plan(NAME, plan, options, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(NAME))

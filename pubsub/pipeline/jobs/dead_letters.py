@@ -1,0 +1,59 @@
+"""``dead-letters``: malformed frames with their bytes, decoded as far as they go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from pubsub.pipeline.dissect import dissect
+from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.running import Plan
+from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.tables.spark import Target, save
+
+NAME = "dead-letters"
+_DECODED = StructType(
+    [
+        StructField("frame_type", StringType()),
+        StructField("fields", StringType()),
+        StructField("understood", LongType()),
+        StructField("fault", StringType()),
+    ]
+)
+
+
+def _decode(protocol: str | None, frame: bytes | None) -> tuple[str, str, int, str]:
+    found = dissect(protocol or "", bytes(frame or b""))
+    return found.kind, json.dumps(found.fields, ensure_ascii=False), found.understood, found.fault
+
+
+def rows(events: DataFrame) -> DataFrame:
+    """The table's columns. Malformed frames are few: they are decoded one by one."""
+    decode = F.udf(_decode, _DECODED, useArrow=False)
+    bad = events.where("event = 'malformed'").withColumn("decoded", decode("protocol", "frame"))
+    return bad.select(
+        "partition", "offset", "timestamp", "protocol", "listener", "client", "session", "topic",
+        "reason", "frame", "decoded.*", F.to_date("timestamp").alias("day"),
+    )  # fmt: skip
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the job; returns the exit code."""
+    target = Target(options.to, ("day",))
+
+    def take(batch: DataFrame, number: int, query: str) -> None:
+        save(batch, target, query, number)
+
+    events = reading.stream(spark, options, NAME, "events")
+    return run_plan(NAME, Plan(rows(events), home=options.to, handle=take), options, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(NAME))

@@ -1,0 +1,123 @@
+"""``derive``: a SELECT from a file over the stream; its result to a topic, a table or the console.
+
+The views are ``messages`` and ``events``, with the columns of the source. ``timestamp`` has a
+watermark, so that windows of it can be counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import BinaryType, StringType
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.jobs.metrics import milliseconds
+from pubsub.pipeline.running import Plan
+from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.tables.spark import Target, save
+
+NAME = "derive"
+_PUBLISHED = ("topic", "value", "key", "headers")
+
+
+def read_sql(path: str) -> str:
+    """The statement in a file. Raises ConfigurationError for a file that cannot be read."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--sql: {path}: {error}") from None
+    return text.strip().removesuffix(";")
+
+
+def destination(text: str) -> tuple[str, str]:
+    """Kind and name in ``--to``. Raises ConfigurationError."""
+    kind, _, name = text.partition(":")
+    if text == "console" or kind == "topic" or (kind == "table" and name):
+        return kind, name
+    raise ConfigurationError(f"--to: expected topic:NAME, table:DIR or console, not {text!r}")
+
+
+def messages(result: DataFrame, topic: str) -> DataFrame:
+    """What to publish of ``result``: its columns if ``value`` is among them, else each row as JSON.
+
+    ``topic`` is where to, or empty if the column ``topic`` says so. Raises ConfigurationError.
+    """
+    names = result.columns
+    if not topic and "topic" not in names:
+        raise ConfigurationError("--to topic: needs a column topic; or name one: --to topic:NAME")
+    where = F.lit(topic) if topic else F.col("topic")
+    if "value" in names:
+        unknown = [name for name in names if name not in _PUBLISHED]
+        if unknown:
+            raise ConfigurationError(f"a message has no {', '.join(unknown)}: leave it out")
+        kind = result.schema["value"].dataType
+        value = F.col("value")
+        if not isinstance(kind, BinaryType | StringType):
+            value = value.cast("string")
+        rest = [name for name in names if name in _PUBLISHED[2:]]
+        return result.select(where.alias("topic"), value.cast("binary").alias("value"), *rest)
+    payload = [name for name in names if topic or name != "topic"]
+    return result.select(
+        where.alias("topic"), F.to_json(F.struct(*payload)).cast("binary").alias("value")
+    )
+
+
+def views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
+    """Make the views that ``sql`` names."""
+    for kind in ("messages", "events"):
+        if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
+            stream = reading.stream(spark, options, NAME, kind)
+            timed = stream.withWatermark("timestamp", milliseconds(options.watermark))
+            timed.createOrReplaceTempView(kind)
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the job; returns the exit code."""
+    kind, name = destination(options.to)
+    sql = read_sql(options.sql)
+    views(spark, options, sql)
+    result = spark.sql(sql)
+    if not result.isStreaming:
+        raise ConfigurationError("--sql: it reads neither messages nor events")
+    return run_plan(NAME, plan(result, kind, name, options), options, stop)
+
+
+def plan(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> Plan:
+    """Where the rows of ``result`` go."""
+    if kind == "table":
+        by = tuple(part for part in options.partition_by.split(",") if part)
+        target = Target(name, by)
+
+        def take(batch: DataFrame, number: int, query: str) -> None:
+            save(batch, target, query, number)
+
+        return Plan(result, handle=take, home=name)
+    if kind == "console":
+        return Plan(result, sink=_console)
+    if options.path:
+        raise ConfigurationError("--to topic: needs --url: a file cannot be published to")
+    if options.checkpoint is None:
+        raise ConfigurationError("--to topic: needs --checkpoint")
+    where = reading.where(options)
+
+    def sink(writer: DataStreamWriter) -> DataStreamWriter:
+        return writer.format("pubsub").options(**where)
+
+    return Plan(messages(result, name), sink=sink)
+
+
+def _console(writer: DataStreamWriter) -> DataStreamWriter:
+    return writer.format("console").option("truncate", "false")
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(NAME))

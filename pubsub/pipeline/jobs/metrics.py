@@ -1,0 +1,166 @@
+"""``metrics``: per topic and window, how many messages of what size and age, from how many senders.
+
+A row is written once, when the watermark has passed the window's end. Messages that come later
+are counted, in rows that have no topic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from datetime import UTC, date, datetime, timedelta
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pubsub.pipeline.jobs import publishing, reading
+from pubsub.pipeline.late import Late
+from pubsub.pipeline.running import Plan
+from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.tables.spark import Target, append
+
+NAME = "metrics"
+_POINTS = (0.5, 0.95, 0.99)
+# One part in 200: the rank of a percentile is right to half a percent.
+_ACCURACY = 200
+_TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema(
+    [
+        ("window_start", _TIME),
+        ("window_end", _TIME),
+        ("topic", pa.string()),
+        ("messages", pa.int64()),
+        ("bytes", pa.int64()),
+        ("size_p50", pa.int64()),
+        ("size_p95", pa.int64()),
+        ("size_p99", pa.int64()),
+        ("size_max", pa.int64()),
+        ("age_p50", pa.int64()),
+        ("age_p95", pa.int64()),
+        ("age_p99", pa.int64()),
+        ("age_max", pa.int64()),
+        ("senders", pa.int64()),
+        ("late", pa.int64()),
+        ("day", pa.date32()),
+    ]
+)
+
+
+def windows(messages: DataFrame, length: float, watermark: float) -> DataFrame:
+    """``messages`` with the window each is in; ``length`` and ``watermark`` in seconds."""
+    timed = messages.withWatermark("timestamp", milliseconds(watermark))
+    return timed.withColumn("window", F.window("timestamp", milliseconds(length)))
+
+
+def rows(windowed: DataFrame) -> DataFrame:
+    """The table's columns, from what ``windows`` gives. Sizes are bytes, ages milliseconds.
+
+    A message's age is counted up to the start of the batch that reads it.
+    """
+    age = F.greatest(F.lit(0), F.unix_millis(F.current_timestamp()) - F.unix_millis("timestamp"))
+    measured = windowed.select(
+        "window", "topic", "timestamp", "key", F.length("value").cast("long").alias("size"),
+        age.alias("age"),
+    )  # fmt: skip
+    points = F.array(*map(F.lit, _POINTS))
+    counted = measured.groupBy("window", "topic").agg(
+        F.count(F.lit(1)).alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.percentile_approx("size", points, _ACCURACY).alias("sizes"),
+        F.max("size").alias("size_max"),
+        F.percentile_approx("age", points, _ACCURACY).alias("ages"),
+        F.max("age").alias("age_max"),
+        F.approx_count_distinct("key").alias("senders"),
+    )
+    named = [
+        F.col(f"{name}s")[at].alias(f"{name}_p{round(100 * point)}")
+        for name in ("size", "age")
+        for at, point in enumerate(_POINTS)
+    ]
+    flat = counted.select(
+        "*",
+        *named,
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        F.lit(0).cast("long").alias("late"),
+        F.to_date("window.start").alias("day"),
+    )
+    return flat.select(*SCHEMA.names)
+
+
+def milliseconds(seconds: float) -> str:
+    """A duration as Spark takes it."""
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def late_rows(late: dict[int, int], length: float) -> pa.Table:
+    """Rows without a topic, one for each window that messages came too late for."""
+    ends = [datetime.fromtimestamp(end, UTC) for end in late]
+    starts = [end - timedelta(seconds=length) for end in ends]
+    count = len(late)
+    columns = {name: pa.nulls(count, SCHEMA.field(name).type) for name in SCHEMA.names}
+    return pa.table(
+        {
+            **columns,
+            "window_start": pa.array(starts, _TIME),
+            "window_end": pa.array(ends, _TIME),
+            "late": pa.array(late.values(), pa.int64()),
+            "day": pa.array([start.date() for start in starts], pa.date32()),
+        },
+        schema=SCHEMA,
+    )
+
+
+def as_json(table: pa.Table) -> list[bytes]:
+    """Each row as a JSON object, as it is published; times in ISO 8601."""
+    found = table.drop_columns(["day"]).to_pylist()
+    return [json.dumps(row, default=_iso, ensure_ascii=False).encode() for row in found]
+
+
+def _iso(value: date) -> str:
+    return value.isoformat()
+
+
+class Metrics:
+    """Writes rows to ``target``, and publishes them if ``publisher`` is given."""
+
+    def __init__(
+        self, target: Target, length: float, publisher: publishing.Publisher | None = None
+    ) -> None:
+        self._target = target
+        self._length = length
+        self._publisher = publisher
+
+    def take(self, batch: DataFrame, number: int, query: str) -> None:
+        """Write one batch: few rows, so that this process does it by itself."""
+        found = batch.toArrow().cast(SCHEMA)
+        if not found.num_rows:
+            return
+        append(self._target, found, query, number)
+        if self._publisher is not None:
+            self._publisher.publish(as_json(found), query, number)
+
+    def late(self, late: dict[int, int], query: str, number: int) -> None:
+        """Write down what came too late in one batch."""
+        append(self._target, late_rows(late, self._length), f"{query}-late", number)
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the job; returns the exit code."""
+    publisher = None
+    if options.publish is not None:
+        publisher = publishing.Publisher(options, options.publish)
+    metrics = Metrics(Target(options.to, ("day",)), options.window, publisher)
+    late = Late(metrics.late)
+    windowed = windows(reading.stream(spark, options, NAME), options.window, options.watermark)
+    observed = late.observe(windowed, F.col("window.end"))
+    plan = Plan(rows(observed), home=options.to, handle=metrics.take, late=late)
+    return run_plan(NAME, plan, options, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(NAME))

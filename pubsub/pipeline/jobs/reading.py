@@ -1,0 +1,63 @@
+"""What a job reads, as its command line says."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.arguments import DEFAULT_URL
+
+
+def stream(
+    spark: SparkSession,
+    options: argparse.Namespace,
+    name: str,
+    kind: str = "messages",
+    headers: bool = False,
+) -> DataFrame:
+    """The stream of messages or events; ``name`` is what the broker knows the reader by."""
+    reader = spark.readStream.format("pubsub").options(**where(options))
+    reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
+    if options.path is None:
+        reader = reader.option("readerName", name)
+    if kind == "messages":
+        if options.subscribe:
+            reader = reader.option("subscribe", options.subscribe)
+        if options.subscribe_pattern:
+            reader = reader.option("subscribePattern", options.subscribe_pattern)
+        reader = reader.option("includeHeaders", str(headers).lower())
+    return reader.option(*starting(options.starting)).load()
+
+
+def where(options: argparse.Namespace) -> dict[str, str]:
+    """The options that name the broker, or its file."""
+    if options.path:
+        return {"path": options.path}
+    found = {"url": options.url or DEFAULT_URL}
+    if options.token_file:
+        found["tokenFile"] = options.token_file
+    return found
+
+
+def starting(text: str) -> tuple[str, str]:
+    """Name and value of the option that says where to begin."""
+    if text in ("earliest", "latest") or text.lstrip().startswith("{"):
+        return "startingOffsets", text
+    moment(text, "--starting")
+    return "startingTimestamp", text
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time in ISO 8601 that says its zone. Raises ConfigurationError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigurationError(
+            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
+        )
+    return found

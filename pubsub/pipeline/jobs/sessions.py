@@ -1,0 +1,82 @@
+"""``sessions``: clients' sessions, from the broker's events connect and disconnect.
+
+A session is written as soon as it has ended. One whose beginning is not in the history, and one
+without an end within the longest time a session may have, is written when that is clear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.jobs.metrics import milliseconds
+from pubsub.pipeline.running import Plan
+from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.tables.spark import Target, save
+
+NAME = "sessions"
+COLUMNS = (
+    "session", "protocol", "listener", "client", "started", "ended", "seconds", "messages",
+    "bytes", "reason", "day",
+)  # fmt: skip
+
+
+def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
+    """The table's columns; ``longest`` and ``watermark`` in seconds.
+
+    ``started`` or ``ended`` is null where it is not known, and then ``seconds`` is, too.
+    """
+    timed = events.withWatermark("timestamp", milliseconds(watermark))
+    begun = timed.where("event = 'connect'").select(
+        F.col("session").alias("begun"),
+        F.col("timestamp").alias("started"),
+        F.col("protocol").alias("protocol_begun"),
+        F.col("listener").alias("listener_begun"),
+        F.col("client").alias("client_begun"),
+    )
+    ended = timed.where("event = 'disconnect'").select(
+        F.col("session").alias("over"), F.col("timestamp").alias("ended"),
+        "protocol", "listener", "client", "messages", "bytes", "reason",
+    )  # fmt: skip
+    longest_one = F.expr(f"interval {milliseconds(longest)}")
+    pairs = begun.join(
+        ended,
+        (F.col("begun") == F.col("over"))
+        & (F.col("ended") >= F.col("started"))
+        & (F.col("ended") <= F.col("started") + longest_one),
+        "fullOuter",
+    )
+    length = (F.unix_micros("ended") - F.unix_micros("started")) / 1e6
+    return pairs.select(
+        F.coalesce("over", "begun").alias("session"),
+        *[F.coalesce(name, f"{name}_begun").alias(name) for name in COLUMNS[1:4]],
+        "started",
+        "ended",
+        length.alias("seconds"),
+        "messages",
+        "bytes",
+        "reason",
+        F.to_date(F.coalesce("ended", "started")).alias("day"),
+    )
+
+
+def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the job; returns the exit code."""
+    target = Target(options.to, ("day",))
+
+    def take(batch: DataFrame, number: int, query: str) -> None:
+        save(batch, target, query, number)
+
+    events = reading.stream(spark, options, NAME, "events")
+    plan = Plan(rows(events, options.longest, options.watermark), home=options.to, handle=take)
+    return run_plan(NAME, plan, options, stop)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(NAME))

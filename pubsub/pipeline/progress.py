@@ -1,0 +1,107 @@
+"""How a query gets on: a line that is rewritten on a terminal, a JSON line a batch elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One batch: rows read, rows a second, seconds it took, messages not yet read, the watermark
+    as ISO 8601, and messages that came too late for it. None is not known.
+    """
+
+    batch: int
+    rows: int
+    rate: float
+    seconds: float
+    lag: int | None
+    watermark: str | None
+    late: int = 0
+
+
+def step(progress: Mapping[str, Any], late: int = 0) -> Step:
+    """What a query's progress, as a mapping, says."""
+    watermark = progress.get("eventTime", {}).get("watermark")
+    if watermark is not None and watermark.startswith("1970-01-01T00:00:00"):
+        watermark = None
+    seconds = progress.get("batchDuration", 0) / 1000
+    rows = int(progress.get("numInputRows", 0))
+    return Step(
+        batch=int(progress["batchId"]),
+        rows=rows,
+        rate=round(rows / seconds, 1) if seconds else 0.0,
+        seconds=seconds,
+        lag=lag(progress.get("sources", [])),
+        watermark=watermark,
+        late=late,
+    )
+
+
+def lag(sources: list[Mapping[str, Any]]) -> int | None:
+    """How many offsets are not read yet, of all sources and partitions; None if they do not say."""
+    total = None
+    for source in sources:
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if end is None or latest is None:
+            continue
+        behind = sum(max(latest[key] - end.get(key, 0), 0) for key in latest)
+        # A job that reads one stream twice is not twice behind.
+        total = behind if total is None else max(total, behind)
+    return total
+
+
+def _offsets(value: object) -> dict[str, int] | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if not isinstance(value, Mapping):
+        return None
+    # The source pubsub has a mapping for each partition; others, as Kafka's, a number.
+    numbers = {key: at["next"] if isinstance(at, Mapping) else at for key, at in value.items()}
+    return {key: int(number) for key, number in numbers.items()}
+
+
+class Display:
+    """Writes steps to ``stream``; ``live`` says that it is a terminal."""
+
+    def __init__(self, stream: TextIO, live: bool) -> None:
+        self._stream = stream
+        self._live = live
+        self._width = 0
+        self.rows = 0
+        self.batches = 0
+
+    def show(self, taken: Step) -> None:
+        """One batch more."""
+        self.rows += taken.rows
+        self.batches += 1
+        if not self._live:
+            self._stream.write(json.dumps(asdict(taken)) + "\n")
+        else:
+            line = self._line(taken)
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        self._stream.flush()
+
+    def _line(self, taken: Step) -> str:
+        parts = [f"batch {taken.batch}", f"{self.rows:,} rows", f"{taken.rate:,.0f} rows/s"]
+        if taken.lag is not None:
+            parts.append(f"lag {taken.lag:,}")
+        if taken.watermark is not None:
+            parts.append(f"watermark {taken.watermark}")
+        if taken.late:
+            parts.append(f"{taken.late:,} late")
+        return ", ".join(parts)
+
+    def end(self) -> None:
+        """What follows begins a line."""
+        if self._live and self._width:
+            self._stream.write("\n")
+            self._stream.flush()
+        self._width = 0

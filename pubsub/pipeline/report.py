@@ -1,0 +1,233 @@
+"""``pubsub pipeline report``: the metrics table as one page of charts that needs nothing else.
+
+No Spark is needed, and the page asks no network for anything: its policy forbids it to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.charts import Chart, page
+
+POINTS = 240
+"""About so many points in time has a chart, however much there is."""
+OTHERS = "all others"
+_NEEDED = ("window_start", "window_end", "topic", "messages", "bytes", "age_p99", "late")
+_POINTS_OF = ("p50", "p95", "p99")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page; returns the exit code. Raises ConfigurationError."""
+    since, until = _moment(options.since, "--since"), _moment(options.until, "--until")
+    text = report(load(options.table, since, until), options.table, options.topics)
+    new = Path(f"{options.to}.new")
+    new.write_text(text)
+    os.replace(new, options.to)
+    print(options.to)
+    return 0
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigurationError(
+            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
+        )
+    return found
+
+
+def load(path: str, since: datetime | None = None, until: datetime | None = None) -> pa.Table:
+    """The rows of the metrics table at ``path``. Raises ConfigurationError."""
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        raise ConfigurationError(f"{path}: no Delta table is there") from None
+    except DeltaError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    data = table.to_pyarrow_dataset()
+    missing = [name for name in _NEEDED if name not in data.schema.names]
+    if missing:
+        raise ConfigurationError(f"{path}: no metrics table, as it has no {', '.join(missing)}")
+    chosen = None
+    for name, bound, compare in (
+        ("window_start", since, pc.greater_equal),
+        ("window_start", until, pc.less),
+    ):
+        if bound is not None:
+            limit = compare(pc.field(name), pa.scalar(bound, pa.timestamp("us", tz="UTC")))
+            chosen = limit if chosen is None else chosen & limit
+    return data.to_table(filter=chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Points in time from ``start`` on, ``seconds`` apart."""
+
+    start: datetime
+    seconds: float
+    count: int
+
+    @property
+    def times(self) -> list[datetime]:
+        """All of them."""
+        return [self.start + timedelta(seconds=self.seconds * at) for at in range(self.count)]
+
+
+def grid(rows: pa.Table) -> Grid:
+    """Points for the windows of ``rows``, which has some: each one window, or several together."""
+    starts = pc.min_max(rows["window_start"]).as_py()
+    first, last = starts["min"], starts["max"]
+    lengths = pc.subtract(rows["window_end"], rows["window_start"]).cast(pa.int64())
+    window = max(pc.max(lengths).as_py(), 1000) / 1_000_000
+    windows = round((last - first).total_seconds() / window) + 1
+    together = -(-windows // POINTS)
+    return Grid(first, window * together, -(-windows // together))
+
+
+def placed(rows: pa.Table, points: Grid) -> pa.Table:
+    """``rows`` with the number of the point each belongs to, as the column ``at``."""
+    start = pa.scalar(points.start, rows["window_start"].type)
+    since = pc.subtract(rows["window_start"], start).cast(pa.int64())
+    return rows.append_column("at", pc.divide(since, round(points.seconds * 1_000_000)))
+
+
+def _series(rows: pa.Table, points: Grid, column: str, how: str, empty: float | None) -> list[Any]:
+    """``column`` at each point, summed or so; ``empty`` where there is nothing."""
+    found = rows.group_by("at").aggregate([(column, how)]).to_pylist()
+    values: list[Any] = [empty] * points.count
+    for row in found:
+        values[row["at"]] = row[f"{column}_{how}"]
+    return values
+
+
+def _by_topic(
+    rows: pa.Table, names: Sequence[str], points: Grid, column: str, each: float
+) -> dict[str, list[Any]]:
+    """A series a second for each topic, and one for all others; ``each`` divides."""
+    chosen = pa.array(names, pa.string())
+    shown = {name: rows.filter(pc.equal(rows["topic"], name)) for name in names}
+    rest = rows.filter(pc.invert(pc.is_in(rows["topic"], chosen)))
+    if rest.num_rows:
+        shown[OTHERS] = rest
+    return {
+        name: [value / each for value in _series(part, points, column, "sum", 0)]
+        for name, part in shown.items()
+    }
+
+
+def topics(rows: pa.Table) -> list[dict[str, Any]]:
+    """A summary of each topic, the one with the most messages first."""
+    found = rows.group_by("topic").aggregate(
+        [("messages", "sum"), ("bytes", "sum"), ("size_max", "max"), ("age_p50", "max"),
+         ("age_p99", "max"), ("senders", "max")]
+    )  # fmt: skip
+    order = [("messages_sum", "descending"), ("topic", "ascending")]
+    return list(found.sort_by(order).to_pylist())
+
+
+def charts(rows: pa.Table, points: Grid, names: Sequence[str], late: pa.Table) -> list[Chart]:
+    """The charts of a table that has rows."""
+    times, seconds = points.times, points.seconds
+    messages = _by_topic(rows, names, points, "messages", seconds)
+    volume = _by_topic(rows, names, points, "bytes", seconds)
+    age = {point: _series(rows, points, f"age_{point}", "max", None) for point in _POINTS_OF}
+    size = {point: _series(rows, points, f"size_{point}", "max", None) for point in _POINTS_OF}
+    senders = {
+        name: _series(rows.filter(pc.equal(rows["topic"], name)), points, "senders", "max", 0)
+        for name in names
+    }
+    made = [
+        Chart("Messages a second, by topic", times, messages, "area"),
+        Chart("Bytes a second, by topic", times, volume, "area", unit="B"),
+        Chart("Age when read, of the topic where it is highest", times, age, "line", unit="ms"),
+        Chart("Size, of the topic where it is highest", times, size, "line", unit="B"),
+        Chart("Senders, by topic", times, senders, "line"),
+    ]
+    if late.num_rows:
+        counted = {"late": _series(late, points, "late", "sum", 0)}
+        made.append(Chart("Messages too late for their window", times, counted, "bar"))
+    return made
+
+
+def report(table: pa.Table, source: str, most: int) -> str:
+    """The page for the rows ``table`` of the table at ``source``; ``most`` topics have lines."""
+    title = f"Messages: {html.escape(Path(source).absolute().name)}"
+    if not table.num_rows:
+        return page(title, "There is nothing in this table yet, or not in this time.", [], [], [])
+    points = grid(table)
+    table = placed(table, points)
+    late = table.filter(pc.is_null(table["topic"]))
+    rows = table.filter(pc.is_valid(table["topic"]))
+    summary = topics(rows)
+    names = [row["topic"] for row in summary[:most]]
+    until = pc.max(table["window_end"]).as_py()
+    span = f"{_time(points.start)} to {_time(until)} UTC, {_length(points.seconds)} a point"
+    facts = [
+        ("messages", f"{sum(row['messages_sum'] for row in summary):,}"),
+        ("bytes", _bytes(sum(row["bytes_sum"] for row in summary))),
+        ("topics", f"{len(summary):,}"),
+        ("oldest when read (p99)", _ms(pc.max(rows["age_p99"]).as_py())),
+        ("too late", f"{pc.sum(late['late']).as_py() or 0:,}"),
+    ]
+    return page(title, span, facts, charts(rows, points, names, late), _table(summary))
+
+
+def _table(summary: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Rows of text, the head first; topics beyond a thousand are left out."""
+    head = ["topic", "messages", "bytes", "mean size", "largest", "age p50", "age p99", "senders"]
+    body = [
+        [
+            row["topic"],
+            f"{row['messages_sum']:,}",
+            _bytes(row["bytes_sum"]),
+            _bytes(row["bytes_sum"] / max(row["messages_sum"], 1)),
+            _bytes(row["size_max_max"]),
+            _ms(row["age_p50_max"]),
+            _ms(row["age_p99_max"]),
+            f"{row['senders_max']:,}",
+        ]
+        for row in summary[:1000]
+    ]
+    return [head, *body]
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
+
+
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{round(count)} B"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.0f} s"

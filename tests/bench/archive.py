@@ -1,0 +1,137 @@
+"""``python -m tests.bench.archive``: how fast jobs take a history, and whether metrics keep up.
+
+    python -m tests.bench.archive                        5 million messages into an archive
+    python -m tests.bench.archive --live 60 --rate 100000    metrics of what comes for a minute
+
+Everything is on this machine: the broker, Spark with two cores, and the disk. The first prints
+messages a second of the batches, without the start of Java; the second the ages that the metrics
+table has, from publishing to being read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tests.histories import fill
+from tests.integration.broker import HOST, brokers, listen
+from tests.spark.commands import Command
+
+_HEADER = struct.Struct("<HBI")
+_CAFE, _HANDSHAKE, _PUBLISH = 0xCAFE, 0x01, 0x10
+_ACK_BYTES = 16
+_TURN = 0.05
+# The made history is years old.
+_KEEP = "--retention=*=messages:1000000000"
+
+
+def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
+    """Archive a history from its file, or over HTTP."""
+    path = scratch / "history.db"
+    fill(path, options.rows, options.size)
+    to = scratch / "archive"
+    job = ["--to", to, "--once", "--master", f"local[{options.cores}]", "--format", options.format]
+    with brokers(scratch) as start:
+        where: list[object] = ["--path", path]
+        if options.http:
+            api = f"--admin-port=tcp:0:interface={HOST}"
+            broker = start(*listen("cafe"), api, f"--store=sqlite:{path}", _KEEP)
+            where = ["--url", f"http://{HOST}:{broker.port('admin')}"]
+        began = time.perf_counter()
+        code, out, err = Command("archive", *job, *where).finish()
+        took = time.perf_counter() - began
+    if code:
+        raise SystemExit(err)
+    steps = [json.loads(line) for line in out.splitlines()]
+    rows = sum(step["rows"] for step in steps)
+    seconds = sum(step["seconds"] for step in steps)
+    return {
+        "rows": rows,
+        "rows_per_second": round(rows / seconds),
+        "of_each_batch": [round(step["rate"]) for step in steps],
+        "with_start_and_compaction": round(rows / took),
+    }
+
+
+def publish(port: int, options: argparse.Namespace) -> int:
+    """Publish at the rate for so many seconds over cafe; returns how many."""
+    frame = _HEADER.pack(_CAFE, _PUBLISH, options.size + 1) + b"\x07" + b"x" * options.size
+    burst = frame * round(options.rate * _TURN)
+    shake = _HEADER.pack(_CAFE, _HANDSHAKE, 7) + b"\x07\x05bench"
+    sent = 0
+    with socket.create_connection((HOST, port)) as connection:
+        connection.sendall(shake)
+        connection.recv(_ACK_BYTES)
+        began = time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < options.live:
+            time.sleep(max(sent / options.rate - elapsed, 0))
+            connection.sendall(burst)
+            sent += round(options.rate * _TURN)
+    return sent
+
+
+def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
+    """Run the job while messages come, and see how old they were when it read them."""
+    to = scratch / "metrics"
+    with brokers(scratch) as start:
+        api = f"--admin-port=tcp:0:interface={HOST}"
+        broker = start(*listen("cafe"), api, f"--store=sqlite:{scratch / 'history.db'}")
+        url = f"http://{HOST}:{broker.port('admin')}"
+        master = f"local[{options.cores}]"
+        job = Command("metrics", "--url", url, "--to", to, "--master", master)
+        try:
+            # What is there at the start is old by the time Java runs: it is told apart below.
+            warm = argparse.Namespace(**{**vars(options), "live": 1})
+            publish(broker.port("cafe"), warm)
+            job.line()
+            began = time.time()
+            sent = publish(broker.port("cafe"), options)
+            while json.loads(job.line())["lag"]:
+                pass
+            job.signal(signal.SIGTERM)
+            code, _out, err = job.finish()
+        finally:
+            job.discard()
+    if code:
+        raise SystemExit(err)
+    table = DeltaTable(str(to)).to_pyarrow_table()
+    late = pc.sum(table["late"]).as_py()
+    live = [row for row in table.to_pylist() if row["window_start"].timestamp() > began]
+    return {
+        "sent": sent,
+        "sent_per_second": round(sent / options.live),
+        "windows": len(live),
+        "age_p50_ms": sorted(row["age_p50"] for row in live)[len(live) // 2] if live else None,
+        "age_p99_ms": max((row["age_p99"] for row in live), default=None),
+        "age_max_ms": max((row["age_max"] for row in live), default=None),
+        "late": late,
+    }
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--size", type=int, default=100, help="bytes of a payload")
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--http", action="store_true", help="over HTTP instead of from the file")
+    parser.add_argument("--format", choices=("delta", "parquet"), default="delta")
+    parser.add_argument("--live", type=float, default=0, help="seconds of metrics instead")
+    parser.add_argument("--rate", type=int, default=100_000, help="messages a second of --live")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-archive-") as scratch:
+        run = metrics if options.live else archive
+        print(json.dumps(run(options, Path(scratch)), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests that open pages in a real browser."""

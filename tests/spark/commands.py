@@ -1,0 +1,66 @@
+"""The command ``pubsub pipeline`` as a process of its own, with all that it starts in one group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.integration.broker import PATIENCE, environment
+
+PUBSUB = str(Path(sys.executable).with_name("pubsub"))
+ROOT = Path(__file__).parents[2]
+
+
+class Command:
+    """A running command; ``finish`` gives its exit code and what it wrote."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        program: Sequence[str] = (PUBSUB, "pipeline"),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            [*program, *map(str, arguments)],
+            cwd=ROOT,
+            env=environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def line(self) -> str:
+        """The next line of its output."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def signal(self, number: int) -> None:
+        """Tell it, and nothing that it started."""
+        self._process.send_signal(number)
+
+    def finish(self) -> tuple[int, str, str]:
+        """Its exit code, output and errors; whatever is left of its group is ended."""
+        try:
+            out, err = self._process.communicate(timeout=4 * PATIENCE)
+        finally:
+            self.discard()
+        return self._process.returncode, out, err
+
+    def discard(self) -> None:
+        """End it whatever state it is in."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._process.wait()
+
+
+def pipeline(*arguments: object) -> tuple[int, str, str]:
+    """Run ``pubsub pipeline`` with these arguments to its end."""
+    return Command(*arguments).finish()

@@ -1,0 +1,203 @@
+"""Messages that came over five protocols, through each job, from a real broker and back to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.jobs import archive, audit, dead_letters, derive, metrics, replay, sessions
+from pubsub.pipeline.tables.spark import read
+from tests.integration.broker import Broker, Start
+from tests.spark.messages import table_rows
+from tests.spark.running import options
+from tests.spark.serving import PROTOCOLS, client_of, serve, stored, url_of
+from tests.spark.serving import read as source
+from tests.spark.test_sink import address, rows, write
+from tests.spark.test_source import settled
+
+COUNT = 300
+
+
+def run(job: ModuleType, spark: SparkSession, *arguments: object) -> int:
+    """Run a job with these arguments."""
+    return int(job.run(spark, options(job.NAME, *arguments), threading.Event()))
+
+
+def topic_of(protocol: str) -> str:
+    """Where each protocol's messages go."""
+    return "cafe/3" if protocol == "cafe" else f"out/{protocol}"
+
+
+@pytest.fixture
+def filled(spark: SparkSession, broker: Broker, secret: Path) -> Broker:
+    """A broker with as many messages over each of the protocols."""
+    for protocol in PROTOCOLS:
+        given = address(broker, secret, protocol)
+        write(rows(spark, COUNT, topic_of(protocol)), str(given.pop("url")), **given)
+    settled(broker, COUNT * len(PROTOCOLS))
+    return broker
+
+
+def test_archive_and_replay(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:
+    url, to = url_of(filled), tmp_path / "archive"
+    before = {name: stored(filled, name) for name in map(topic_of, PROTOCOLS)}
+    assert run(archive, spark, "--url", url, "--to", to, "--once") == 0
+    archived = table_rows(to)
+    assert sorted(row["offset"] for row in archived) == list(range(COUNT * len(PROTOCOLS)))
+    assert {row["protocol"] for row in archived} == set(PROTOCOLS)
+    assert len({row["message_id"] for row in archived}) == len(archived)
+    # With the history's reader's position, the broker knows that nothing is left.
+    assert run(archive, spark, "--url", url, "--to", to, "--once") == 0
+    assert read(spark, str(to)).count() == len(archived)
+
+    again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "c"]
+    for _ in range(2):
+        # The second time there is nothing left to do.
+        assert run(replay, spark, *again) == 0
+    for name, values in before.items():
+        assert stored(filled, f"again/{name}") == values
+
+
+def test_headers_and_senders_go_through_an_archive(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    url, to = url_of(broker), tmp_path / "archive"
+    for number in range(2):
+        frame = spark.sql(
+            f"SELECT 'out' topic, X'0{number}' value, X'FE' key, "
+            "array(struct('a' AS key, X'01' AS value), struct('b' AS key, X'' AS value)) headers"
+        )
+        write(frame, url)
+        # Twice: the second batch meets the table that the first has made.
+        assert run(archive, spark, "--url", url, "--to", to, "--headers", "--once") == 0
+    headers = [{"key": "a", "value": b"\x01"}, {"key": "b", "value": b""}]
+    assert [row["headers"] for row in table_rows(to)] == [headers, headers]
+    again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "c"]
+    assert run(replay, spark, *again) == 0
+    found = source(spark, broker, subscribe="again/out", includeHeaders=True).collect()
+    assert [(bytes(row.key), len(row.headers)) for row in found] == [(b"\xfe", 2)] * 2
+
+
+def test_an_interrupted_replay_goes_on(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:
+    url, to = url_of(filled), tmp_path / "archive"
+    topic = topic_of("nsd")
+    run(archive, spark, "--url", url, "--to", to, "--once")
+    again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "c"]
+    given = options("replay", *again, "--subscribe", topic, "--rate", "100")
+
+    class Stopped(threading.Event):
+        """Set while the second of three pieces waits for its time."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            if self.waits == 2:
+                self.set()
+            return self.is_set()
+
+    assert replay.run(spark, given, Stopped()) == 0
+    assert stored(filled, f"again/{topic}") == stored(filled, topic)[:100]
+    given.rate = None
+    assert replay.run(spark, given, threading.Event()) == 0
+    assert stored(filled, f"again/{topic}") == stored(filled, topic)
+    given.prefix = "other/"
+    with pytest.raises(ConfigurationError, match="is of a replay with prefix 'again/'"):
+        replay.run(spark, given, threading.Event())
+
+
+def test_metrics_are_written_and_published(
+    spark: SparkSession, filled: Broker, tmp_path: Path
+) -> None:
+    to = tmp_path / "metrics"
+    more = ["--window", "1s", "--watermark", "0s", "--publish", "--once"]
+    # A later message closes the windows of the ones before.
+    (last,) = {row["timestamp"] for row in _last(filled)}
+    _until_later(spark, filled, last)
+    assert run(metrics, spark, "--url", url_of(filled), "--to", to, *more) == 0
+    found = table_rows(to)
+    counts: dict[str, int] = {}
+    for row in found:
+        counts[row["topic"]] = counts.get(row["topic"], 0) + row["messages"]
+    assert {name: counts[name] for name in map(topic_of, PROTOCOLS)} == dict.fromkeys(
+        map(topic_of, PROTOCOLS), COUNT
+    )
+    published = [json.loads(value) for value in stored(filled, "$SYS/pipeline/metrics")]
+    assert sum(row["messages"] for row in published) == sum(row["messages"] for row in found)
+    assert set(published[0]) == set(found[0]) - {"day"}
+
+
+def _last(broker: Broker) -> list[dict[str, Any]]:
+    client = client_of(broker)
+    end = client.bounds().next
+    return [row for part in client.read(end - 1) for row in part.to_pylist()]  # type: ignore[union-attr]
+
+
+def _until_later(spark: SparkSession, broker: Broker, last: Any) -> None:
+    """Publish until the broker's clock is two seconds on."""
+    pause = threading.Event()
+    while (_last(broker)[0]["timestamp"] - last).total_seconds() < 2.5:
+        pause.wait(0.5)
+        write(rows(spark, 1, "tick"), url_of(broker))
+
+
+def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:
+    url = url_of(filled)
+    sql = tmp_path / "query.sql"
+    sql.write_text(
+        "SELECT topic AS source, cast(value AS string) AS text FROM messages\n"
+        "WHERE protocol = 'nsd' AND cast(cast(value AS string) AS int) % 100 = 0;\n"
+    )
+    given = ["--url", url, "--sql", sql, "--once"]
+    assert run(derive, spark, *given, "--to", "topic:d", "--checkpoint", tmp_path / "c") == 0
+    found = [json.loads(value) for value in stored(filled, "d")]
+    assert sorted(row["text"] for row in found) == ["0", "100", "200"]
+    assert {row["source"] for row in found} == {"out/nsd"}
+    to = tmp_path / "table"
+    assert run(derive, spark, *given, "--to", f"table:{to}", "--partition-by", "source") == 0
+    assert sorted(row["text"] for row in table_rows(to)) == ["0", "100", "200"]
+
+
+def test_events_from_the_broker(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    common = {"protocol": "cafe", "listener": "tcp:7070", "client": "alice"}
+    events: list[dict[str, Any]] = [
+        {"event": "connect", "session": "a1"},
+        {"event": "malformed", "session": "a1", "reason": "malformed", "frame": "/soQAA=="},
+        {"event": "refused", "session": "a1", "topic": "t", "reason": "wrong-queue-key"},
+        {"event": "disconnect", "session": "a1", "reason": "closed", "messages": 3, "bytes": 9},
+    ]
+    lines = [(json.dumps({**common, **event}),) for event in events]
+    frame = spark.createDataFrame(lines, "value string").selectExpr("'$SYS/events' topic", "value")
+    write(frame.coalesce(1), url_of(broker))
+    given = ["--url", url_of(broker), "--once"]
+    for job in (sessions, audit, dead_letters):
+        assert run(job, spark, *given, "--to", tmp_path / job.NAME) == 0
+    (session,) = table_rows(tmp_path / "sessions")
+    assert (session["session"], session["messages"], session["reason"]) == ("a1", 3, "closed")
+    audited = {row["event"]: row["reason"] for row in table_rows(tmp_path / "audit")}
+    assert audited == {"malformed": "malformed", "refused": "wrong-queue-key"}
+    (letter,) = table_rows(tmp_path / "dead-letters")
+    assert (letter["frame"], letter["fault"]) == (
+        bytes.fromhex("feca1000"), "a header has 7 bytes, here are 4"
+    )  # fmt: skip
+
+
+def test_two_brokers_into_one_archive(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+    both = [serve(start, tmp_path / f"{n}.db", "--grant=*") for n in range(2)]
+    for broker in both:
+        write(rows(spark, 50), url_of(broker))
+    to = tmp_path / "archive"
+    url = ",".join(map(url_of, both))
+    assert run(archive, spark, "--url", url, "--to", to, "--once") == 0
+    found = sorted((row["partition"], row["offset"]) for row in table_rows(to))
+    assert found == [(part, offset) for part in range(2) for offset in range(50)]
+    again = ["--from", to, "--url", url_of(both[0]), "--prefix", "x/"]
+    assert run(replay, spark, *again, "--checkpoint", tmp_path / "c") == 0
+    assert len(stored(both[0], "x/out")) == 100

@@ -1,0 +1,86 @@
+"""The data source of tables: DataFrames written in batches that count once, and read again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.jobs import archive
+from pubsub.pipeline.tables.spark import Target, query_id, read, save
+from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
+
+TOPICS = ["orders", "a/../b", "..", "q'\"", "🦊", "_x"]
+
+
+def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [message(n, TOPICS[n % 6], value=bytes([n, 0, 255]), key=None) for n in range(60)]
+    messages = frame(spark, rows, MESSAGES)
+    save(archive.rows(messages), Target(str(tmp_path / "t"), ("topic", "day")), "q", 0)
+    found = read(spark, str(tmp_path / "t"))
+    assert found.schema["timestamp"].dataType == messages.schema["timestamp"].dataType
+    same = found.select(*messages.columns)
+    assert same.exceptAll(messages).isEmpty()
+    assert messages.exceptAll(same).isEmpty()
+
+
+def test_a_batch_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "t"), ("day",))
+    for number in (0, 1, 1, 0):
+        rows = [message(10 * number + n) for n in range(10)]
+        save(archive.rows(frame(spark, rows, MESSAGES)), target, "q", number)
+    assert sorted(row["offset"] for row in table_rows(tmp_path / "t")) == list(range(20))
+
+
+def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "t"), ("topic", "day"))
+    for number in range(3):
+        rows = [message(10 * number + n, TOPICS[n % 6]) for n in range(10)]
+        one_task = frame(spark, rows, MESSAGES).coalesce(1)
+        save(archive.rows(one_task), target, "q", number)
+    path = str(tmp_path / "t")
+    one = read(spark, path, ["offset"], [("topic", "=", ".."), ("offset", ">=", 10)])
+    assert sorted(row.offset for row in one.collect()) == [12, 18, 22, 28]
+    assert one.rdd.getNumPartitions() == 2
+    timed = read(spark, path, ["offset"], [("timestamp", "<", at(2)), ("topic", "in", TOPICS)])
+    assert sorted(row.offset for row in timed.collect()) == [0, 1]
+
+
+def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "t"))
+    path = str(tmp_path / "t")
+    save(frame(spark, [message(0)], MESSAGES), target, "q", 0)
+    version = DeltaTable(path).version()
+    save(frame(spark, [message(1)], MESSAGES), target, "q", 1)
+    assert read(spark, path, version=version).count() == 1
+    assert read(spark, path).count() == 2
+
+
+def test_no_table_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no Delta table is there"):
+        read(spark, str(tmp_path / "none"))
+
+
+def test_the_query_and_the_batch_are_known(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's local property is undocumented; without it nothing is exactly once."""
+    feed = Feed(spark, tmp_path / "feed", MESSAGES)
+    feed.put([message(0)])
+    feed.put([message(1)])
+    seen: list[tuple[str, int]] = []
+    done = threading.Event()
+
+    def take(_batch: DataFrame, number: int) -> None:
+        seen.append((query_id(spark), number))
+        done.set()
+
+    for _ in range(2):
+        writer = feed.stream.writeStream.foreachBatch(take).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination()
+        feed.put([message(2)])
+    assert done.is_set()
+    assert seen == [(query.id, 0), (query.id, 1), (query.id, 2)]
