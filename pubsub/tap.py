@@ -26,6 +26,7 @@ from pubsub.reload import Reloader
 from pubsub.store.memory import MemoryStore
 from pubsub.store.sqlite import MEMORY_BYTES, SqliteOptions, SqliteStore
 from pubsub.wire.listening import ListenerService
+from pubsub.wire.turns import at_turn_end
 
 log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
@@ -74,6 +75,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         ring=SecretRing(config.secrets),
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
+        at_turn_end=at_turn_end(reactor),
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)

@@ -27,7 +27,9 @@ from tests.bench.report import environment
 Section = Callable[[Sequence[Contender], argparse.Namespace], tuple[str, list[str]]]
 
 
-def throughput(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
+def throughput(
+    contenders: Sequence[Contender], options: argparse.Namespace
+) -> tuple[str, list[str]]:
     """Batched publishers, and what idle connections cost."""
     idles = measured.idle(contenders, options)
     results = measured.rates(contenders, measured.SMALL, options)
@@ -121,9 +123,7 @@ def main() -> int:
 
 def _environment(options: argparse.Namespace) -> str:
     cores = (BROKER_CORE, GENERATOR_CORE)
-    about = environment(
-        f"CPython {sys.version.split()[0]}", twisted_version(options.twistd), cores
-    )
+    about = environment(f"CPython {sys.version.split()[0]}", twisted_version(options.twistd), cores)
     return "\n".join(f"- {name}: {value}" for name, value in about.items())
 
 

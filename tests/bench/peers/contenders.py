@@ -78,11 +78,20 @@ SERVERS = (
         "-h",
         {"conf": _MOSQUITTO.replace("allow", "log_type notice\nallow")},
     ),
-    Server("redis-server", "resp", ["conf"], r"port=(\d+)\.(?s:.*)Ready to accept",
-           files={"conf": _REDIS}),  # fmt: skip
-    Server("nats-server", "nats", ["-c", "conf"],
-           rf"connections on {re.escape(HOST)}:(\d+)(?s:.*)is ready",
-           files={"conf": _NATS}),  # fmt: skip
+    Server(
+        "redis-server",
+        "resp",
+        ["conf"],
+        r"port=(\d+)\.(?s:.*)Ready to accept",
+        files={"conf": _REDIS},
+    ),  # fmt: skip
+    Server(
+        "nats-server",
+        "nats",
+        ["-c", "conf"],
+        rf"connections on {re.escape(HOST)}:(\d+)(?s:.*)is ready",
+        files={"conf": _NATS},
+    ),  # fmt: skip
 )
 
 
@@ -105,7 +114,9 @@ def start_server(
 ) -> Broker:
     """A server on a free port, with ``files`` for its own."""
     port = str(free_port())
-    contents = {name: text.replace("{port}", port) for name, text in (files or server.files).items()}
+    contents = {
+        name: text.replace("{port}", port) for name, text in (files or server.files).items()
+    }
     return Broker(
         [program(server.package), *server.arguments, *arguments],
         re.compile(server.ready),

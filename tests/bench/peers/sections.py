@@ -45,7 +45,9 @@ LARGE = _columns(("1-1", 65_000), ("1-10", 65_000), ("1-1", MIB), ("1-10", MIB))
 IDLE, STEADY = "idle", "steady"
 
 
-def measure_column(seconds: float, broker: Broker, who: Contender, column: Column) -> Throughput | None:
+def measure_column(
+    seconds: float, broker: Broker, who: Contender, column: Column
+) -> Throughput | None:
     """One run; None if the wire has no room for such a payload. Raises BenchError."""
     if who.wire.max_payload < 0.99 * column.size:
         return None
@@ -140,7 +142,9 @@ def ratio_table(
     others = [who.name for who in contenders if not who.ours and who.name in names]
     rows = []
     for name in mine:
-        rows.append([f"{name} : the best of them", *(_best(results, name, others, c) for c in columns)])
+        rows.append(
+            [f"{name} : the best of them", *(_best(results, name, others, c) for c in columns)]
+        )
         rows += [
             [f"{name} : {other}", *(_times(results, name, other, c) for c in columns)]
             for other in others
@@ -149,9 +153,7 @@ def ratio_table(
     return table(["times", *map(str, columns)], rows)
 
 
-def _best(
-    results: Results[Throughput], name: str, others: Sequence[str], column: Column
-) -> str:
+def _best(results: Results[Throughput], name: str, others: Sequence[str], column: Column) -> str:
     own = results.median(name, column, rate_of)
     rates = [results.median(other, column, rate_of) for other in others]
     best = max((rate for rate in rates if rate is not None), default=0.0)

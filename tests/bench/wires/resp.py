@@ -25,7 +25,9 @@ class RespWire:
     def welcomed(self, answer: bytes) -> bool:
         if answer.startswith(b"-"):
             raise BenchError(f"the broker answered a Redis command with {answer!r}")
-        subscribed = answer.startswith(b"*3\r\n$9\r\nsubscribe\r\n") and answer.endswith(b"\r\n:1\r\n")
+        subscribed = answer.startswith(b"*3\r\n$9\r\nsubscribe\r\n") and answer.endswith(
+            b"\r\n:1\r\n"
+        )
         return answer == b"+PONG\r\n" or subscribed
 
     def publication(self, topic: int, payload: int) -> Frame:
