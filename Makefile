@@ -2,12 +2,13 @@
 # make test   run all tests
 # make lint   ruff and mypy
 # make bench  measure; ARGS='--help' says how
+# make peers  measure beside mosquitto, redis-server, nats-server and libzmq, into docs/
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench peers clean
 
 run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
@@ -25,6 +26,9 @@ lint: .venv/.installed-dev
 bench: .venv/.installed-dev
 	$(BIN)/python -m tests.bench $(ARGS)
 
+peers: .venv/.installed-dev .venv/.installed-bench
+	$(BIN)/python -m tests.bench.peers $(ARGS)
+
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis twisted/plugins/dropin.cache
 
@@ -33,3 +37,6 @@ clean:
 
 .venv/.installed-dev: $(INSTALL)
 	PYTHON=$(PYTHON) scripts/setup dev
+
+.venv/.installed-bench: $(INSTALL)
+	PYTHON=$(PYTHON) scripts/setup bench

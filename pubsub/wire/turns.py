@@ -9,7 +9,7 @@ have an end of their turns, which is used here; epoll's events are handled direc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
@@ -38,9 +38,9 @@ class TurnEnds:
         """Run ``call`` at the end of this turn; while such calls run, of the next."""
         self._calls.append(call)
 
-    def _turn(self, timeout: float | None) -> None:
+    def _turn(self, delay: float | None) -> None:
         # What a timer added is not part of a turn yet: then there is nothing to sleep for.
-        self._iterate(0 if self._calls else timeout)
+        self._iterate(0 if self._calls else delay)
         if self._calls:
             calls, self._calls = self._calls, []
             for call in calls:
@@ -71,9 +71,12 @@ def at_turn_end(reactor: IReactorTime) -> Callable[[Call], object]:
 
     Reactors with another loop of their own, and clocks, get a delayed call.
     """
-    kind = type(reactor)
-    loops = (ReactorBase.run, ReactorBase.mainLoop)
-    if not isinstance(reactor, ReactorBase) or (kind.run, kind.mainLoop) != loops:
+    if not isinstance(reactor, ReactorBase) or not _goes_round(type(reactor)):
         return lambda call: reactor.callLater(0, call)
     ends = getattr(reactor.doIteration, "__self__", None)
-    return (ends if isinstance(ends, TurnEnds) else TurnEnds(cast(ReactorBase, reactor))).add
+    return (ends if isinstance(ends, TurnEnds) else TurnEnds(reactor)).add
+
+
+def _goes_round(kind: type[ReactorBase]) -> bool:
+    """Does a reactor of this class loop over ``doIteration``?"""
+    return kind.run is ReactorBase.run and kind.mainLoop is ReactorBase.mainLoop

@@ -9,6 +9,6 @@ generator, by turns, each in a process of its own on the same core:
 - ``rounds``: who is measured when, and what came out;
 - ``sections``: what is measured, and the tables it makes;
 - ``scaling``: how our costs grow with subscribers, topics and sizes;
-- ``durable``: what is on disk: against Redis' append-only file and JetStream;
+- ``logs``, ``durable``: what is on disk: against Redis' append-only file and JetStream;
 - ``docs``: puts the tables where ``docs/performance.md`` has their marks.
 """

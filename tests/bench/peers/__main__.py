@@ -12,7 +12,7 @@ from types import FrameType
 
 from tests.bench import BenchError
 from tests.bench.broker import twisted_version
-from tests.bench.peers import scaling
+from tests.bench.peers import durable, scaling
 from tests.bench.peers import sections as measured
 from tests.bench.peers.contenders import (
     BROKER_CORE,
@@ -80,12 +80,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="of an environment with compiled codecs, to be measured as well")  # fmt: skip
     add("--docs", type=Path, default=Path("docs/performance.md"), metavar="FILE",
         help="with marks for the tables (default: docs/performance.md)")  # fmt: skip
+    add("--durable", action="store_true", help="measure what is on disk, and nothing else")
     add("--dry", action="store_true", help="print the tables, leave the file alone")
     options = parser.parse_args(arguments)
     unknown = set(options.sections) - SECTIONS.keys()
     if unknown:
         parser.error(f"no section {', '.join(unknown)}")
-    options.sections = options.sections or list(SECTIONS)
+    options.sections = options.sections or ([] if options.durable else list(SECTIONS))
     return options
 
 
@@ -109,7 +110,12 @@ def main() -> int:
         signal.signal(number, _terminated)
     os.sched_setaffinity(0, {GENERATOR_CORE})
     contenders = field(options)
-    written, failures = [("environment", _environment(options))], []
+    written = [("environment", _environment(options))]
+    failures: list[str] = []
+    if options.durable:
+        text, failures = durable.run(options)
+        print(f"\ndurable\n\n{text}\n", flush=True)
+        written.append(("durable", text))
     for name in options.sections:
         text, failed = SECTIONS[name](contenders, options)
         print(f"\n{name}\n\n{text}\n", flush=True)

@@ -84,14 +84,14 @@ SERVERS = (
         ["conf"],
         r"port=(\d+)\.(?s:.*)Ready to accept",
         files={"conf": _REDIS},
-    ),  # fmt: skip
+    ),
     Server(
         "nats-server",
         "nats",
         ["-c", "conf"],
         rf"connections on {re.escape(HOST)}:(\d+)(?s:.*)is ready",
         files={"conf": _NATS},
-    ),  # fmt: skip
+    ),
 )
 
 
