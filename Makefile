@@ -1,5 +1,6 @@
 # make run    start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
 # make test   run all tests
+# make compiled  run the tests of what is compiled over its compiled form; make test does too
 # make lint   ruff and mypy
 # make bench  measure; ARGS='--help' says how
 # make peers  measure beside mosquitto, redis-server, nats-server and libzmq, into docs/
@@ -8,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: run test lint bench peers clean
+.PHONY: run test compiled lint bench peers clean
 
 run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
@@ -17,6 +18,10 @@ test: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted tests/unit tests/contract tests/bench
 	$(BIN)/trial --temp-directory=.venv/trial tests.unit
 	$(BIN)/pytest -q tests/integration tests/crash
+	scripts/compiled
+
+compiled: .venv/.installed-dev
+	scripts/compiled
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check

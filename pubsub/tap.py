@@ -18,6 +18,7 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
+from pubsub.form import form
 from pubsub.hurry import Hurry
 from pubsub.interfaces import IStore
 from pubsub.options import Options as ParsedOptions
@@ -42,6 +43,7 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
+    log.info("the path of a message is {form}", form=form())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     Hurry(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
