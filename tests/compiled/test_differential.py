@@ -130,12 +130,13 @@ def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) ->
     if not mixed:
         payloads = [payload[:1].ljust(9) for payload in payloads]
     size = -1 if mixed else 9
-    for name, call in (
-        (CAFE, lambda module: module.encode_messages(number, number << 40, payloads, size)),
-        (FAST, lambda module: module.encode_messages(number << 20, payloads, size)),
-        (SPOT, lambda module: module.encode_run(STEM, payloads, size)),
-    ):
-        ours, theirs = (call(forms[name]) for forms in FORMS)
+    written: dict[str, Callable[[Any], bytes]] = {
+        CAFE: lambda module: module.encode_messages(number, number << 40, payloads, size),
+        FAST: lambda module: module.encode_messages(number << 20, payloads, size),
+        SPOT: lambda module: module.encode_run(STEM, payloads, size),
+    }
+    for name, write in written.items():
+        ours, theirs = (write(forms[name]) for forms in FORMS)
         assert ours == theirs
 
 
