@@ -10,6 +10,7 @@ from twisted.python import usage
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.config import BROKER_SETTINGS, CommandLine, Config, flag, merge, read_file
 from pubsub.errors import ConfigurationError
+from pubsub.form import form
 from pubsub.interfaces import IWireProtocol
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.settings import BOOLEAN, Setting
@@ -60,7 +61,7 @@ class Options(usage.Options):
 
     def opt_version(self) -> None:
         """Print the version and exit."""
-        print(f"pubsub {version('pubsub-broker')} (Twisted {version('Twisted')})")
+        print(f"pubsub {version('pubsub-broker')}, {form()} (Twisted {version('Twisted')})")
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:

@@ -18,6 +18,7 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.service import BrokerLimits, BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
+from pubsub.form import form
 from pubsub.hurry import Hurry
 from pubsub.interfaces import IStore
 from pubsub.options import Options as ParsedOptions
@@ -26,6 +27,7 @@ from pubsub.reload import Reloader
 from pubsub.store.memory import MemoryStore
 from pubsub.store.sqlite import MEMORY_BYTES, SqliteOptions, SqliteStore
 from pubsub.wire.listening import ListenerService
+from pubsub.wire.turns import at_turn_end
 
 log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
@@ -41,6 +43,7 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
+    log.info("the path of a message is {form}", form=form())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     Hurry(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
@@ -75,6 +78,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
         events=settings["events"],
+        at_turn_end=at_turn_end(reactor),
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)

@@ -120,6 +120,17 @@ class Outbox:
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
+    def pass_on(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+        """As ``deliver`` and ``flush``, for what is all there is this turn."""
+        if self._queue or self._paused or self._held or self.slow_since is not None:
+            self.deliver(data, count, topic, offset)
+            return
+        self._consumer.write(data)
+        # The write itself may have paused this outbox: then the transport holds the data.
+        if self._paused:
+            self._inflight = len(data)
+            self._charge(self._inflight)
+
     def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """As ``deliver``, without limit: for who waits until the outbox has drained."""
         self._queue.append((data, count, topic, offset))

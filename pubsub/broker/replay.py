@@ -125,7 +125,11 @@ class Replay:
     def _drained(self) -> Deferred[None]:
         self._outbox.flush()
         done: Deferred[None] = Deferred()
-        self._outbox.when_drained(lambda: self._broker.at_turn_end(lambda: done.callback(None)))
+
+        def drained() -> None:
+            self._broker.at_turn_end(lambda: done.callback(None))
+
+        self._outbox.when_drained(drained)
         return done
 
     def _count_expired(self) -> None:

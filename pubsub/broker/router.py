@@ -58,8 +58,11 @@ class Group:
         self._outboxes.pop(outbox, None)
         self._targets = ()
 
-    def flush(self) -> int:
-        """Hand what was gathered to every outbox; returns the number of deliveries."""
+    def flush(self, alone: bool = False) -> int:
+        """Hand what was gathered to every outbox; returns the number of deliveries.
+
+        ``alone`` says that nothing else goes to these outboxes this turn: it is written at once.
+        """
         parts, self.parts = self.parts, []
         # Rebuilt only after a change; the loop runs over a copy, as a delivery over a
         # subscriber's limit takes that subscriber out.
@@ -67,8 +70,12 @@ class Group:
         topic = self.topic
         delivered = 0
         for data, count, offset in parts if len(parts) < 2 else _joined(parts):
-            for outbox in targets:
-                outbox.deliver(data, count, topic, offset)
+            if alone:
+                for outbox in targets:
+                    outbox.pass_on(data, count, topic, offset)
+            else:
+                for outbox in targets:
+                    outbox.deliver(data, count, topic, offset)
             delivered += count * len(targets)
         return delivered
 
@@ -132,8 +139,11 @@ class Router:
         """Send what this turn gathered."""
         self._scheduled = False
         groups, self._groups = self._groups, []
-        for group in groups:
-            self._hand_out(group)
+        if len(groups) == 1:
+            self._hand_out(groups[0], alone=True)
+        else:
+            for group in groups:
+                self._hand_out(group)
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
@@ -239,9 +249,9 @@ class Router:
         for outbox in [box for box in self.slow if box.overdue(now)]:
             outbox.evict(f"slow consumer: behind for {outbox.policy.seconds:g} s")
 
-    def _hand_out(self, group: Group) -> None:
+    def _hand_out(self, group: Group, alone: bool = False) -> None:
         # Not `delivered += flush()`: that reads the counter first, and loses what flush drops.
-        count = group.flush()
+        count = group.flush(alone)
         self.counters.delivered += count
 
     def _fitting(self, group: Group, batch: Batch) -> Batch | None:

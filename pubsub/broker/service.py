@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from twisted.application.service import MultiService
@@ -73,7 +74,9 @@ class BrokerLimits:
 class BrokerService(MultiService):
     """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``).
 
-    With ``events`` it tells what happens on a topic of its own (see ``Events``).
+    With ``events`` it tells what happens on a topic of its own (see ``Events``). ``at_turn_end``
+    runs a call when the events of the current reactor turn have been handled; a delayed call of no
+    delay if it is left out.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class BrokerService(MultiService):
         audit: AuditLog | None = None,
         durability: DurabilityRules | None = None,
         events: bool = False,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -98,6 +102,7 @@ class BrokerService(MultiService):
         self.topics.watch(self._made)
         self.topics.claimed = self._claimed
         self._durability = durability or DurabilityRules()
+        self.at_turn_end = at_turn_end or partial(clock.callLater, 0)
         self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
@@ -139,10 +144,6 @@ class BrokerService(MultiService):
             call()
         else:
             self._when_open.append(call)
-
-    def at_turn_end(self, call: Callable[[], None]) -> None:
-        """Run ``call`` when the events of this reactor turn have been handled."""
-        self.clock.callLater(0, call)
 
     def timestamp(self) -> int:
         """Now, in µs since the Unix epoch, never less than what it was before."""

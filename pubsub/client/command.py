@@ -9,12 +9,14 @@ from importlib.metadata import version
 
 from pubsub.client import pipeline, secret, token
 from pubsub.errors import PubSubError
+from pubsub.form import form
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="pubsub", description="Tools for the pubsub broker.")
-    top.add_argument("--version", action="version", version=f"pubsub {version('pubsub-broker')}")
+    text = f"pubsub {version('pubsub-broker')}, {form()}"
+    top.add_argument("--version", action="version", version=text)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     secret.add(commands)
     token.add(commands)

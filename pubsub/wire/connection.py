@@ -62,6 +62,8 @@ class StreamTransport(Protocol_):
 
 # From here on a partial frame is accounted for; below it is part of what a connection costs.
 _ACCOUNTED = 4096
+# Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
+_PIECES = 256
 
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
@@ -84,7 +86,9 @@ class Connection(Protocol):
     _visit: Visit | None = None
     _admitted = False
     _output_full = False
-    _rest: bytearray | None = None
+    # What is there of an unfinished frame, as it came, to be joined once; and its bytes.
+    _rest: list[bytes] | None = None
+    _there = 0
     _need = 0
     _charged = 0
     _holds: set[object] | None = None
@@ -161,29 +165,33 @@ class Connection(Protocol):
             return
         rest = self._rest
         if rest is not None:
-            there = len(rest) + len(data)
+            rest.append(data)
+            self._there += len(data)
             delimiter = self.delimiter
-            if there < self._need and (delimiter is None or delimiter not in data):
-                rest += data
-                self._account(there)
+            if self._there < self._need and (delimiter is None or delimiter not in data):
+                if len(rest) > _PIECES:
+                    # Many small ones would cost more memory than what is in them.
+                    rest[:] = [b"".join(rest)]
+                self._account(self._there)
                 return
             self._rest = None
-            data = b"".join((rest, data))
+            data = b"".join(rest)
         self._parse(data)
 
     def parse_rest(self) -> None:
         """Go on with what was left in the buffer, after ``consume`` had stopped early."""
         rest, self._rest = self._rest, None
         if rest and not (self.closing or self._leaving):
-            self._parse(bytes(rest))
+            self._parse(b"".join(rest))
 
     def _parse(self, data: bytes) -> None:
         done, need = self.consume(data)
         if done < len(data) and not self.closing:
-            self._rest = bytearray(memoryview(data)[done:])
+            self._rest = [data[done:]]
+            self._there = len(data) - done
             self._need = need
         if self._rest is not None or self._charged:
-            self._account(0 if self._rest is None else len(self._rest))
+            self._account(0 if self._rest is None else self._there)
 
     def _account(self, nbytes: int) -> None:
         """Charge the memory budget for the bytes of an unfinished frame."""

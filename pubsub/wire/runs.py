@@ -14,7 +14,7 @@ from struct import Struct
 MIXED = -1
 """Stands for the length of payloads that differ in it, as in the broker's batches."""
 # Frames cut at a time, largest first; what is left over is cut one by one.
-_BLOCKS = (64, 8)
+_BLOCKS = (128, 32, 8)
 
 
 @lru_cache(maxsize=1024)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
 
+# Bytes of a rest that may as well be copied.
+_COPIED = 16 * 1024
+
 
 class DirectServer(tcp.Server):
     """Serves one accepted connection; set as ``Port.transport``."""
@@ -37,6 +40,11 @@ class DirectServer(tcp.Server):
             # The reactor will meet the same error and end the connection in its own time; to do
             # it here would call connectionLost from inside somebody's write.
             sent = 0
-        if sent < len(data):
+        if len(data) - sent > _COPIED:
+            # As `doWrite` does when it sent only a part of what it had: nothing is copied.
+            self.dataBuffer, self.offset = data, sent
+            self._maybePauseProducer()  # type: ignore[no-untyped-call]
+            self.startWriting()  # type: ignore[no-untyped-call]
+        elif sent < len(data):
             # Bytes, not a view, which Twisted would refuse.
             FileDescriptor.write(self, data[sent:])

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.broker import Broker, twistd_broker
@@ -26,17 +27,33 @@ _SECOND = 1_000_000_000
 _LATE = 0.2
 
 
+class Sized:
+    """Counts acknowledgments that all have one size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._rest = 0
+
+    def __call__(self, data: bytes) -> int:
+        """In what was read."""
+        count, self._rest = divmod(self._rest + len(data), self._size)
+        return count
+
+
 class Publisher:
     """One connection: when the messages were due whose acknowledgments have not come."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, message: bytes, answers: Callable[[bytes], int]
+    ) -> None:
         self.sock = sock
+        self.message = message
         self.due: deque[int] = deque()
-        self._rest = 0
+        self._answers = answers
 
     def receive(self, latencies: list[int]) -> None:
-        """Take acknowledgments."""
-        count, self._rest = divmod(self._rest + len(self.sock.recv(65536)), ACK_SIZE)
+        """Take acknowledgments; ``answers`` says how many there are in what was read."""
+        count = self._answers(self.sock.recv(65536))
         now = time.perf_counter_ns()
         for _ in range(count):
             latencies.append(now - self.due.popleft())
@@ -55,9 +72,9 @@ def measure(broker: Broker, connections: int, rate: float, seconds: float, size:
         while not wire.welcomed(sock.recv(4096, socket.MSG_PEEK)):
             pass
         sock.recv(4096)
-        publishers.append(Publisher(sock))
+        publishers.append(Publisher(sock, message, Sized(ACK_SIZE)))
         selector.register(sock, selectors.EVENT_READ, publishers[-1])
-    return latencies_of(publishers, selector, rate, seconds, message)
+    return latencies_of(publishers, selector, rate, seconds)
 
 
 def latencies_of(
@@ -65,7 +82,6 @@ def latencies_of(
     selector: selectors.BaseSelector,
     rate: float,
     seconds: float,
-    message: bytes,
 ) -> list[int]:
     """Publish in turn at ``rate``; says so if that is not reached."""
     connections = len(publishers)
@@ -78,7 +94,7 @@ def latencies_of(
         while sent < end and start + sent * interval <= now:
             publisher = publishers[sent % connections]
             publisher.due.append(int(start + sent * interval))
-            publisher.sock.sendall(message)
+            publisher.sock.sendall(publisher.message)
             sent += 1
         wait = max((start + sent * interval - time.perf_counter_ns()) / _SECOND, 0.0)
         for key, _ in selector.select(wait if sent < end else 1.0):

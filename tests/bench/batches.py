@@ -8,6 +8,9 @@ starts again, or something is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain, islice, repeat
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,12 +30,18 @@ def view_keys(buffer: bytearray, frame: Frame) -> Keys:
     return np.ndarray((count,), "<u8", buffer, offset=frame.offset, strides=(frame.size,))
 
 
-def build_batches(frame: Frame, publisher: int, plan: Plan) -> list[memoryview]:
-    """One cycle of batches, `plan.per_batch` messages each, numbered from 0."""
+def build_batches(
+    frame: Frame, publisher: int, plan: Plan, heads: Sequence[bytes] = ()
+) -> list[memoryview]:
+    """One cycle of batches, `plan.per_batch` messages each, numbered from 0.
+
+    `heads` stand before the messages in turn, each as long as what the frame has there.
+    """
     filler = b"x" * (plan.payload - KEY_BYTES)
-    message = frame.before + bytes(KEY_BYTES) + filler + frame.after
+    rest = bytes(KEY_BYTES) + filler + frame.after
     count = plan.per_batch * plan.cycle
-    cycle = bytearray(message * count)
+    befores = islice(chain.from_iterable(repeat(heads or [frame.before])), count)
+    cycle = bytearray(rest.join([*befores, b""]))
     first = publisher << PUBLISHER_SHIFT
     view_keys(cycle, frame)[:] = np.arange(first, first + count, dtype=np.uint64)
     size = plan.per_batch * frame.size

@@ -25,7 +25,8 @@ LOG_TAIL_LINES = 15
 class Broker:
     """A context manager around one broker process.
 
-    The broker is ready when its output has a line that `ready` finds; the first group is its port.
+    The broker is ready when its output has what `ready` finds; the first group is its port. Where
+    there is a second group, publishers connect to that port instead.
     It works in a temporary directory that holds `files`, which its owner alone may read; no other
     relative paths must be used in `command`.
     """
@@ -37,7 +38,7 @@ class Broker:
         core: int,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        self.port = 0
+        self.port = self.publish_port = 0
         self._command = command
         self._ready = ready
         self._core = core
@@ -97,6 +98,7 @@ class Broker:
             if time.monotonic() > deadline:
                 raise self._start_error(f"did not say where it listens in {START_SECONDS:.0f} s")
         self.port = int(match[1])
+        self.publish_port = int(match[match.re.groups])
 
     def _start_error(self, what: str) -> BenchError:
         error = BenchError(f"the broker {what}: {' '.join(self._command)}")
@@ -120,6 +122,11 @@ class Broker:
     @property
     def address(self) -> tuple[str, int]:
         return HOST, self.port
+
+    @property
+    def publish_address(self) -> tuple[str, int]:
+        """Where publishers connect: the same as everybody, mostly."""
+        return HOST, self.publish_port
 
     def log_tail(self) -> str:
         """The last lines it wrote."""

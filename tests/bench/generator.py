@@ -19,7 +19,7 @@ from tests.bench import BenchError
 from tests.bench.batches import KEY_BYTES, build_batches, view_keys
 from tests.bench.plan import KIB, Plan
 from tests.bench.verify import Stream, runs
-from tests.bench.wires import Frame, Wire
+from tests.bench.wires import Frame, Manners, Wire, manners
 
 Address = tuple[str, int]
 
@@ -88,6 +88,8 @@ class Publisher:
         """Batches it may still send."""
         self.streams: list[Stream] = []
         """One per subscriber; with none at all there is no window."""
+        self.is_told = False
+        """May the broker send things that are neither answers nor errors?"""
         self.sent_at = [0] * len(batches)
         """When each batch of the cycle was last begun, in perf_counter nanoseconds."""
         self.last_sent = 0
@@ -140,6 +142,8 @@ class Publisher:
         """Raises BenchError if the broker has sent this publisher anything, an error say."""
         if self.acks is not None:
             self.acks.poll()
+            return
+        if self.is_told:
             return
         with contextlib.suppress(BlockingIOError):
             data = self._sock.recv(64)
@@ -228,7 +232,9 @@ class Subscriber:
 class Load:
     """All publishers and subscribers of one run."""
 
-    def __init__(self, address: Address, wire: Wire, plan: Plan) -> None:
+    def __init__(
+        self, address: Address, wire: Wire, plan: Plan, publish_address: Address | None = None
+    ) -> None:
         self.plan = plan
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
@@ -237,12 +243,13 @@ class Load:
         self._sockets: list[socket.socket] = []
         self._last_progress = 0.0
         try:
-            self._connect(address, wire)
+            self._connect(address, publish_address or address, wire)
+            self._await_late(manners(wire))
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, address: Address, wire: Wire) -> None:
+    def _connect(self, address: Address, publish_address: Address, wire: Wire) -> None:
         topology = self.plan.topology
         # Subscribers' sockets come first: what is published before they are there is not theirs.
         readers = []
@@ -251,10 +258,13 @@ class Load:
             readers.append(self._open(address, wire, hello))
         for number in range(topology.publishers):
             topic = number % topology.topics
-            sock = self._open(address, wire, wire.publisher_hello(topic, f"bench-pub-{number}"))
+            hello = wire.publisher_hello(topic, f"bench-pub-{number}")
+            sock = self._open(publish_address, wire, hello)
             frame = wire.publication(topic, self.plan.payload)
             batches = build_batches(frame, number, self.plan)
-            self.publishers.append(Publisher(sock, self.plan, batches, frame.answer))
+            publisher = Publisher(sock, self.plan, batches, frame.answer)
+            publisher.is_told = manners(wire).talkative
+            self.publishers.append(publisher)
         frames = [wire.delivery(topic, self.plan.payload) for topic in range(topology.topics)]
         buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
@@ -271,11 +281,21 @@ class Load:
         self.subscribers.append(Subscriber(sock, frame, buffer, streams, publishers, self.samples))
 
     def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
-        sock = connect(address, hello)
+        sock = connect(address, hello, manners(wire).greeting)
         self._sockets.append(sock)
         await_welcome(sock, wire)
         sock.setblocking(False)
         return sock
+
+    def _await_late(self, expected: Manners) -> None:
+        """Have it out of the way, before there are messages that it would come between."""
+        for sock in self._sockets if expected.late else ():
+            sock.settimeout(HANDSHAKE_SECONDS)
+            got = sock.recv(len(expected.late), socket.MSG_WAITALL)
+            if got != expected.late:
+                raise BenchError(f"the broker sent {got!r} instead of {expected.late!r}")
+            sock.sendall(expected.answer)
+            sock.setblocking(False)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -354,12 +374,18 @@ def receive_buffer(frame_size: int) -> bytearray:
     return bytearray(RECEIVE_BYTES + 2 * frame_size)
 
 
-def connect(address: Address, hello: bytes) -> socket.socket:
-    """Opens a blocking connection and sends `hello`. Raises BenchError."""
+def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
+    """Opens a blocking connection and sends `hello`. Raises BenchError.
+
+    The first `greeting` bytes of it are answered by as many before the rest is sent.
+    """
     try:
         sock = socket.create_connection(address, HANDSHAKE_SECONDS)
         tune(sock)
-        sock.sendall(hello)
+        if greeting:
+            sock.sendall(hello[:greeting])
+            sock.recv(greeting, socket.MSG_PEEK | socket.MSG_WAITALL)
+        sock.sendall(hello[greeting:])
     except OSError as error:
         raise BenchError(f"cannot connect: {error}") from error
     return sock

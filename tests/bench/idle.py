@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.bench import BenchError
 from tests.bench.broker import Broker
 from tests.bench.generator import Address, await_welcome, connect
-from tests.bench.wires import Wire
+from tests.bench.wires import Wire, manners
 
 WARM_UP_CONNECTIONS = 12
 # Below the backlog of 50 that Twisted listens with: a connection beyond it waits a second for its
@@ -47,7 +47,7 @@ def measure_idle(broker: Broker, wire: Wire, connections: int) -> Idle:
         time.sleep(IDLE_SECONDS)
         idle_cpu = broker.cpu_seconds() - start_cpu - cpu
         for sock in sockets:
-            _check_open(sock)
+            _check_open(sock, manners(wire).late)
         return Idle(
             connections=connections,
             base_bytes=base,
@@ -62,9 +62,8 @@ def _connect(stack: ExitStack, address: Address, wire: Wire, numbers: range) -> 
     sockets: list[socket.socket] = []
     waiting: deque[socket.socket] = deque()
     for number in numbers:
-        sock = stack.enter_context(
-            connect(address, wire.subscriber_hello(0, f"bench-idle-{number}"))
-        )
+        hello = wire.subscriber_hello(0, f"bench-idle-{number}")
+        sock = stack.enter_context(connect(address, hello, manners(wire).greeting))
         sockets.append(sock)
         waiting.append(sock)
         if len(waiting) == IN_FLIGHT:
@@ -74,13 +73,14 @@ def _connect(stack: ExitStack, address: Address, wire: Wire, numbers: range) -> 
     return sockets
 
 
-def _check_open(sock: socket.socket) -> None:
+def _check_open(sock: socket.socket, late: bytes) -> None:
     sock.setblocking(False)
     try:
         data = sock.recv(32)
     except BlockingIOError:
         return
-    raise BenchError(f"an idle subscriber was sent {data.hex(' ') or 'end of stream'}")
+    if not data or data != late:
+        raise BenchError(f"an idle subscriber was sent {data.hex(' ') or 'end of stream'}")
 
 
 def raise_file_limit(connections: int) -> None:

@@ -66,6 +66,8 @@ class Plan:
     """Messages in one send."""
     window: int
     """Batches a publisher may have on their way to its slowest subscriber."""
+    least_cycle: int = 0
+    """Batches there must be at least until sequence numbers start again."""
 
     @property
     def cycle(self) -> int:
@@ -74,7 +76,7 @@ class Plan:
         More than twice the window, so that whatever arrives is nearer to its own place in the
         sequence than to the same number one cycle before or after.
         """
-        return 2 * self.window + 1
+        return max(2 * self.window + 1, self.least_cycle)
 
 
 def make_plan(

@@ -39,7 +39,8 @@ def measure_steady(
 ) -> Steady:
     """Raises BenchError when nothing arrives for too long."""
     plan = make_plan(wire, topology, payload, batch_bytes=1, window_bytes=WINDOW_BYTES)
-    with closing(Load(broker.address, wire, plan)) as load, no_collection():
+    load = Load(broker.address, wire, plan, broker.publish_address)
+    with closing(load), no_collection():
         _pace(load, rate, WARM_UP_SECONDS)
         meter = Meter(broker, load)
         lag = _pace(load, rate, seconds)

@@ -32,7 +32,8 @@ def measure_throughput(broker: Broker, wire: Wire, plan: Plan, seconds: float) -
 
     Raises BenchError when that stalls.
     """
-    with closing(Load(broker.address, wire, plan)) as load, no_collection():
+    load = Load(broker.address, wire, plan, broker.publish_address)
+    with closing(load), no_collection():
         load.run(WARM_UP_SECONDS)
         meter = Meter(broker, load)
         load.run(seconds)

@@ -183,6 +183,8 @@ class Conversation:
                 at, runs = scan(data, at)
                 for channel, payloads, nbytes, size in runs:
                     self._publish(channel, payloads, nbytes, size)
+                if at == len(data):
+                    break
             try:
                 need = needed(data, at)
                 if len(data) - at < need or not self._welcome(data, at):

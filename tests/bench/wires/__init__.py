@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tests.bench.wires import fast
+from tests.bench.wires import fast, nats, zmq
 from tests.bench.wires.cafe import CafeWire
 from tests.bench.wires.fast import FastWire
 from tests.bench.wires.frame import Frame
+from tests.bench.wires.manners import PLAIN, Manners
+from tests.bench.wires.mqtt import MqttWire
+from tests.bench.wires.nats import NatsWire
 from tests.bench.wires.preparation import Preparation
+from tests.bench.wires.resp import RespWire
 from tests.bench.wires.rheos import RheosWire
 from tests.bench.wires.spot import SpotWire
+from tests.bench.wires.zmq import ZmqWire
 
-__all__ = ["PREPARATIONS", "WIRES", "Frame", "Preparation", "Wire"]
+__all__ = ["PEER_WIRES", "PREPARATIONS", "WIRES"]
+__all__ += ["Frame", "Manners", "Preparation", "Wire", "manners"]
 
 
 class Wire(Protocol):
@@ -62,5 +68,16 @@ class Wire(Protocol):
 WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (CafeWire(), FastWire(), RheosWire(), SpotWire())
 }
+"""Of our own protocols."""
+PEER_WIRES: Mapping[str, Wire] = {
+    wire.name: wire for wire in (MqttWire(), NatsWire(), RespWire(), ZmqWire())
+}
+"""Of the brokers that ours is compared with."""
 PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION}
 """Of the wires that need one."""
+_MANNERS = {"nats": nats.MANNERS, "zmq": zmq.MANNERS}
+
+
+def manners(wire: Wire) -> Manners:
+    """What is special about the brokers that speak ``wire``."""
+    return _MANNERS.get(wire.name, PLAIN)

@@ -1,0 +1,221 @@
+"""How many instructions each codec takes: ``python -P tests/bench/instructions.py``.
+
+Counted by valgrind where there is one, else guessed from times, and in both cases divided by what
+a reference loop of the same kind of work takes in the same process: that differs little between
+builds of Python and machines. ``--update`` writes what was found to ``instructions.json``, for the
+compiled form with PYTHONPATH=.venv/compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from struct import Struct
+from tempfile import TemporaryDirectory
+
+from pubsub.form import form
+from pubsub.protocols.cafe import scan as cafe
+from pubsub.protocols.cafe.codec import Publish, encode
+from pubsub.protocols.fast import scan as fast
+from pubsub.protocols.rheos import scan as rheos
+from pubsub.protocols.rheos.codec import Codec
+from pubsub.protocols.spot import scan as spot
+
+BASELINE = Path(__file__).with_name("instructions.json")
+REFERENCE = "reference"
+# Lengths of messages: a long row of equal ones, then some that differ from their neighbours.
+LENGTHS = [64] * 400 + [17, 64, 300, 64, 9, 1000, 64, 64, 31, 5] * 10
+_HEAD = Struct("<HBIBQ")
+_TIMED = 60
+ALLOWED = 1.2
+
+Case = Callable[[], object]
+
+
+def _payloads() -> list[bytes]:
+    return [bytes([index % 251]) * length for index, length in enumerate(LENGTHS)]
+
+
+def _reference() -> Case:
+    """What any codec does: look up, cut, pack, put together."""
+    data = b"".join(_payloads())
+    known: dict[bytes, int] = {}
+
+    def run() -> bytes:
+        at = 0
+        parts = []
+        for length in LENGTHS:
+            head = data[at : at + 8]
+            known[head] = known.get(head, 0) + 1
+            parts.append(_HEAD.pack(1, 2, length, 3, at))
+            parts.append(data[at : at + length])
+            at += length
+        return b"".join(parts)
+
+    return run
+
+
+def _cafe() -> Case:
+    data = b"".join(encode(Publish(1, payload)) for payload in _payloads())
+
+    def run() -> list[bytes]:
+        _, runs = cafe.scan(data, 0)
+        return [cafe.encode_messages(c, 1, payloads, size) for c, payloads, _, size in runs]
+
+    return run
+
+
+def _fast() -> Case:
+    head = b"\3\xdc" + b"t" * 220 + bytes(4)
+    data = b"".join(head + len(p).to_bytes(4, "big") + p for p in _payloads())
+    scanner = fast.Scanner(1 << 20)
+
+    def run() -> list[bytes]:
+        _, runs = scanner.scan(data, 0)
+        return [fast.encode_messages(run.topic_id, run.payloads, run.size) for run in runs]
+
+    return run
+
+
+def _rheos() -> Case:
+    def request(payload: bytes) -> bytes:
+        body = b"\5\0topic" + len(payload).to_bytes(2, "little") + payload
+        return b"\xfa" + len(body).to_bytes(4, "little") + b"i" * 16 + b"\2" + body
+
+    data = b"".join(map(request, _payloads()))
+    scanner = rheos.Scanner(Codec())
+
+    def run() -> list[bytes]:
+        _, runs = scanner.scan(data, 0)
+        return [rheos.encode_acks(bytes(16), len(run.payloads), False) for run in runs]
+
+    return run
+
+
+def _spot() -> Case:
+    stem = spot.publish_stem(b"topic")
+    data = b"".join(spot.encode_run(stem, [payload], len(payload)) for payload in _payloads())
+
+    def run() -> bytes:
+        found = spot.scan(data, 0, stem, 1 << 20)
+        return spot.encode_run(stem, found.payloads, found.size)
+
+    return run
+
+
+CASES: Mapping[str, Callable[[], Case]] = {
+    REFERENCE: _reference,
+    "cafe": _cafe,
+    "fast": _fast,
+    "rheos": _rheos,
+    "spot": _spot,
+}
+
+
+def run_all() -> None:
+    """Every case, warm, each between two system calls at which valgrind writes down its count."""
+    cases = [make() for make in CASES.values()]
+    for case in cases:
+        case()
+        case()
+    for case in cases:
+        os.getppid()
+        case()
+        case()
+    os.getppid()
+
+
+def counted() -> dict[str, float]:
+    """Instructions as multiples of the reference's, by valgrind."""
+    with TemporaryDirectory(prefix="bench-instructions-") as directory:
+        out = Path(directory, "out")
+        subprocess.run(
+            [
+                "valgrind",
+                "--tool=callgrind",
+                "--dump-before=getppid",
+                f"--callgrind-out-file={out}",
+                sys.executable,
+                # The package that is imported here, not the one that may be beside this file.
+                "-P",
+                __file__,
+                "--run",
+            ],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        # What came before the first call, the cases, and what came after the last.
+        dumps = sorted(out.parent.glob("out.*"), key=lambda path: int(path.suffix[1:]))
+        counts = [_total(path.read_text()) for path in dumps[1 : 1 + len(CASES)]]
+    return _ratios(dict(zip(CASES, counts, strict=True)))
+
+
+def _total(dump: str) -> float:
+    found = re.search(r"^(?:summary|totals): (\d+)", dump, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def timed() -> dict[str, float]:
+    """The same from the shortest time each took, in turns."""
+    cases = {name: make() for name, make in CASES.items()}
+    best = dict.fromkeys(cases, float("inf"))
+    for _ in range(_TIMED):
+        for name, case in cases.items():
+            start = time.perf_counter()
+            case()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return _ratios(best)
+
+
+def _ratios(costs: Mapping[str, float]) -> dict[str, float]:
+    reference = costs[REFERENCE]
+    return {name: round(cost / reference, 3) for name, cost in costs.items() if name != REFERENCE}
+
+
+def measure() -> tuple[str, dict[str, float]]:
+    """How it was measured, in which form, and the ratios."""
+    if shutil.which("valgrind") is not None:
+        return f"counted, {form()}", counted()
+    return f"timed, {form()}", timed()
+
+
+def risen(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
+    """The cases that take a fifth more than what was kept."""
+    return {
+        name: f"{found[name]:.3f} times the reference, was {before:.3f}"
+        for name, before in kept.items()
+        if found[name] > ALLOWED * before
+    }
+
+
+def main() -> None:
+    """Prints what was found, or keeps it."""
+    parser = argparse.ArgumentParser(prog="instructions.py", description=__doc__)
+    parser.add_argument("--update", action="store_true")
+    parser.add_argument("--run", action="store_true", help="only run the cases")
+    options = parser.parse_args()
+    if options.run:
+        run_all()
+        return
+    found = {f"timed, {form()}": timed()}
+    how, ratios = measure()
+    found[how] = ratios
+    print(json.dumps(found, indent=2))
+    if options.update:
+        kept = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+        BASELINE.write_text(json.dumps({**kept, **found}, indent=2, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

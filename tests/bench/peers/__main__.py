@@ -1,0 +1,144 @@
+"""Measures our broker beside others: ``python -m tests.bench.peers --help``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from tests.bench import BenchError
+from tests.bench.broker import twisted_version
+from tests.bench.peers import durable, scaling
+from tests.bench.peers import sections as measured
+from tests.bench.peers.contenders import (
+    BROKER_CORE,
+    GENERATOR_CORE,
+    Contender,
+    ours,
+    peers,
+)
+from tests.bench.peers.docs import update
+from tests.bench.report import environment
+
+Section = Callable[[Sequence[Contender], argparse.Namespace], tuple[str, list[str]]]
+
+
+def throughput(
+    contenders: Sequence[Contender], options: argparse.Namespace
+) -> tuple[str, list[str]]:
+    """Batched publishers, and what idle connections cost."""
+    idles = measured.idle(contenders, options)
+    results = measured.rates(contenders, measured.SMALL, options)
+    text = measured.rate_table(results, contenders, measured.SMALL, idles)
+    ratios = measured.ratio_table(results, contenders, measured.SMALL)
+    return f"{text}\n\n{ratios}", idles.failures + results.failures
+
+
+def large(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Large payloads."""
+    results = measured.rates(contenders, measured.LARGE, options)
+    return measured.single_table(results, contenders, measured.LARGE), results.failures
+
+
+def single(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
+    """One message at a time."""
+    results = measured.rates(contenders, measured.SINGLE, options)
+    return measured.single_table(results, contenders, measured.SINGLE), results.failures
+
+
+def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
+    """A fixed rate."""
+    results = measured.steady(contenders, options)
+    return measured.steady_table(results, contenders), results.failures
+
+
+SECTIONS: dict[str, Section] = {
+    "throughput": throughput,
+    "steady": steady,
+    "single": single,
+    "large": large,
+    "scaling": scaling.section,
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
+    add = parser.add_argument
+    add("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all of them)")
+    add("--rounds", type=int, default=3, help="turns that everybody gets (default: 3)")
+    add("--seconds", type=float, default=2.0, help="measured time of each run (default: 2)")
+    add("--connections", type=int, default=10_000, help="idle ones (default: 10000)")
+    add("--only", action="append", default=[], metavar="NAME",
+        help="only those whose name begins so; may be repeated")  # fmt: skip
+    add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
+    add("--compiled", type=Path, metavar="TWISTD",
+        help="of an environment with compiled codecs, to be measured as well")  # fmt: skip
+    add("--docs", type=Path, default=Path("docs/performance.md"), metavar="FILE",
+        help="with marks for the tables (default: docs/performance.md)")  # fmt: skip
+    add("--durable", action="store_true", help="measure what is on disk, and nothing else")
+    add("--dry", action="store_true", help="print the tables, leave the file alone")
+    options = parser.parse_args(arguments)
+    unknown = set(options.sections) - SECTIONS.keys()
+    if unknown:
+        parser.error(f"no section {', '.join(unknown)}")
+    options.sections = options.sections or ([] if options.durable else list(SECTIONS))
+    return options
+
+
+WIRES = ("cafe", "fast", "rheos", "spot")
+
+
+def field(options: argparse.Namespace) -> list[Contender]:
+    """Everybody, or those that were asked for. Raises BenchError."""
+    free = ["--durability=*=none"]
+    everybody = [*peers(), *ours(options.twistd, WIRES, options=free)]
+    if options.compiled is not None:
+        everybody += ours(options.compiled, WIRES, " (compiled)", free)
+    wanted = tuple(options.only)
+    return [who for who in everybody if who.name.startswith(wanted or "")]
+
+
+def main() -> int:
+    """Returns the exit code: 1 if any run failed."""
+    options = parse()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _terminated)
+    os.sched_setaffinity(0, {GENERATOR_CORE})
+    contenders = field(options)
+    written = [("environment", _environment(options))]
+    failures: list[str] = []
+    if options.durable:
+        text, failures = durable.run(options)
+        print(f"\ndurable\n\n{text}\n", flush=True)
+        written.append(("durable", text))
+    for name in options.sections:
+        text, failed = SECTIONS[name](contenders, options)
+        print(f"\n{name}\n\n{text}\n", flush=True)
+        written.append((name, text))
+        failures += failed
+    if not options.dry:
+        update(options.docs, written)
+    print(*failures, sep="\n", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _environment(options: argparse.Namespace) -> str:
+    cores = (BROKER_CORE, GENERATOR_CORE)
+    about = environment(f"CPython {sys.version.split()[0]}", twisted_version(options.twistd), cores)
+    return "\n".join(f"- {name}: {value}" for name, value in about.items())
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchError as error:
+        sys.exit(str(error))

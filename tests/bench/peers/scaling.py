@@ -1,0 +1,130 @@
+"""How what a message costs our broker grows with subscribers, topics and sizes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import socket
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bench import BenchError
+from tests.bench.batches import build_batches
+from tests.bench.broker import Broker, twistd_broker
+from tests.bench.generator import Load, Publisher, Subscriber, connect, receive_buffer
+from tests.bench.idle import raise_file_limit
+from tests.bench.measure import WARM_UP_SECONDS, Accounting, Meter, no_collection
+from tests.bench.peers.contenders import BROKER_CORE, Contender
+from tests.bench.peers.docs import millions, table
+from tests.bench.plan import KIB, MIB, Topology, make_plan
+from tests.bench.report import size_label
+from tests.bench.throughput import Throughput, measure_throughput
+from tests.bench.verify import Stream
+from tests.bench.wires import WIRES
+from tests.bench.wires.rheos import ACK_SIZE, CREATE, PUBLISH, PUBLISHER, SUBSCRIBE, request
+
+SUBSCRIBERS = (1, 10, 100, 1000)
+TOPICS = (1, 10, 100, 1_000, 10_000, 100_000)
+SIZES = (16, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
+SIZE = 64
+# Requests sent before their acknowledgments are read.
+_AT_ONCE = 500
+_READER = bytes(15) + b"\x07"
+FREE = ("--durability=*=none",)
+
+
+class ManyTopics(Load):
+    """One rheos publisher that goes round all topics, one subscriber that has them all."""
+
+    def __init__(self, broker: Broker, topics: int) -> None:
+        self._names = [f"bench/{number:06}" for number in range(topics)]
+        wire = WIRES["rheos"]
+        plan = make_plan(wire, Topology(1, 1), SIZE)
+        least = -(-topics // plan.per_batch)
+        # A whole number of rounds in a cycle is not needed: each message says where it goes.
+        super().__init__(broker.address, wire, replace(plan, least_cycle=least))
+
+    def _connect(self, address: tuple[str, int], publish_address: object, wire: object) -> None:
+        plan, rheos = self.plan, WIRES["rheos"]
+        reader = connect(address, b"")
+        publisher = connect(address, b"")
+        self._sockets += [reader, publisher]
+        for start in range(0, len(self._names), _AT_ONCE):
+            names = self._names[start : start + _AT_ONCE]
+            for opcode in (CREATE, SUBSCRIBE):
+                reader.sendall(b"".join(request(opcode, _READER, name) for name in names))
+                _acknowledged(reader, len(names))
+        for sock in (reader, publisher):
+            sock.setblocking(False)
+        heads = [request(PUBLISH, PUBLISHER, name, bytes(SIZE))[:-SIZE] for name in self._names]
+        frame = replace(rheos.publication(0, SIZE), before=heads[0], fixed=0)
+        batches = build_batches(frame, 0, plan, heads)
+        self.publishers.append(Publisher(publisher, plan, batches, frame.answer))
+        stream = Stream(plan.per_batch * plan.cycle)
+        self.publishers[0].streams.append(stream)
+        delivery = rheos.delivery(0, SIZE)
+        buffer = receive_buffer(delivery.size)
+        self.subscribers.append(
+            Subscriber(reader, delivery, buffer, {0: stream}, {0: self.publishers[0]}, array("q"))
+        )
+
+
+def _acknowledged(sock: socket.socket, count: int) -> None:
+    answer = sock.recv(count * ACK_SIZE, socket.MSG_WAITALL)
+    if len(answer) != count * ACK_SIZE or any(answer[ACK_SIZE - 1 :: ACK_SIZE]):
+        raise BenchError("the broker refused a topic or a subscription")
+
+
+def measure_topics(twistd: Path, topics: int, seconds: float) -> float:
+    """Deliveries a CPU-second. Raises BenchError."""
+    limits = [f"--max-topics={topics + 1000}", f"--rheos-max-subscriptions={topics}"]
+    with twistd_broker(twistd, WIRES["rheos"], [*FREE, *limits], BROKER_CORE) as broker:
+        load = ManyTopics(broker, topics)
+        with contextlib.closing(load), no_collection():
+            load.run(WARM_UP_SECONDS)
+            meter = Meter(broker, load)
+            load.run(seconds)
+            usage = meter.stop()
+            load.drain()
+            accounting = Accounting.of(load)
+            # Order holds within a topic; in a turn, what goes to one leaves before the next.
+            if accounting.lost or accounting.duplicated:
+                raise BenchError(f"not all arrived: {accounting}")
+    return usage.per_cpu_second
+
+
+def _measure(twistd: Path, topology: Topology, size: int, seconds: float) -> Throughput:
+    plan = make_plan(WIRES["cafe"], topology, size)
+    with twistd_broker(twistd, WIRES["cafe"], FREE, BROKER_CORE) as broker:
+        result = measure_throughput(broker, WIRES["cafe"], plan, seconds)
+    if not result.accounting.clean:
+        raise BenchError(f"not all arrived: {result.accounting}")
+    return result
+
+
+def section(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Three tables, of cafe and rheos."""
+    raise_file_limit(max(SUBSCRIBERS))
+    twistd, seconds = options.twistd, options.seconds
+    subscribers = []
+    for count in SUBSCRIBERS:
+        usage = _measure(twistd, Topology(1, count), SIZE, seconds).usage
+        message = usage.broker_cpu_seconds / (usage.deliveries / count) * 1e9
+        subscribers.append([f"{count:,}", f"{message:,.0f}", f"{message / count:,.1f}"])
+    topics = []
+    for count in TOPICS:
+        rate = measure_topics(twistd, count, seconds)
+        topics.append([f"{count:,}", millions(rate), f"{1e9 / rate:,.0f}"])
+    sizes = []
+    for size in SIZES:
+        rate = _measure(twistd, Topology(1, 1), size, seconds).usage.per_cpu_second
+        sizes.append([size_label(size), f"{1e9 / rate:,.0f}", f"{1e9 / rate / size:,.2f}"])
+    head = ["subscribers (cafe, 64 B)", "ns a message", "ns a delivery"]
+    tables = [table(head, subscribers)]
+    head = ["topics in turn (rheos, 64 B)", "million messages / CPU s", "ns a message"]
+    tables.append(table(head, topics))
+    head = ["size (cafe, 1 to 1)", "ns a message", "ns a byte"]
+    tables.append(table(head, sizes))
+    return "\n\n".join(tables), []

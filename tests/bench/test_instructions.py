@@ -1,0 +1,38 @@
+"""No codec takes a fifth more than it did when ``instructions.json`` was written."""
+
+from __future__ import annotations
+
+import json
+
+from tests.bench.instructions import BASELINE, CASES, REFERENCE, measure, risen
+
+# Times vary with what else the machine does: it is the best of some tries that counts.
+TRIES = 3
+
+
+def test_no_codec_takes_more_than_it_did() -> None:
+    baseline = json.loads(BASELINE.read_text())
+    for _ in range(TRIES):
+        how, found = measure()
+        worse = risen(found, baseline[how])
+        if not worse:
+            break
+    assert not worse, (
+        f"{how}: {worse}; if that has to be: python -P tests/bench/instructions.py --update"
+    )
+
+
+def test_a_fifth_more_is_noticed() -> None:
+    kept = {"cafe": 0.5, "fast": 0.8}
+    assert not risen({"cafe": 0.59, "fast": 0.1}, kept)
+    assert list(risen({"cafe": 0.61, "fast": 0.1}, kept)) == ["cafe"]
+
+
+def test_every_form_has_a_baseline_of_every_codec() -> None:
+    baseline = json.loads(BASELINE.read_text())
+    ways = {
+        f"{how}, {form}" for how in ("counted", "timed") for form in ("compiled", "interpreted")
+    }
+    assert baseline.keys() == ways
+    for kept in baseline.values():
+        assert kept.keys() == CASES.keys() - {REFERENCE}

@@ -1,0 +1,46 @@
+"""The NATS core wire, for brokers beside ours."""
+
+from __future__ import annotations
+
+import re
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+from tests.bench.wires.manners import Manners
+
+END = b"\r\n"
+CONNECT = b'CONNECT {"verbose":false,"pedantic":false}\r\n'
+MANNERS = Manners(late=b"PING\r\n", answer=b"PONG\r\n")
+MAX_PAYLOAD = 1 << 20
+_WELCOME = re.compile(rb"INFO \{[^\r]*\r\nPONG\r\n")
+
+
+class NatsWire:
+    """A subject is ``bench.<number>``."""
+
+    name = "nats"
+    max_payload = MAX_PAYLOAD
+    topics = 1000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        return CONNECT + b"PING\r\n"
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        return CONNECT + b"SUB %b 1\r\nPING\r\n" % _subject(topic)
+
+    def welcomed(self, answer: bytes) -> bool:
+        if b"-ERR" in answer:
+            raise BenchError(f"the broker answered a NATS CONNECT with {answer[-80:]!r}")
+        return _WELCOME.fullmatch(answer) is not None
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        before = b"PUB %b %d\r\n" % (_subject(topic), payload)
+        return Frame(before, payload, END, fixed=len(before))
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        before = b"MSG %b 1 %d\r\n" % (_subject(topic), payload)
+        return Frame(before, payload, END, fixed=len(before))
+
+
+def _subject(number: int) -> bytes:
+    return b"bench.%d" % number

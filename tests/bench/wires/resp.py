@@ -1,0 +1,50 @@
+"""Redis' publish and subscribe, for brokers beside ours."""
+
+from __future__ import annotations
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+
+END = b"\r\n"
+MAX_PAYLOAD = 1 << 20
+
+
+class RespWire:
+    """A channel is ``bench/<number>``. Publishers have their replies switched off."""
+
+    name = "resp"
+    max_payload = MAX_PAYLOAD
+    topics = 1000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        return command(b"PING") + command(b"CLIENT", b"REPLY", b"OFF")
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        return command(b"SUBSCRIBE", _channel(topic))
+
+    def welcomed(self, answer: bytes) -> bool:
+        if answer.startswith(b"-"):
+            raise BenchError(f"the broker answered a Redis command with {answer!r}")
+        subscribed = answer.startswith(b"*3\r\n$9\r\nsubscribe\r\n") and answer.endswith(
+            b"\r\n:1\r\n"
+        )
+        return answer == b"+PONG\r\n" or subscribed
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        before = command(b"PUBLISH", _channel(topic), bytes(payload))[: -payload - len(END)]
+        return Frame(before, payload, END, fixed=len(before))
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        before = command(b"message", _channel(topic), bytes(payload))[: -payload - len(END)]
+        return Frame(before, payload, END, fixed=len(before))
+
+
+def command(*words: bytes) -> bytes:
+    """A command, or any array of strings, as RESP writes them."""
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+def _channel(number: int) -> bytes:
+    return b"bench/%d" % number

@@ -1,0 +1,55 @@
+"""The wire of ZeroMQ's PUB and SUB sockets, for a proxy beside our broker."""
+
+from __future__ import annotations
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+from tests.bench.wires.manners import Manners
+from tests.bench.wires.spot import COMMAND, GREETING, MORE, READY_START, last_head
+
+MAX_PAYLOAD = 1 << 20
+# libzmq hangs up on who sends everything at once; publishers learn who subscribes to what.
+MANNERS = Manners(greeting=len(GREETING), talkative=True)
+
+
+def ready(kind: bytes) -> bytes:
+    """The READY command of a socket of that kind."""
+    body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
+    return bytes([COMMAND, len(body)]) + body
+
+
+class ZmqWire:
+    """A topic is ``bench/<number>``, a frame of its own before the payload's."""
+
+    name = "zmq"
+    max_payload = MAX_PAYLOAD
+    topics = 1000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        return GREETING + ready(b"PUB")
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        name = b"\x01" + _topic(topic)
+        return GREETING + ready(b"SUB") + last_head(len(name)) + name
+
+    def welcomed(self, answer: bytes) -> bool:
+        # The first ten bytes are for peers of former versions.
+        if answer[10:12] not in (b"", b"\3", b"\3\1"):
+            raise BenchError(f"the proxy greeted with {answer[:32].hex(' ')}")
+        if len(answer) < READY_START or len(answer) < READY_START + answer[READY_START - 1]:
+            return False
+        # A publisher is told what is subscribed to: before that it would publish to nobody.
+        told = READY_START + answer[READY_START - 1]
+        return b"XPUB" in answer[READY_START:told] or len(answer) > told
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        name = _topic(topic)
+        before = bytes([MORE, len(name)]) + name + last_head(payload)
+        return Frame(before, payload, fixed=len(before))
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        return self.publication(topic, payload)
+
+
+def _topic(number: int) -> bytes:
+    return b"bench/%d" % number

@@ -1,0 +1,1 @@
+"""The compiled modules against the same source interpreted; ``scripts/compiled`` runs these."""

@@ -1,0 +1,49 @@
+"""The build hook: what cannot or shall not be compiled is left as it is, and the wheel is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hatch_build import CompileHook
+
+ROOT = Path(__file__).parents[2]
+UNTOUCHED: dict[str, Any] = {"force_include": {}, "pure_python": True}
+
+
+def built(modules: list[str], version: str = "standard") -> dict[str, Any]:
+    """What the hook tells the builder."""
+    data: dict[str, Any] = {"force_include": {}, "pure_python": True}
+    arguments: Any = ({"modules": modules}, None, None, str(ROOT / "dist"), "wheel")
+    hook = CompileHook(str(ROOT), *arguments)
+    hook.initialize(version, data)
+    hook.finalize(version, data, "")
+    return data
+
+
+def test_a_compiler_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    assert built(["pubsub/wire/runs.py"]) == UNTOUCHED
+    assert "built without compiled modules: " in capfd.readouterr().err
+
+
+def test_code_that_mypyc_refuses(capfd: pytest.CaptureFixture[str]) -> None:
+    assert built(["pubsub/no/such/module.py"]) == UNTOUCHED
+    assert "built without compiled modules: " in capfd.readouterr().err
+
+
+def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert built(["pubsub/wire/runs.py"], "editable") == UNTOUCHED
+    monkeypatch.setenv("PUBSUB_COMPILE", "0")
+    assert built(["pubsub/wire/runs.py"]) == UNTOUCHED
+
+
+def test_a_compiler_that_works() -> None:
+    data = built(["pubsub/wire/runs.py"])
+    assert data["infer_tag"]
+    assert not data["pure_python"]
+    assert any(name.startswith("pubsub/wire/runs.") for name in data["force_include"].values())
