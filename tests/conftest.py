@@ -1,10 +1,18 @@
-"""Says which form of the compiled modules is tested."""
+"""Says which form of the compiled modules is tested; lets what is started be interrupted."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
 from pubsub.form import form
+
+
+# A shell without job control starts what is in its background with SIGINT ignored, and so would be
+# the processes started here.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
