@@ -200,3 +200,16 @@ class Holder(Protocol):
     def held(self) -> int: ...
 
     def evict(self, reason: str) -> None: ...
+
+
+class Client(Protocol):
+    """A connection, as far as stopping and housekeeping go."""
+
+    def drain(self) -> None:
+        """Read nothing more, send what is queued and a goodbye, then close."""
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+
+    def sweep(self, now: float) -> None:
+        """A second or so has passed: see to time limits."""

@@ -14,8 +14,9 @@ from twisted.logger import Logger
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.keys import SecretRing
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
-from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.broker.service import BrokerService
 from pubsub.config import Config, ListenerConfig
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
 from pubsub.form import form

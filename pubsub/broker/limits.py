@@ -13,6 +13,18 @@ from pubsub.interfaces import Holder, Publishing
 CONNECTION_BYTES = 8 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """Bounds of the whole process; ``max_memory`` bytes are for all but the history."""
+
+    max_memory: int = 1024**3
+    memory_seconds: float = 30.0
+    max_topics: int = 100_000
+    max_sessions: int = 100_000
+    resume_window: float = 60.0
+    stop_seconds: float = 10.0
+
+
 class TokenBucket:
     """``rate`` tokens a second, saved up for one second at the most (never below one token).
 

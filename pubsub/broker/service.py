@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
@@ -25,8 +23,9 @@ from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
+from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.keys import SecretRing
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
@@ -36,39 +35,13 @@ from pubsub.errors import HistoryUnavailable, Refused, StartError
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
-    from pubsub.interfaces import IStore
+    from pubsub.interfaces import Client, IStore
 
 log = Logger()
-SWEEP_SECONDS = 1.0
 TOPICS = "topics"
 """The table of the store's metadata with the topics there are, and what was demanded of them."""
 _SYNC, _EXCLUSIVE = b"s", b"x"
 _Shared = TypeVar("_Shared")
-
-
-class Client(Protocol):
-    """A connection, as far as stopping and housekeeping go."""
-
-    def drain(self) -> None:
-        """Read nothing more, send what is queued and a goodbye, then close."""
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-
-    def sweep(self, now: float) -> None:
-        """A second or so has passed: see to time limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerLimits:
-    """Bounds of the whole process; ``max_memory`` bytes are for all but the history."""
-
-    max_memory: int = 1024**3
-    memory_seconds: float = 30.0
-    max_topics: int = 100_000
-    max_sessions: int = 100_000
-    resume_window: float = 60.0
-    stop_seconds: float = 10.0
 
 
 class BrokerService(MultiService):
@@ -126,10 +99,8 @@ class BrokerService(MultiService):
         self._when_open: list[Callable[[], object]] | None = []
         self._sequence = 0
         self._timestamp = 0
-        self._memory_full_since: float | None = None
         self._emptied: Deferred[None] | None = None
-        self._sweeper = LoopingCall(self._sweep)
-        self._sweeper.clock = clock
+        self._housekeeping = Housekeeping(self)
 
     def shared(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared:
         """What the listeners of a protocol have in common beyond topics: made once, by ``make``."""
@@ -277,12 +248,11 @@ class BrokerService(MultiService):
             call()
         super().startService()  # type: ignore[no-untyped-call]
         log.info("{summary}", summary=self.store.summary)
-        self._sweeper.start(SWEEP_SECONDS, now=False)
+        self._housekeeping.start()
 
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, say goodbye, close; abort what is left at the deadline."""
-        if self._sweeper.running:
-            self._sweeper.stop()
+        self._housekeeping.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)
         stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self._close_store())
         return stopped.addCallback(self._report)
@@ -374,30 +344,3 @@ class BrokerService(MultiService):
             hits=self.tokens.hits,
             misses=self.tokens.misses,
         )
-
-    def _sweep(self) -> None:
-        now = self.seconds()
-        try:
-            self.router.sweep()
-            self.sessions.expire()
-            for client in tuple(self.clients):
-                client.sweep(now)
-            if self.events is not None:
-                self.events.flush()
-            self._sweep_memory(now)
-        except Exception:
-            # A defect met once must not end the housekeeping for good.
-            log.failure("sweep")
-
-    def _sweep_memory(self, now: float) -> None:
-        """At the bound for too long: the largest holder of memory goes."""
-        if not self.memory.full:
-            self._memory_full_since = None
-            return
-        if self._memory_full_since is None:
-            self._memory_full_since = now
-            log.warn("at the memory bound: {used} bytes", used=self.memory.used)
-        elif now - self._memory_full_since >= self.limits.memory_seconds:
-            largest = self.memory.largest()
-            if largest is not None:
-                largest.evict("memory bound")

@@ -5,7 +5,8 @@ for ``interval`` seconds (less if somebody waits), or ``nbytes`` bytes have come
 group is handed to the writer's thread, one at a time. What has been committed is reported back,
 and releases who waits.
 
-The newest runs are in memory as well, whether committed or not: most readers want those.
+The newest runs are in memory as well, whether committed or not: most readers want those. How
+what is asked of the history is answered is in ``questions.py``.
 """
 
 from __future__ import annotations
@@ -14,34 +15,27 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch, Page
+from pubsub.broker.batch import Batch
 from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
 from pubsub.store.check import Checker, check_tail
 from pubsub.store.mark import Mark, mend_end
 from pubsub.store.pool import Readers, Worker
-from pubsub.store.ranges import (
-    Parcel,
-    Topics,
-    continues,
-    epochs,
-    offset_at,
-    read_parcel,
-    topics_in,
-)
-from pubsub.store.reader import read_bounds, read_page
+from pubsub.store.questions import Questions
+from pubsub.store.ranges import epochs
+from pubsub.store.reader import read_bounds
 from pubsub.store.retention import MICROSECONDS, Limits, Retention
 from pubsub.store.runs import RunLog
 from pubsub.store.schema import Lock, begin_epoch
@@ -72,7 +66,7 @@ class SqliteOptions:
 
 
 @implementer(IStore)
-class SqliteStore:
+class SqliteStore(Questions):
     """A history in the file at ``path``."""
 
     durable = True
@@ -318,60 +312,6 @@ class SqliteStore:
         if not self._closing:
             self._retry = self._reactor.callLater(RETRY, self._commit)
 
-    # Reading
-
-    def read(
-        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
-    ) -> Deferred[Page]:
-        """See IStore."""
-        if offset >= self._log.first_offset:
-            end = None if fresh else self.committed
-            return succeed(self._log.read(offset, topics, max_bytes, end))
-        return self._readers.run(
-            partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._report, dict(self._forgotten))
-
-    def _report(self, page: Page, forgotten: dict[str, int]) -> Page:
-        # What was forgotten, but not committed when it was read, was in the file still.
-        forgotten |= self._forgotten
-        batches = [b for b in page.batches if b.offset >= forgotten.get(b.topic, 0)]
-        for start, stop in page.damaged:
-            _damaged(start, stop)
-        return Page(batches, page.next_offset, page.damaged)
-
-    def read_parcel(
-        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
-    ) -> Deferred[Parcel]:
-        """See IStore: from the file alone, where everything committed is in columns."""
-        return self._readers.run(
-            partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._check, dict(self._forgotten))
-
-    def _check(self, parcel: Parcel, forgotten: dict[str, int]) -> Parcel:
-        if parcel.damaged is not None:
-            _damaged(*parcel.damaged)
-        forgotten |= self._forgotten
-        if not forgotten:
-            return parcel
-        # Blocks end where a topic does.
-        blocks = [
-            (block, frozenset(n for n in names if block.base >= forgotten.get(n, 0)))
-            for block, names in parcel.blocks
-        ]
-        return replace(parcel, blocks=tuple(blocks))
-
-    def offset_at(self, timestamp: int) -> Deferred[int]:
-        """See IStore."""
-        return self._readers.run(partial(offset_at, timestamp=timestamp))
-
-    def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
-        """See IStore."""
-        return self._readers.run(partial(topics_in, start=start, stop=stop))
-
-    def continues(self, epoch: str, offset: int) -> bool:
-        """See IStore."""
-        return continues(self._epochs, epoch, offset)
-
     # Housekeeping
 
     def _tidy(self) -> None:
@@ -390,14 +330,6 @@ class SqliteStore:
         _complain(failure)
         if not self._closing:
             self._tidying = self._reactor.callLater(10 * TIDY, self._tidy)
-
-
-def _damaged(start: int, stop: int) -> None:
-    log.error(
-        "history: offsets {first} to {last} are damaged and cannot be read",
-        first=start,
-        last=stop - 1,
-    )
 
 
 def _complain(failure: Failure) -> None:

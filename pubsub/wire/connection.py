@@ -1,7 +1,8 @@
-"""The base of every protocol's connection: buffering, holding, refusing, closing.
+"""The base of every protocol's connection: holding, answering, refusing, closing.
 
 A subclass parses and answers in ``consume``; everything that is the same for all stream
-protocols is here. Nothing here knows a frame.
+protocols is here, and in ``unfinished.py`` what becomes of the bytes that come in. Nothing here
+knows a frame.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
-from typing import Protocol as Protocol_
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import (
@@ -18,13 +18,14 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     ITCPTransport,
 )
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import HistoryUnavailable, Refused
 from pubsub.wire.answers import Answers
+from pubsub.wire.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -34,51 +35,23 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
+    from pubsub.wire.transport import StreamTransport
 
 # Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
 # with unread input it would send a reset that can overtake the error or goodbye just written.
 LINGER = 2.0
 
 
-class StreamTransport(Protocol_):
-    """What a connection asks of its transport, be it TCP, TLS or UNIX."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def getPeer(self) -> object: ...
-
-    def registerProducer(self, producer: object, streaming: bool) -> None: ...
-
-    def unregisterProducer(self) -> None: ...
-
-    def pauseProducing(self) -> None: ...
-
-    def resumeProducing(self) -> None: ...
-
-    def loseConnection(self) -> None: ...
-
-    def abortConnection(self) -> None: ...
-
-
-# From here on a partial frame is accounted for; below it is part of what a connection costs.
-_ACCOUNTED = 4096
-# Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
-_PIECES = 256
-
-
 @implementer(IPushProducer, IHalfCloseableProtocol)
-class Connection(Protocol):
+class Connection(Unfinished):
     """One client on a stream.
 
     The attributes start as class attributes, so that an idle connection costs little.
     """
 
     log: ClassVar[Logger] = Logger()
-    delimiter: ClassVar[bytes | None] = None
-    """Where set, input is parsed only when this byte has come, or as much as can be kept."""
 
     outbox: Outbox | None = None
-    closing = False
     peer = ""
     publisher: Publisher | None = None
     why = "left"
@@ -86,29 +59,12 @@ class Connection(Protocol):
     _visit: Visit | None = None
     _admitted = False
     _output_full = False
-    # What is there of an unfinished frame, as it came, to be joined once; and its bytes.
-    _rest: list[bytes] | None = None
-    _there = 0
-    _need = 0
-    _charged = 0
     _holds: set[object] | None = None
-    _quiet = 0
     _lingering: IDelayedCall | None = None
     _answers: Answers | None = None
     _leaving: Callable[[], None] | None = None
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
-
     # For subclasses
-
-    def consume(self, data: bytes) -> tuple[int, int]:
-        """Handle the whole frames at the start of ``data``.
-
-        Returns how many bytes were handled, and how many from there on there must be before it
-        is worth calling again.
-        """
-        raise NotImplementedError
 
     def refusal(self, error: Refused) -> bytes:
         """What to tell a client that is turned away at the door."""
@@ -132,7 +88,7 @@ class Connection(Protocol):
     @property
     def stream(self) -> StreamTransport:
         """The transport, as what it is."""
-        return cast(StreamTransport, self.transport)
+        return cast("StreamTransport", self.transport)
 
     @property
     def _host(self) -> str:
@@ -157,54 +113,6 @@ class Connection(Protocol):
         self._visit = self.listener.visit(self.peer)
         self.listener.broker.arrived(self)
         self.stream.registerProducer(self, True)
-
-    def dataReceived(self, data: bytes) -> None:
-        """Buffer and parse."""
-        self._quiet = 0
-        if self.closing or self._leaving:
-            return
-        rest = self._rest
-        if rest is not None:
-            rest.append(data)
-            self._there += len(data)
-            delimiter = self.delimiter
-            if self._there < self._need and (delimiter is None or delimiter not in data):
-                if len(rest) > _PIECES:
-                    # Many small ones would cost more memory than what is in them.
-                    rest[:] = [b"".join(rest)]
-                self._account(self._there)
-                return
-            self._rest = None
-            data = b"".join(rest)
-        self._parse(data)
-
-    def parse_rest(self) -> None:
-        """Go on with what was left in the buffer, after ``consume`` had stopped early."""
-        rest, self._rest = self._rest, None
-        if rest and not (self.closing or self._leaving):
-            self._parse(b"".join(rest))
-
-    def _parse(self, data: bytes) -> None:
-        done, need = self.consume(data)
-        if done < len(data) and not self.closing:
-            self._rest = [data[done:]]
-            self._there = len(data) - done
-            self._need = need
-        if self._rest is not None or self._charged:
-            self._account(0 if self._rest is None else self._there)
-
-    def _account(self, nbytes: int) -> None:
-        """Charge the memory budget for the bytes of an unfinished frame."""
-        if nbytes < _ACCOUNTED:
-            nbytes = 0
-        if nbytes != self._charged:
-            before, self._charged = self._charged, nbytes
-            self.listener.broker.memory.charge(self, before, nbytes, 0)
-
-    @property
-    def held(self) -> int:
-        """Bytes of an unfinished frame (see ``Holder``)."""
-        return self._charged
 
     def evict(self, reason: str) -> None:
         """Give the connection up for the sake of the others (see ``Holder``)."""
@@ -408,9 +316,8 @@ class Connection(Protocol):
         self.closing = True
         self._leave_events()
         self.ended()
-        self._rest = None
         self._answers = None
-        self._account(0)
+        self._forget_rest()
         # Whoever held this connection finds that out when it lets go.
         self._holds = None
 

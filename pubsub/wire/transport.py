@@ -1,4 +1,4 @@
-"""A TCP transport that sends at once when nothing is queued.
+"""What a connection asks of its transport, and a TCP transport that sends at once.
 
 Twisted's own ``write`` always waits for the next writable event: two epoll_ctl calls and a pass
 of the reactor more for every send.
@@ -6,11 +6,33 @@ of the reactor more for every send.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
 
 # Bytes of a rest that may as well be copied.
 _COPIED = 16 * 1024
+
+
+class StreamTransport(Protocol):
+    """What a connection asks of its transport, be it TCP, TLS or UNIX."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def getPeer(self) -> object: ...
+
+    def registerProducer(self, producer: object, streaming: bool) -> None: ...
+
+    def unregisterProducer(self) -> None: ...
+
+    def pauseProducing(self) -> None: ...
+
+    def resumeProducing(self) -> None: ...
+
+    def loseConnection(self) -> None: ...
+
+    def abortConnection(self) -> None: ...
 
 
 class DirectServer(tcp.Server):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import ITCPTransport, ITransport
 
-from pubsub.broker.service import BrokerLimits
+from pubsub.broker.limits import BrokerLimits
 from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
 from tests.unit.fakes import clock_at, make_broker, make_listener

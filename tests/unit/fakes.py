@@ -21,13 +21,13 @@ from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import MIXED, Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.keys import SecretRing
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.queue_keys import Recheck
 from pubsub.broker.router import Router
-from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.broker.service import BrokerService
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore

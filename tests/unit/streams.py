@@ -20,8 +20,8 @@ from zope.interface import Interface, directlyProvides, provider
 
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.keys import SecretRing
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
-from pubsub.broker.service import BrokerLimits
 from pubsub.config import CommandLine, Config, merge
 from pubsub.plugin import installed_protocols
 from pubsub.store.memory import MemoryStore

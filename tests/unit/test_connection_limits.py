@@ -6,8 +6,7 @@ from twisted.internet.address import IPv4Address, UNIXAddress
 from twisted.internet.interfaces import ITransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.service import BrokerLimits
+from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits
 from pubsub.wire.connection import ConnectionFactory
 from tests.unit.connections import Lines, Setup
 from tests.unit.streams import Client

@@ -10,7 +10,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.events import FRAME_BYTES, RATE, TOPIC, Events, shown
-from pubsub.broker.service import BrokerLimits
+from pubsub.broker.limits import BrokerLimits
 from pubsub.errors import StartError
 from tests.unit import cafe_wire, fast_wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp

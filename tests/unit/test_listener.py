@@ -11,10 +11,9 @@ from zope.interface import provider
 
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
-from pubsub.broker.limits import CONNECTION_BYTES, Rate
+from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.listener import Listener
 from pubsub.broker.outbox import DROP, SlowPolicy
-from pubsub.broker.service import BrokerLimits
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized
 from tests.unit.fakes import Transport, make_broker, make_listener

@@ -6,8 +6,8 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import MIXED
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.publisher import Publisher
-from pubsub.broker.service import BrokerLimits
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized, RateLimited
 from tests.unit.fakes import Held, clock_at, make_broker, make_listener

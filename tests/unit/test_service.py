@@ -8,8 +8,9 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.outbox import Outbox
-from pubsub.broker.service import BrokerLimits, BrokerService
+from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import (

@@ -16,24 +16,13 @@ The stream and the datagram server each drive one of these a client, through ``L
 
 from __future__ import annotations
 
-import re
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.replay import Replay, leave
-from pubsub.errors import (
-    HistoryUnavailable,
-    LimitReached,
-    MemoryExhausted,
-    MessageTooLarge,
-    NotAuthorized,
-    RateLimited,
-    Refused,
-    SessionUnknown,
-    TopicNotFound,
-    TopicUnreachable,
-)
+from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.protocols.cafe.channels import Channels
+from pubsub.protocols.cafe.client_id import split_client_id
 from pubsub.protocols.cafe.codec import (
     FROM_BROKER,
     HEADER,
@@ -41,7 +30,6 @@ from pubsub.protocols.cafe.codec import (
     OPCODES,
     CafeError,
     Disconnect,
-    Error,
     ErrorCode,
     Frame,
     HandshakeAck,
@@ -56,38 +44,22 @@ from pubsub.protocols.cafe.codec import (
     encode,
     needed,
 )
+from pubsub.protocols.cafe.codes import code_of, error
 from pubsub.protocols.cafe.scan import scan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Encoding, Publishing
+    from pubsub.interfaces import Encoding
+    from pubsub.protocols.cafe.link import Link
 
 # Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
 ACK_GAP = 0.02
 
-CODES: dict[type[Refused], ErrorCode] = {
-    SessionUnknown: ErrorCode.INVALID_HANDSHAKE,
-    TopicNotFound: ErrorCode.CHANNEL_NOT_FOUND,
-    TopicUnreachable: ErrorCode.CHANNEL_NOT_FOUND,
-    MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
-    RateLimited: ErrorCode.RATE_LIMIT_EXCEEDED,
-    LimitReached: ErrorCode.RATE_LIMIT_EXCEEDED,
-    MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
-    HistoryUnavailable: ErrorCode.RATE_LIMIT_EXCEEDED,
-    NotAuthorized: ErrorCode.UNAUTHORIZED,
-}
-"""The protocol's code for each refusal of the broker."""
-
-_RESUME = b";resume="
-_SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
-_PING, _PONG, _DISCONNECT = encode(Ping()), encode(Pong()), encode(Disconnect())
-GOODBYE = _DISCONNECT
+_PONG = encode(Pong())
 
 
 class State(Enum):
@@ -101,56 +73,6 @@ class State(Enum):
 _WELCOME = frozenset({HandshakePub, HandshakeSub, Ping, Disconnect})
 _BROKERS_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
 _WELCOME_OPCODES = frozenset(OPCODES[frame] for frame in _WELCOME)
-
-
-class Link(Protocol):
-    """The connection under a conversation."""
-
-    listener: Listener
-    outbox: Outbox | None
-    closing: bool
-    peer: str
-
-    @property
-    def publishing(self) -> Publishing | None:
-        """What backpressure can hold; None for a datagram's sender."""
-
-    def reply(self, data: bytes) -> None: ...
-
-    def refuse(
-        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
-    ) -> None: ...
-
-    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None: ...
-
-    def close(self, last: bytes = b"") -> None: ...
-
-    def abort(self, reason: str) -> None: ...
-
-    def open_outbox(self) -> Outbox: ...
-
-
-def error(code: ErrorCode) -> bytes:
-    """An ERROR frame."""
-    return encode(Error(code))
-
-
-def code_of(refused: Refused) -> ErrorCode:
-    """The protocol's code for a refusal of the broker's."""
-    return CODES[type(refused)]
-
-
-def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
-    """The client's name, and the session it wants to resume (cafe §4.6).
-
-    Raises SessionUnknown if what follows ``;resume=`` is no session id.
-    """
-    name, marker, number = client_id.rpartition(_RESUME)
-    if not marker:
-        return client_id, None
-    if not _SESSION_ID.fullmatch(number):
-        raise SessionUnknown("not a session id")
-    return name, int(number, 16)
 
 
 class Conversation:

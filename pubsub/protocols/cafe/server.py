@@ -11,7 +11,8 @@ from pubsub.errors import Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
-from pubsub.protocols.cafe.conversation import GOODBYE, Conversation, code_of, error
+from pubsub.protocols.cafe.codes import GOODBYE, code_of, error
+from pubsub.protocols.cafe.conversation import Conversation
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.settings import BOOLEAN, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory

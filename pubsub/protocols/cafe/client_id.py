@@ -1,0 +1,23 @@
+"""What a cafe client calls itself, and the session it says it had."""
+
+from __future__ import annotations
+
+import re
+
+from pubsub.errors import SessionUnknown
+
+_RESUME = b";resume="
+_SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
+
+
+def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
+    """The client's name, and the session it wants to resume (cafe §4.6).
+
+    Raises SessionUnknown if what follows ``;resume=`` is no session id.
+    """
+    name, marker, number = client_id.rpartition(_RESUME)
+    if not marker:
+        return client_id, None
+    if not _SESSION_ID.fullmatch(number):
+        raise SessionUnknown("not a session id")
+    return name, int(number, 16)

@@ -1,0 +1,43 @@
+"""What cafe's servers say when something is wrong, or over."""
+
+from __future__ import annotations
+
+from pubsub.errors import (
+    HistoryUnavailable,
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    SessionUnknown,
+    TopicNotFound,
+    TopicUnreachable,
+)
+from pubsub.protocols.cafe.codec import Disconnect, Error, ErrorCode, encode
+
+CODES: dict[type[Refused], ErrorCode] = {
+    SessionUnknown: ErrorCode.INVALID_HANDSHAKE,
+    TopicNotFound: ErrorCode.CHANNEL_NOT_FOUND,
+    TopicUnreachable: ErrorCode.CHANNEL_NOT_FOUND,
+    MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    RateLimited: ErrorCode.RATE_LIMIT_EXCEEDED,
+    LimitReached: ErrorCode.RATE_LIMIT_EXCEEDED,
+    MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
+    HistoryUnavailable: ErrorCode.RATE_LIMIT_EXCEEDED,
+    NotAuthorized: ErrorCode.UNAUTHORIZED,
+}
+"""The protocol's code for each refusal of the broker."""
+
+GOODBYE = encode(Disconnect())
+"""What a client is told when the broker stops."""
+
+
+def error(code: ErrorCode) -> bytes:
+    """An ERROR frame."""
+    return encode(Error(code))
+
+
+def code_of(refused: Refused) -> ErrorCode:
+    """The protocol's code for a refusal of the broker's."""
+    return CODES[type(refused)]

@@ -1,0 +1,92 @@
+"""What is asked of the durable history: of memory for the newest messages, else of the file.
+
+Threads read the file. What they find there and what the reactor's thread knows better (topics
+that are forgotten, but not yet in the file) is put together here, and damage is reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from pubsub.broker.batch import Page
+from pubsub.store.pool import Readers
+from pubsub.store.ranges import Parcel, Topics, continues, offset_at, read_parcel, topics_in
+from pubsub.store.reader import read_page
+from pubsub.store.runs import RunLog
+
+log = Logger()
+
+
+class Questions:
+    """The half of ``SqliteStore`` that reads; the other half keeps these up to date."""
+
+    committed: int
+    _log: RunLog
+    _readers: Readers
+    _epochs: list[tuple[str, int]]
+    # The topics whose end is not in the file yet, by the offset they ended at.
+    _forgotten: dict[str, int]
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
+        """See IStore."""
+        if offset >= self._log.first_offset:
+            end = None if fresh else self.committed
+            return succeed(self._log.read(offset, topics, max_bytes, end))
+        return self._readers.run(
+            partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes)
+        ).addCallback(self._report, dict(self._forgotten))
+
+    def _report(self, page: Page, forgotten: dict[str, int]) -> Page:
+        # What was forgotten, but not committed when it was read, was in the file still.
+        forgotten |= self._forgotten
+        batches = [b for b in page.batches if b.offset >= forgotten.get(b.topic, 0)]
+        for start, stop in page.damaged:
+            _damaged(start, stop)
+        return Page(batches, page.next_offset, page.damaged)
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See IStore: from the file alone, where everything committed is in columns."""
+        return self._readers.run(
+            partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
+        ).addCallback(self._check, dict(self._forgotten))
+
+    def _check(self, parcel: Parcel, forgotten: dict[str, int]) -> Parcel:
+        if parcel.damaged is not None:
+            _damaged(*parcel.damaged)
+        forgotten |= self._forgotten
+        if not forgotten:
+            return parcel
+        # Blocks end where a topic does.
+        blocks = [
+            (block, frozenset(n for n in names if block.base >= forgotten.get(n, 0)))
+            for block, names in parcel.blocks
+        ]
+        return replace(parcel, blocks=tuple(blocks))
+
+    def offset_at(self, timestamp: int) -> Deferred[int]:
+        """See IStore."""
+        return self._readers.run(partial(offset_at, timestamp=timestamp))
+
+    def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
+        """See IStore."""
+        return self._readers.run(partial(topics_in, start=start, stop=stop))
+
+    def continues(self, epoch: str, offset: int) -> bool:
+        """See IStore."""
+        return continues(self._epochs, epoch, offset)
+
+
+def _damaged(start: int, stop: int) -> None:
+    log.error(
+        "history: offsets {first} to {last} are damaged and cannot be read",
+        first=start,
+        last=stop - 1,
+    )

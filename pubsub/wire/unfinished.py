@@ -1,0 +1,106 @@
+"""What comes in on a stream, until it is whole frames.
+
+The bytes of an unfinished frame are kept as they came and joined once; from a few KiB on they are
+charged to the memory budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from twisted.internet.protocol import Protocol
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+
+# From here on a partial frame is accounted for; below it is part of what a connection costs.
+_ACCOUNTED = 4096
+# Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
+_PIECES = 256
+
+
+class Unfinished(Protocol):
+    """The base of ``Connection`` that hands whole frames to ``consume``.
+
+    The attributes start as class attributes, so that an idle connection costs little.
+    """
+
+    delimiter: ClassVar[bytes | None] = None
+    """Where set, input is parsed only when this byte has come, or as much as can be kept."""
+
+    closing = False
+    _leaving: Callable[[], None] | None = None
+    # What is there of an unfinished frame, as it came, to be joined once; and its bytes.
+    _rest: list[bytes] | None = None
+    _there = 0
+    _need = 0
+    _charged = 0
+    _quiet = 0
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """Handle the whole frames at the start of ``data``.
+
+        Returns how many bytes were handled, and how many from there on there must be before it
+        is worth calling again.
+        """
+        raise NotImplementedError
+
+    def dataReceived(self, data: bytes) -> None:
+        """Buffer and parse."""
+        self._quiet = 0
+        if self.closing or self._leaving:
+            return
+        rest = self._rest
+        if rest is not None:
+            rest.append(data)
+            self._there += len(data)
+            delimiter = self.delimiter
+            if self._there < self._need and (delimiter is None or delimiter not in data):
+                if len(rest) > _PIECES:
+                    # Many small ones would cost more memory than what is in them.
+                    rest[:] = [b"".join(rest)]
+                self._account(self._there)
+                return
+            self._rest = None
+            data = b"".join(rest)
+        self._parse(data)
+
+    def parse_rest(self) -> None:
+        """Go on with what was left in the buffer, after ``consume`` had stopped early."""
+        rest, self._rest = self._rest, None
+        if rest and not (self.closing or self._leaving):
+            self._parse(b"".join(rest))
+
+    def _parse(self, data: bytes) -> None:
+        done, need = self.consume(data)
+        if done < len(data) and not self.closing:
+            self._rest = [data[done:]]
+            self._there = len(data) - done
+            self._need = need
+        if self._rest is not None or self._charged:
+            self._account(0 if self._rest is None else self._there)
+
+    def _account(self, nbytes: int) -> None:
+        """Charge the memory budget for the bytes of an unfinished frame."""
+        if nbytes < _ACCOUNTED:
+            nbytes = 0
+        if nbytes != self._charged:
+            before, self._charged = self._charged, nbytes
+            self.listener.broker.memory.charge(self, before, nbytes, 0)
+
+    def _forget_rest(self) -> None:
+        self._rest = None
+        self._account(0)
+
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished frame (see ``Holder``)."""
+        return self._charged
+
+    def evict(self, reason: str) -> None:
+        """Give the connection up for the sake of the others (see ``Holder``)."""
+        raise NotImplementedError
