@@ -3,6 +3,10 @@
 Lines and headers are bounded by twisted.web (16 KiB together, 500 headers). Bodies are bounded
 here while they arrive, and a request has to arrive with a certain speed. Each connection is one of
 the broker's clients: counted in, swept, and told to leave.
+
+Events tell of a connection once it publishes, or is refused something. What only reads may connect
+for each range, as Spark's tasks do: were that an event, it would be something new to read, and
+reading it the next event.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pubsub.wire.connection import LINGER
 
 if TYPE_CHECKING:
     from pubsub.admin.server import AdminFactory
+    from pubsub.broker.events import Visit
 
 JSON = "application/json"
 # Bytes of a body that are kept in memory; beyond that it goes to a temporary file.
@@ -34,6 +39,8 @@ _ARRIVAL_SECONDS = 20.0
 _ARRIVAL_BYTES = 64 * 1024
 # Seconds a connection without a request is kept open.
 _KEEP_ALIVE = 60.0
+# Why a connection ended if nobody here ended it.
+_LEFT = "left"
 
 
 class Body(tempfile.SpooledTemporaryFile[bytes]):
@@ -72,6 +79,7 @@ class ApiRequest(Request):
     def __init__(self, channel: Channel) -> None:
         # A body is read where its endpoint knows what it is, whatever it is said to be.
         super().__init__(channel, parsePOSTFormSubmission=False)
+        self._listener = channel.server.listener
 
     def gotLength(self, length: int | None) -> None:
         """The headers are there: is the body one to take?"""
@@ -105,6 +113,18 @@ class ApiRequest(Request):
 
     def _lost(self, failure: Failure) -> None:
         self.gone = True
+
+    def count_refusal(self, error: ApiError) -> None:
+        """Count that it is answered with this error."""
+        if self.gone:
+            self._listener.refuse(error.word, self.label, topic=error.topic)
+        else:
+            self.channel.count_refusal(error.word, error.topic)
+
+    def count_published(self, messages: int, nbytes: int) -> None:
+        """Count what it has published; what is only staged is none yet."""
+        if not self.gone:
+            self.channel.count_published(messages, nbytes)
 
     def keep_body(self) -> Body:
         """The body, to be closed by the caller; else it ends with the request."""
@@ -144,6 +164,8 @@ class Channel(HTTPChannel):
     """Called if the broker stops while the answer is a stream: it does not wait for its end."""
     _admitted = False
     _busy = False
+    _visit: Visit | None = None
+    _why = _LEFT
     _lingering: IDelayedCall | None = None
 
     def __init__(self, server: AdminFactory) -> None:
@@ -153,6 +175,7 @@ class Channel(HTTPChannel):
         self._since = self._broker.seconds()
         self._arriving = False
         self._arrived = 0
+        self._messages = self._nbytes = 0
 
     # The connection
 
@@ -162,7 +185,6 @@ class Channel(HTTPChannel):
         try:
             self.server.listener.admit(self._host)
         except Refused as refused:
-            self.server.listener.refuse(refused.reason, _label(self.getPeer()))
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
             return
         self._admitted = True
@@ -183,15 +205,38 @@ class Channel(HTTPChannel):
             self._lingering.cancel()
         if self._admitted:
             self._admitted = False
+            if self._visit is not None:
+                self._visit.end(self._label, self._why, self._messages, self._nbytes)
             self.server.listener.leave(self._host)
             self._broker.left(self)
+
+    @property
+    def _label(self) -> str:
+        return _label(self.getPeer())
+
+    def _tell(self) -> Visit | None:
+        """Tell of the connection if that has not been done."""
+        if self._visit is None and self._admitted:
+            self._visit = self.server.listener.visit(self._label)
+        return self._visit
+
+    def count_refusal(self, reason: str, topic: str | None = None) -> None:
+        """Count a request that is answered with an error, or a stream that is cut."""
+        self.server.listener.refuse(reason, self._label, topic=topic, visit=self._tell())
+
+    def count_published(self, messages: int, nbytes: int) -> None:
+        """Count messages, and bytes of them, that were published."""
+        self._tell()
+        self._messages += messages
+        self._nbytes += nbytes
 
     def refuse(self, error: ApiError) -> None:
         """Answer a request that is not to arrive as a whole, and close."""
         if self.refused:
             return
         self.refused = True
-        self.server.listener.refuse(error.word, _label(self.getPeer()))
+        self.count_refusal(error.word)
+        self._why = error.word
         body = error.body()
         headers = {**error.headers(), "Content-Length": str(len(body)), "Content-Type": JSON}
         lines = [b"HTTP/1.1 %d %s" % (error.status, RESPONSES.get(error.status, b""))]
@@ -254,10 +299,12 @@ class Channel(HTTPChannel):
             if now - self._since > _ARRIVAL_SECONDS + self._arrived / _ARRIVAL_BYTES:
                 self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
         elif now - self._since > (self.server.listener.idle_timeout or _KEEP_ALIVE):
+            self._why = "idle"
             self.loseConnection()
 
     def drain(self) -> None:
         """See ``Client``: what was asked for is answered, but for streams."""
+        self._why = "stopped"
         if not self._busy:
             self.loseConnection()
             return
@@ -267,6 +314,8 @@ class Channel(HTTPChannel):
 
     def abort(self, reason: str) -> None:
         """See ``Client``."""
+        if self._why == _LEFT:
+            self._why = reason
         if self.transport is not None:
             cast(Any, self.transport).abortConnection()
 

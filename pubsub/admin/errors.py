@@ -48,6 +48,12 @@ class ApiError(Exception):
         status = _STATUS.get(type(refused), BAD_REQUEST)
         return cls(status, refused.reason, str(refused) or refused.reason)
 
+    @property
+    def topic(self) -> str | None:
+        """The topic that it is about, if it is about one."""
+        topic = self.more.get("topic")
+        return topic if isinstance(topic, str) else None
+
     def body(self) -> bytes:
         """The answer's JSON."""
         return json.dumps({"error": self.word, "message": str(self), **self.more}).encode() + b"\n"

@@ -265,7 +265,7 @@ class _Stream:
         if self._ended:
             return
         label = self._request.label
-        self._server.listener.refuse("stream-cut", label)
+        self._channel.count_refusal("stream-cut")
         log.info("history: the stream to {client} is cut: {reason}", client=label, reason=reason)
         self._end()
         self._channel.abort(reason)

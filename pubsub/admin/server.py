@@ -14,7 +14,7 @@ from pubsub.admin.channel import ApiRequest, Channel
 from pubsub.admin.errors import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
 from pubsub.admin.history import History
 from pubsub.admin.positions import PREFIX, Positions
-from pubsub.admin.staging import Staging
+from pubsub.admin.staging import PROTOCOL, Staging
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.pool import Worker
@@ -80,6 +80,7 @@ class AdminFactory(Factory):
 
     def __init__(self, listener: Listener, run: Run) -> None:
         self.listener = listener
+        listener.called = PROTOCOL
         self.run = run
         self.spooled = Budget(listener.settings["max-staged"])
         self.positions = Positions(self)
@@ -152,7 +153,7 @@ class AdminFactory(Factory):
         return handler
 
     def _fail(self, request: ApiRequest, error: ApiError) -> None:
-        self.listener.refuse(error.word, request.label)
+        request.count_refusal(error)
         request.answer(error.status, error.body(), headers=error.headers())
 
 

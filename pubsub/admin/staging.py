@@ -104,6 +104,8 @@ class Staging:
         if request.gone:
             # Nobody will know its id.
             self._drop(id)
+        elif messages:
+            request.count_published(0, 0)
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
@@ -153,7 +155,7 @@ class Staging:
         lock = self._locks.setdefault(name, DeferredLock())
         await lock.acquire()
         try:
-            answer = await self._commit(name, batch, ids, rights)
+            answer = await self._commit(request, name, batch, ids, rights)
         finally:
             lock.release()
             if not lock.locked:
@@ -161,7 +163,7 @@ class Staging:
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(
-        self, query: str, batch: int, ids: list[str], rights: Rights
+        self, request: ApiRequest, query: str, batch: int, ids: list[str], rights: Rights
     ) -> dict[str, object]:
         known = self._committed.get(query)
         if known is not None and batch <= known["batch"]:
@@ -179,6 +181,8 @@ class Staging:
             # A key may have been set or changed meanwhile.
             rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
+            if row["messages"]:
+                request.count_published(row["messages"], sum(piece.nbytes for piece in pieces))
         finally:
             self._let_go(ids)
         # Those too that tasks staged which failed afterwards.

@@ -195,6 +195,6 @@ def _event(event: str, listener: Listener | None, client: str, fields: Fields) -
     """The event without what is not known."""
     made: Fields = {"event": event}
     if listener is not None:
-        made |= {"protocol": listener.protocol, "listener": listener.endpoint}
+        made |= {"protocol": listener.called, "listener": listener.endpoint}
     made["client"] = client
     return made | {name: value for name, value in fields.items() if value is not None}

@@ -58,6 +58,8 @@ class Listener:
     ) -> None:
         self.broker = broker
         self.protocol = protocol
+        self.called = protocol
+        """What events call the protocol: what messages that come by it say they came by."""
         self.endpoint = endpoint
         self.settings = settings
         self._checks_keys = False

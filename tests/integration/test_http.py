@@ -18,11 +18,13 @@ import pyarrow as pa
 import pytest
 import urllib3
 
+from pubsub.broker.events import TOPIC
 from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
 from tests.integration.clients import Cafe
 from tests.integration.clients import publish as cafe_publish
 from tests.integration.fast_client import Fast, create, make_secret, make_token
+from tests.unit.web import stream_of
 
 ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 
@@ -107,6 +109,48 @@ def test_plain_http(durable: Broker) -> None:
     connection.request("GET", "/")
     assert b"/v1/history" in connection.getresponse().read()
     connection.close()
+
+
+def test_events_of_http(start: Start, tmp_path: Path) -> None:
+    secret = make_secret(tmp_path / "secret")
+    broker = start(*listen("nsd"), ADMIN, "--events", f"--secret-file={secret}")
+    connection = http.client.HTTPConnection(HOST, broker.port("admin"))
+
+    def post(path: str, body: bytes) -> Any:
+        connection.request("POST", path, body)
+        return json.loads(connection.getresponse().read())
+
+    ids = [
+        post("/v1/stage?query=q&batch=0", stream_of(table(topic, b"1", b"23"))).get("part")
+        for topic in ("a", TOPIC)
+    ]
+    commit = {"query": "q", "batch": 0, "parts": ids[:1]}
+    assert post("/v1/commit", json.dumps(commit).encode())["messages"] == 2
+    connection.close()
+    reader = client_of(broker, make_token(secret, permission="history").decode())
+
+    def told() -> list[dict[str, Any]]:
+        return [json.loads(value) for value in values(reader, topics=[TOPIC])]
+
+    until(lambda: told()[-1:] != [] and told()[-1]["event"] == "disconnect")
+    connect, refused, disconnect = told()
+    where = {key: connect[key] for key in ("protocol", "listener", "client", "session")}
+    assert where["protocol"] == "http"
+    assert connect == {"event": "connect", **where}
+    assert refused == {
+        "event": "refused", **where, "reason": "not-authorized", "topic": TOPIC, "messages": 1,
+    }  # fmt: skip
+    assert disconnect == {
+        "event": "disconnect", **where, "reason": "left", "messages": 2, "bytes": 3,
+    }  # fmt: skip
+    client = client_of(broker)
+    assert values(client) == [b"1", b"23"]
+    assert list(client.topics()) == ["a"]
+    # What only reads has caused no more of them.
+    assert len(told()) == 3
+    with pytest.raises(HistoryError) as raised:
+        values(client, topics=[TOPIC])
+    assert (raised.value.status, raised.value.word) == (403, "not-authorized")
 
 
 def test_positions_outlive_the_broker(start: Start, tmp_path: Path) -> None:

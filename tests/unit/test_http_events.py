@@ -1,0 +1,191 @@
+"""HTTP: what events tell of its connections and refusals, and who may read them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.events import TOPIC
+from tests.unit.test_http_writing import table
+from tests.unit.web import WebClient, WebHouse, stream_of
+
+NAMED = f"/v1/history?start=0&topic={quote(TOPIC)}"
+
+
+class EventsCase(SynchronousTestCase):
+    """A broker with the API that tells events"""
+
+    def build(self, **settings: Any) -> None:
+        """The broker, with a topic that is not to be read and one client."""
+        self.house = WebHouse(events=True, **settings)
+        self.house.publish("a", b"1")
+        self.house.lock("closed", b"k")
+        self.client = self.house.connect()
+
+    def told(self) -> list[dict[str, Any]]:
+        """The events so far, but for what every event of HTTP has."""
+        self.house.pass_time(0.5)
+        page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        for event in events:
+            assert (event.pop("protocol"), event.pop("listener")) == ("http", "")
+        return events
+
+    def stage(self, client: WebClient, *values: bytes) -> str:
+        """The id of a part for the topic a."""
+        body = stream_of(table(["a"] * len(values), list(values)))
+        id: str = client.post("/v1/stage?query=q&batch=0", body).json["part"]
+        return id
+
+    def commit(self, client: WebClient, *ids: str) -> None:
+        """Commit what was staged."""
+        body = {"query": "q", "batch": 0, "parts": list(ids)}
+        assert client.post("/v1/commit", body).status == 200
+
+
+class ToldTests(EventsCase):
+    """What is told"""
+
+    def setUp(self) -> None:
+        self.build()
+
+    def test_who_publishes(self) -> None:
+        self.commit(self.client, self.stage(self.client, b"1", b"234"))
+        self.client.stream.lose()
+        connect, disconnect = self.told()
+        assert (connect.pop("event"), disconnect.pop("event")) == ("connect", "disconnect")
+        assert len(connect["session"]) == 16
+        assert disconnect == {**connect, "reason": "left", "messages": 2, "bytes": 4}
+
+    def test_what_is_staged_is_not_published(self) -> None:
+        part = self.stage(self.client, b"1")
+        self.client.stream.lose()
+        other = self.house.connect()
+        self.commit(other, part)
+        other.stream.lose()
+        ends = [event for event in self.told() if event["event"] == "disconnect"]
+        assert [event["messages"] for event in ends] == [0, 1]
+
+    def test_nothing_of_who_only_reads_or_writes_nothing(self) -> None:
+        assert self.client.get("/v1/history?start=0").complete
+        assert self.client.get("/v1/bounds").status == 200
+        self.commit(self.client, self.stage(self.client))
+        self.client.stream.lose()
+        assert self.told() == []
+
+    def test_requests_that_are_refused(self) -> None:
+        for _ in range(2):
+            assert self.client.get("/v1/history?start=0&topic=closed").status == 403
+        assert self.client.get("/nowhere").status == 404
+        self.client.stream.lose()
+        connect, first, second, nowhere, end = self.told()
+        for refused, reason, topic in (
+            (first, "not-authorized", "closed"),
+            (second, "not-authorized", "closed"),
+            (nowhere, "not-found", None),
+        ):
+            assert refused["event"] == "refused"
+            assert (refused["reason"], refused.get("topic")) == (reason, topic)
+            assert refused["messages"] == 1
+            assert refused["session"] == connect["session"] == end["session"]
+        assert self.house.broker.counters.refused == 3
+
+    def test_a_body_that_is_too_large(self) -> None:
+        self.client.ask("POST", "/v1/commit", b"", Content_Length="2000000")
+        self.client.stream.lose()
+        assert [(e["event"], e.get("reason")) for e in self.told()] == [
+            ("connect", None), ("refused", "too-large"), ("disconnect", "too-large"),
+        ]  # fmt: skip
+
+    def test_a_stream_that_is_cut(self) -> None:
+        for _ in range(9):
+            self.house.publish("a", bytes(2**20))
+        self.client.stream.stop_reading()
+        self.client.ask("GET", "/v1/history?start=0")
+        self.client.stream.read(on=False)
+        self.house.pass_time(31)
+        assert self.client.stream.aborted
+        _, cut, end = self.told()
+        assert (cut["event"], cut["reason"]) == ("refused", "stream-cut")
+        assert end["reason"] == "it has not read for 30 s"
+
+    def test_whom_the_broker_ends(self) -> None:
+        self.stage(self.client, b"1")
+        idle = self.house.connect()
+        self.stage(idle, b"1")
+        self.house.pass_time(40)
+        assert self.client.get("/").status == 200
+        self.house.pass_time(22)
+        assert (idle.closed, self.client.closed) == (True, False)
+        self.house.broker.stopService()
+        ends = [event for event in self.told() if event["event"] == "disconnect"]
+        assert [event["reason"] for event in ends] == ["idle", "stopped"]
+
+
+class AtTheDoorTests(EventsCase):
+    """Connections that are turned away"""
+
+    def test_they_are_counted_and_told_once(self) -> None:
+        self.build(max_connections=1)
+        second = self.house.connect()
+        assert second.answer().error == (503, "limit-reached")
+        second.stream.lose()
+        (refused,) = self.told()
+        assert (refused["event"], refused["reason"]) == ("refused", "limit-reached")
+        assert "session" not in refused
+        assert self.house.broker.counters.refused == 1
+
+
+class ReadingTests(EventsCase):
+    """Who may read them"""
+
+    def topics(self, **given: Any) -> list[str]:
+        """What is listed."""
+        return [row["name"] for row in self.house.get("/v1/topics", **given).json["topics"]]
+
+    def named(self, **given: Any) -> set[str]:
+        """The topics that are there when the events are asked for."""
+        return {row["topic"] for row in self.house.get(NAMED, **given).rows}
+
+    def unnamed(self, **given: Any) -> set[str]:
+        """The topics that are there when all are asked for."""
+        return {row["topic"] for row in self.house.get("/v1/history?start=0", **given).rows}
+
+    def fill(self, **settings: Any) -> None:
+        """A broker that has told something."""
+        self.build(**settings)
+        self.client.get("/nowhere")
+        assert self.told()
+
+    def test_nobody_without_a_token(self) -> None:
+        self.fill()
+        answer = self.house.get(NAMED)
+        assert answer.error == (403, "not-authorized")
+        assert answer.json["topic"] == TOPIC
+        body = {"start": 0, "topics": ["a", TOPIC]}
+        assert self.house.post("/v1/history", body).error == (403, "not-authorized")
+        assert self.unnamed() == {"a"}
+        assert self.topics() == ["a"]
+
+    def test_nor_with_one_for_other_things(self) -> None:
+        self.fill(grant="*")
+        token = self.house.token("publish", "subscribe", "create")
+        assert self.house.get(NAMED, token=token).error == (403, "not-authorized")
+        assert self.unnamed(token=token) == {"a"}
+        assert self.topics(token=token) == ["a"]
+
+    def test_a_token_for_the_history(self) -> None:
+        self.fill()
+        token = self.house.token("history")
+        assert self.named(token=token) == {TOPIC}
+        assert self.unnamed(token=token) == {"a"}
+        assert self.topics(token=token) == [TOPIC, "a"]
+
+    def test_a_grant(self) -> None:
+        self.fill(grant=TOPIC)
+        assert self.named() == {TOPIC}
+        assert self.unnamed() == {"a"}
+        assert self.topics() == [TOPIC, "a"]
