@@ -21,7 +21,7 @@ from itertools import cycle
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import HOST
-from tests.bench.generator import Publisher, Subscriber, receive_buffer, tune
+from tests.bench.generator import STALL_SECONDS, Publisher, Subscriber, receive_buffer, tune
 from tests.bench.measure import no_collection
 from tests.bench.plan import MIB, Plan
 from tests.bench.verify import Stream
@@ -90,8 +90,11 @@ def _check(subscriber: Subscriber) -> None:
 
 
 def _rate(seconds: float, step: Callable[[], object], count: Callable[[], int]) -> float:
+    """Takes longer than `seconds` only where the machine is too busy for a single message."""
     start = time.perf_counter()
-    while time.perf_counter() < start + seconds:
+    while (now := time.perf_counter()) < start + seconds or not count():
+        if now > start + seconds + STALL_SECONDS:
+            raise BenchError(f"not a message in {now - start:.0f} s")
         step()
     return count() / (time.perf_counter() - start)
 

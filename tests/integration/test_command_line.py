@@ -163,8 +163,7 @@ def test_no_options_start_every_protocol_on_its_default_port(start: Start) -> No
     if not unshare or not ip:
         missing("unshare(1) and ip(8)")
     if subprocess.run([*alone, "true"], check=False).returncode:
-        # Not a missing part: some machines do not let anybody make a network namespace.
-        pytest.skip("no network namespace can be made")
+        missing("a network namespace of its own", "sudo .venv/bin/pytest tests/integration")
     broker = start(before=alone)
     assert broker.ports("cafe") == [7070]
     assert broker.ports("nsd") == [7071]

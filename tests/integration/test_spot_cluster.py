@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -187,9 +186,27 @@ def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open)
     host(b, [a], connect)
     count, size = 3000, 64 * 1024
     with Cafe.subscriber(a.broker, receive_buffer=4096) as far, Cafe.publisher(a.broker) as cafe:
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            for number in range(count):
+                cafe.send(publish(1, b"%08d" % number + bytes(size)))
+                sent += 1
+
+        def stands() -> bool:
+            """Has nothing more been sent while both brokers have had much to answer?"""
+            before = sent
+            for _ in range(50):
+                for other in others:
+                    other.query()
+            return sent == before
+
+        others = [connect(zmq.DEALER, member.endpoint) for member in (a, b)]
         # Through b and back, into a reader that takes nothing for now.
-        with background(cafe.send, *(publish(1, b"%08d" % n + bytes(size)) for n in range(count))):
-            time.sleep(3)
+        with background(send):
+            eventually(lambda: sent > 0 and stands(), "the publisher is held")
+            assert sent < count
             assert a.broker.memory() < 256 * 1024**2
             got = [int(far.receive().payload[9:17]) for _ in range(count)]
         assert got == list(range(count))
