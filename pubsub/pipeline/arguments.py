@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from pubsub.errors import ConfigurationError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -51,6 +54,33 @@ def master(text: str) -> str:
             f"expected spark://HOST:PORT, yarn, k8s://... or local[N], not {text!r}"
         )
     return text
+
+
+def moment(text: str, option: str) -> datetime:
+    """A time in ISO 8601 that says its zone. Raises ConfigurationError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigurationError(
+            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
+        )
+    return found
+
+
+def between(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
+    """The times that ``--since`` and ``--until`` give. Raises ConfigurationError."""
+    since, until = options.since, options.until
+    return (
+        None if since is None else moment(since, "--since"),
+        None if until is None else moment(until, "--until"),
+    )
+
+
+def _between(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", metavar="TIME", help="first time, in ISO 8601 with its zone")
+    parser.add_argument("--until", metavar="TIME", help="time to stop before")
 
 
 def _running(parser: argparse.ArgumentParser) -> None:
@@ -236,8 +266,7 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix", default="", help="what stands before the names of the topics replayed to"
     )
-    parser.add_argument("--since", metavar="TIME", help="first time, in ISO 8601 with its zone")
-    parser.add_argument("--until", metavar="TIME", help="time to stop before")
+    _between(parser)
     parser.add_argument(
         "--rate", type=positive, metavar="N", help="messages a second (default: all it can)"
     )
@@ -252,8 +281,7 @@ def _replay(parser: argparse.ArgumentParser) -> None:
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="DIR", help="the table that the job metrics writes")
     parser.add_argument("--to", default="report.html", metavar="FILE", help="(default report.html)")
-    parser.add_argument("--since", metavar="TIME", help="first time, in ISO 8601 with its zone")
-    parser.add_argument("--until", metavar="TIME", help="time to stop before")
+    _between(parser)
     parser.add_argument(
         "--topics", type=positive, default=8, help="how many topics have a line (default 8)"
     )

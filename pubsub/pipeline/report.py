@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.arguments import between
 from pubsub.pipeline.charts import Chart, page
 
 POINTS = 240
@@ -31,27 +32,13 @@ _POINTS_OF = ("p50", "p95", "p99")
 
 def run(options: argparse.Namespace) -> int:
     """Write the page; returns the exit code. Raises ConfigurationError."""
-    since, until = _moment(options.since, "--since"), _moment(options.until, "--until")
+    since, until = between(options)
     text = report(load(options.table, since, until), options.table, options.topics)
     new = Path(f"{options.to}.new")
     new.write_text(text)
     os.replace(new, options.to)
     print(options.to)
     return 0
-
-
-def _moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ConfigurationError(
-            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
-        )
-    return found
 
 
 def load(path: str, since: datetime | None = None, until: datetime | None = None) -> pa.Table:

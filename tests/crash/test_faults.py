@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,7 @@ from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
 from tests.integration.needs import missing
 from tests.unit import rheos_wire
-
-PATIENCE = 60.0
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +21,6 @@ def compiler() -> None:
     """The disk is written in C."""
     if shutil.which("gcc") is None:
         missing("a C compiler (gcc)")
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait for something that no line tells of."""
-    for _ in range(int(PATIENCE / 0.01)):
-        if true():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it does not happen")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -76,7 +64,7 @@ def test_an_end_that_is_missing_is_reported_and_its_offsets_are_gone(tmp_path: P
     ordeal = Ordeal(tmp_path, 7)
 
     def loaded(broker: Broker) -> None:
-        until(lambda: len(ordeal.lives.record.acknowledged) > 100)
+        until(lambda: len(ordeal.lives.record.acknowledged) > 100, "the first")
 
     ordeal.live(loaded)
     ordeal.hurt("-wal", lambda data, draw: data.__delitem__(slice(len(data) * 3 // 4, None)))
@@ -97,7 +85,7 @@ def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
         ordeal.disk.mend(FULL)
         broker.wait_line("it is written again")
         before = len(record.acknowledged)
-        until(lambda: len(record.acknowledged) > before + 20)
+        until(lambda: len(record.acknowledged) > before + 20, "more")
 
     for _ in range(2):
         ordeal.live(fill)
@@ -112,7 +100,7 @@ def test_an_fsync_takes_a_second(tmp_path: Path) -> None:
     def slow(broker: Broker) -> None:
         ordeal.disk.ask(SLOW)
         before = len(ordeal.lives.record.acknowledged)
-        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20)
+        until(lambda: len(ordeal.lives.record.acknowledged) > before + 20, "more")
 
     ordeal.live(slow)
     ordeal.disk.mend(SLOW)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -130,11 +129,3 @@ def subscribe(dealer: Socket, topic: bytes) -> Socket:
     dealer.send(b"", b"\x02", topic)
     dealer.query()
     return dealer
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until ``holds``."""
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)

@@ -85,26 +85,21 @@ def refused(words: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_is_finished_is_there(broker: Broker, secret: Path, protocol: str) -> None:
-    """More than one window, in order."""
-    sent = [f"{protocol} {number}" for number in range(WINDOW_MESSAGES + 500)]
+@pytest.mark.parametrize("what", ["windows", "sizes"])
+def test_what_is_finished_is_there(broker: Broker, secret: Path, protocol: str, what: str) -> None:
+    """More than one window, in order; payloads as large as may be, and empty ones."""
+    large = LARGEST[protocol]
+    sent = (
+        [f"{protocol} {number}" for number in range(WINDOW_MESSAGES + 500)]
+        if what == "windows"
+        else ["", "x" * large, "", "y" * large]
+    )
     topic = TOPIC.get(protocol, "plain")
     with make(broker, protocol, secret) as client:
         for text in sent:
             client.add(topic, text.encode())
         client.finish()
         assert stored(broker, topic) == sent
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_large_and_empty_payloads(broker: Broker, secret: Path, protocol: str) -> None:
-    sent = ["", "x" * LARGEST[protocol], "", "y" * LARGEST[protocol]]
-    topic = TOPIC.get(protocol, "plain")
-    with make(broker, protocol, secret) as client:
-        for text in sent:
-            client.add(topic, text.encode())
-        client.finish()
-    assert stored(broker, topic) == sent
 
 
 @pytest.mark.parametrize("protocol", ["nsd", "rheos", "spot", "fast"])

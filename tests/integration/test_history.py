@@ -11,12 +11,12 @@ import pytest
 
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
-from tests.integration.cluster import eventually
 from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
 from tests.unit import fast_wire
 from tests.unit.fast_wire import DURABLE, EXCLUSIVE
 from tests.unit.stores import sql
 from tests.unit.tokens import KEY
+from tests.waiting import until
 
 ALL = listen("cafe", "nsd", "rheos", "fast")
 
@@ -137,7 +137,7 @@ def test_an_exclusive_topic_does_not_outlive_a_crash(house: House) -> None:
         fast.send(fast_wire.create(token, flags=EXCLUSIVE | DURABLE))
         fast.send(fast_wire.subscribe(token), fast_wire.publish(token, b"mine"))
         assert fast._take(9 + 4) == fast_wire.message(b"mine")
-        eventually(lambda: sql(house.path, "SELECT next FROM state") == [(1,)], "the commit")
+        until(lambda: sql(house.path, "SELECT next FROM state") == [(1,)], "the commit")
         first.kill()
     second = house.open()
     with Nsd.to(second) as nsd:

@@ -8,8 +8,7 @@ import signal
 import socket
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ import urllib3
 
 from pubsub.broker.events import TOPIC
 from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
-from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen, run
+from tests.integration.broker import HOST, Broker, Start, listen, run
 from tests.integration.clients import Cafe
 from tests.integration.clients import publish as cafe_publish
 from tests.integration.fast_client import Fast, create, make_secret, make_token
 from tests.unit.web import stream_of
+from tests.waiting import until
 
 ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 
@@ -44,13 +44,6 @@ def publish(client: HistoryClient, batch: int, topic: str, *values: bytes) -> No
     """One batch of the query `test`, stored."""
     committed = client.commit("test", batch, [client.stage("test", batch, table(topic, *values))])
     assert not committed.duplicate
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again and again, for as long as only a hanging broker takes."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def values(client: HistoryClient, start: int = 0, **given: Any) -> list[Any]:
@@ -91,7 +84,7 @@ def test_what_other_protocols_publish(durable: Broker) -> None:
     client = client_of(durable)
     with Cafe.publisher(durable, 7, b"alice") as cafe:
         cafe.send(cafe_publish(7, b"hello"))
-        until(lambda: client.bounds().next == 1)
+        until(lambda: client.bounds().next == 1, "the message")
     (batch,) = client.read(0)
     assert isinstance(batch, pa.RecordBatch)
     (row,) = batch.to_pylist()
@@ -132,7 +125,7 @@ def test_events_of_http(start: Start, tmp_path: Path) -> None:
     def told() -> list[dict[str, Any]]:
         return [json.loads(value) for value in values(reader, topics=[TOPIC])]
 
-    until(lambda: told()[-1:] != [] and told()[-1]["event"] == "disconnect")
+    until(lambda: told()[-1:] != [] and told()[-1]["event"] == "disconnect", "the end")
     connect, refused, disconnect = told()
     where = {key: connect[key] for key in ("protocol", "listener", "client", "session")}
     assert where["protocol"] == "http"
@@ -243,7 +236,7 @@ def test_what_has_expired(start: Start, tmp_path: Path) -> None:
     client = client_of(broker)
     for batch in range(4):
         publish(client, batch, "a", b"%d" % batch, b"x")
-    until(lambda: client.bounds().first == 6)
+    until(lambda: client.bounds().first == 6, "retention")
     with pytest.raises(HistoryError) as raised:
         values(client)
     assert (raised.value.status, raised.value.word) == (410, "expired")

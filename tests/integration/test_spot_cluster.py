@@ -13,13 +13,13 @@ from tests.integration.cluster import (
     Member,
     Open,
     Socket,
-    eventually,
     free_port,
     mesh,
     sockets,
     subscribe,
 )
 from tests.integration.threads import background
+from tests.waiting import until
 
 CHANNEL = "--cafe-channels=1:orders"
 UNREACHABLE = Frame(ERROR, b"\x02")
@@ -64,7 +64,7 @@ def test_a_message_reaches_every_broker_once_from_every_protocol(
             assert got == {(b"", b"\x01", b"orders", data) for data in (b"cafe", b"nsd", b"spot")}
         assert {far.receive().payload[9:] for _ in range(3)} == {b"cafe", b"nsd", b"spot"}
         # Read from the history of a broker that does not host it.
-        eventually(
+        until(
             lambda: {each["body"] for each in nsd.get("ada")} == {"cafe", "nsd", "spot"},
             "the history of c",
         )
@@ -94,9 +94,7 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
         a.saw("is connected$", 3)
         c.saw("is connected$", 3)
         # The one that is back has forgotten everything; it hosts the topic as before.
-        eventually(
-            lambda: connect(zmq.DEALER, b.endpoint).query() == [b"orders"], "the subscription"
-        )
+        until(lambda: connect(zmq.DEALER, b.endpoint).query() == [b"orders"], "the subscription")
         cafe.send(publish(1, b"after"))
         assert cafe.sync() == []
         nsd.do("Publish", "orders", message=message("after, too"))
@@ -205,7 +203,7 @@ def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open)
         others = [connect(zmq.DEALER, member.endpoint) for member in (a, b)]
         # Through b and back, into a reader that takes nothing for now.
         with background(send):
-            eventually(lambda: sent > 0 and stands(), "the publisher is held")
+            until(lambda: sent > 0 and stands(), "the publisher is held")
             assert sent < count
             assert a.broker.memory() < 256 * 1024**2
             got = [int(far.receive().payload[9:17]) for _ in range(count)]

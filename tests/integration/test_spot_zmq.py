@@ -23,7 +23,8 @@ from pubsub.protocols.spot.zmtp import (
     ready,
 )
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
-from tests.integration.cluster import Open, Socket, eventually, sockets, subscribe
+from tests.integration.cluster import Open, Socket, sockets, subscribe
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_sub_and_xsub(broker: Broker, connect: Open, kind: int) -> None:
         writer.send(b"", b"\x01", b"game:1", data)
         return bool(reader.zmq.poll(50))
 
-    eventually(lambda: arrives(b"yet?"), "the subscription")
+    until(lambda: arrives(b"yet?"), "the subscription")
     writer.send(b"", b"\x01", b"other", b"no")
     writer.send(b"", b"\x01", b"game:2", b"new")
     frames = reader.receive()
@@ -105,7 +106,7 @@ def test_sub_and_xsub(broker: Broker, connect: Open, kind: int) -> None:
         frames = reader.receive()
     assert frames == [b"game:2", b"new"]
     change(False, b"game:")
-    eventually(lambda: not arrives(b"still?") or not reader.receive(), "the end of it")
+    until(lambda: not arrives(b"still?") or not reader.receive(), "the end of it")
 
 
 @pytest.mark.parametrize("kind", [zmq.PUB, zmq.XPUB])
@@ -119,7 +120,7 @@ def test_pub_and_xpub(broker: Broker, connect: Open, kind: int) -> None:
         writer.send(b"t", b"x")
         return bool(reader.zmq.poll(50))
 
-    eventually(arrives, "the subscription")
+    until(arrives, "the subscription")
     assert reader.receive() == [b"", b"\x01", b"t", b"x"]
 
 
@@ -301,7 +302,7 @@ def _pub(bound: Socket, peer: Peer) -> None:
             bound.send(b"topic", b"first")
             return peer.has_more()
 
-        eventually(arrives, "the subscription")
+        until(arrives, "the subscription")
     assert peer.receive() == [b"topic", b"first"]
     bound.send(b"other", b"not subscribed")
     bound.send(b"t", b"last")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,15 +71,6 @@ def once(frame: DataFrame, directory: Path, kind: str = "parquet", **options: Op
         path=str(directory), checkpointLocation=f"{directory}-checkpoint", **options
     )
     return finish(writer.trigger(availableNow=True).start())
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what happens by itself in another process."""
-    deadline = time.monotonic() + PATIENCE
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        pause.wait(0.05)
 
 
 def stored(broker: Broker, *topics: str) -> list[bytes]:

@@ -20,7 +20,8 @@ from pubsub.wire.blocking import Address, BlockingPublisher
 from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
-from tests.spark.serving import client_of, read, serve, until, url_of, values
+from tests.spark.serving import client_of, read, serve, url_of, values
+from tests.waiting import until
 
 NAMES = ["a,b", 'q"uote', "it's", "sl/ash", "\N{PARTY POPPER}", " space ", "[x]", "x" * 255]
 MEBIBYTE = 1024**2

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from pubsub.protocols.cafe.client import CafePublisher
 from pubsub.wire.blocking import Address
 from tests.integration.broker import HOST, Broker, Start
-from tests.spark.serving import client_of, once, serve, stream, until, url_of, values
+from tests.spark.serving import client_of, once, serve, stream, url_of, values
 from tests.spark.test_source import publish, settled
+from tests.waiting import until
 
 Run = Callable[..., list[bytes]]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import DEFAULT_URL
+from pubsub.pipeline.arguments import DEFAULT_URL, moment
 
 
 def stream(
@@ -48,16 +46,3 @@ def starting(text: str) -> tuple[str, str]:
         return "startingOffsets", text
     moment(text, "--starting")
     return "startingTimestamp", text
-
-
-def moment(text: str, option: str) -> datetime:
-    """A time in ISO 8601 that says its zone. Raises ConfigurationError."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ConfigurationError(
-            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
-        )
-    return found

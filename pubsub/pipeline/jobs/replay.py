@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.jobs import publishing, reading
+from pubsub.pipeline.arguments import between
+from pubsub.pipeline.jobs import publishing
 from pubsub.pipeline.options import parse_topics
 from pubsub.pipeline.progress import Display, Step
 from pubsub.pipeline.running import main as run_alone
@@ -205,9 +206,8 @@ def replay(
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job; returns the exit code."""
-    for name in ("since", "until"):
-        if getattr(options, name) is not None:
-            reading.moment(getattr(options, name), f"--{name}")
+    # A wrong one is told before anything is opened.
+    between(options)
     topics = parse_topics(options.subscribe)
     table = str(Path(options.table).absolute())
     settings = Settings(
