@@ -103,7 +103,12 @@ class Options(usage.Options):
 
 
 def _help(setting: Setting) -> str:
-    return f"{setting.help} [{setting.kind.form}, default {setting.default}]"
+    default = setting.default
+    if default in ("", None):
+        return f"{setting.help} [{setting.kind.form}]"
+    if setting.kind is BOOLEAN:
+        default = "on" if default else "off"
+    return f"{setting.help} [{setting.kind.form}, default {default}]"
 
 
 def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:
