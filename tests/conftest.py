@@ -8,7 +8,6 @@ import pytest
 
 from pubsub.form import form
 
-
 # A shell without job control starts what is in its background with SIGINT ignored, and so would be
 # the processes started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
