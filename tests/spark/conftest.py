@@ -56,4 +56,4 @@ def secret(tmp_path: Path) -> Path:
 @pytest.fixture
 def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """A broker of all protocols."""
-    return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*")
+    return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*,$SYS/*")
