@@ -1,15 +1,21 @@
-"""What a test needs of the machine. ``scripts/setup dev`` sees to it, so nothing is passed over."""
+"""What a test needs of the machine, and what is said where it is not there."""
 
 from __future__ import annotations
 
+import os
 from typing import NoReturn
 
 import pytest
 
-SETUP = "scripts/setup dev"
-"""What installs everything that can be installed."""
+
+def missing(what: str) -> NoReturn:
+    """The machine lacks ``what``, which the set-up installs."""
+    pytest.fail(f"needs {what}; type: scripts/setup dev", pytrace=False)
 
 
-def missing(what: str, line: str = SETUP) -> NoReturn:
-    """The machine lacks ``what``; typing ``line`` helps."""
-    pytest.fail(f"needs {what}; type: {line}", pytrace=False)
+def not_allowed(what: str) -> NoReturn:
+    """Only root may make ``what``. The test is left out, with a line at the end; CI has to do it."""
+    text = f"needs {what}; type: sudo .venv/bin/pytest tests/integration"
+    if os.environ.get("CI"):
+        pytest.fail(text, pytrace=False)
+    pytest.skip(text)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.broker import HOST, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, handshake_sub, message
-from tests.integration.needs import missing
+from tests.integration.needs import missing, not_allowed
 
 PAIRS = [
     ["--proto=cafe", "--port=0"],
@@ -163,7 +163,7 @@ def test_no_options_start_every_protocol_on_its_default_port(start: Start) -> No
     if not unshare or not ip:
         missing("unshare(1) and ip(8)")
     if subprocess.run([*alone, "true"], check=False).returncode:
-        missing("a network namespace of its own", "sudo .venv/bin/pytest tests/integration")
+        not_allowed("a network namespace")
     broker = start(before=alone)
     assert broker.ports("cafe") == [7070]
     assert broker.ports("nsd") == [7071]
