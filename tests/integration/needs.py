@@ -14,7 +14,7 @@ def missing(what: str) -> NoReturn:
 
 
 def not_allowed(what: str) -> NoReturn:
-    """Only root may make ``what``. The test is left out, with a line at the end; CI has to do it."""
+    """Only root may make ``what``: the test is left out, with a line at the end, but for CI."""
     text = f"needs {what}; type: sudo .venv/bin/pytest tests/integration"
     if os.environ.get("CI"):
         pytest.fail(text, pytrace=False)
