@@ -111,12 +111,12 @@ def _shown(text: bytes, line: bytes) -> str:
 
 
 def _load(text: bytes) -> dict[str, Any]:
-    value = json.loads(text.decode(), parse_constant=_refuse, parse_float=_finite)
+    value = _DECODER.decode(text.decode())
     if not isinstance(value, dict):
         raise ValueError("not an object")
     if b"\\u" in text:
         # Only an escape can be a lone surrogate, and that cannot be encoded.
-        json.dumps(value, ensure_ascii=False).encode()
+        _dump(value)
     return value
 
 
@@ -129,6 +129,11 @@ def _finite(text: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError(text)
     return value
+
+
+# One for all: json.loads and json.dumps would make one for each line.
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _request(fields: dict[str, Any]) -> Request:
@@ -181,7 +186,12 @@ def _integer(fields: dict[str, Any], name: str) -> int:
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
+
+
+def text(value: str) -> bytes:
+    """A string as JSON."""
+    return _dump(value)
 
 
 SUCCESS = _dump({"_class": "SuccessResponse"})
