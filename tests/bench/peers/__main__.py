@@ -95,12 +95,17 @@ WIRES = ("cafe", "fast", "rheos", "spot")
 
 def field(options: argparse.Namespace) -> list[Contender]:
     """Everybody, or those that were asked for. Raises BenchError."""
-    free = ["--durability=*=none"]
-    everybody = [*peers(), *ours(options.twistd, WIRES, options=free)]
+    everybody = [*peers(), *_ours(options.twistd)]
     if options.compiled is not None:
-        everybody += ours(options.compiled, WIRES, " (compiled)", free)
+        everybody += _ours(options.compiled, " (compiled)")
     wanted = tuple(options.only)
     return [who for who in everybody if who.name.startswith(wanted or "")]
+
+
+def _ours(twistd: Path, suffix: str = "") -> list[Contender]:
+    free, stored = ["--durability=*=none"], ["--durability=*=async"]
+    # Whoever subscribes over nsd asks for what is in the history, which is in memory here.
+    return [*ours(twistd, WIRES, suffix, free), *ours(twistd, ["nsd"], suffix, stored)]
 
 
 def main() -> int:

@@ -13,13 +13,15 @@ from pathlib import Path
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import Broker, twistd_broker
-from tests.bench.generator import Load, Publisher, Subscriber, connect, receive_buffer
+from tests.bench.generator import Load, connect
 from tests.bench.idle import raise_file_limit
 from tests.bench.measure import WARM_UP_SECONDS, Accounting, Meter, no_collection
 from tests.bench.peers.contenders import BROKER_CORE, Contender
 from tests.bench.peers.docs import millions, table
 from tests.bench.plan import KIB, MIB, Topology, make_plan
+from tests.bench.publisher import Publisher
 from tests.bench.report import size_label
+from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.throughput import Throughput, measure_throughput
 from tests.bench.verify import Stream
 from tests.bench.wires import WIRES
