@@ -233,16 +233,19 @@ class LineStream:
         self._in_base64 = in_base64
         self._left = b""
 
-    def feed(self, piece: bytes) -> bytes:
-        """What can be sent of the line now that ``piece`` follows."""
+    def feed(self, *pieces: bytes) -> bytes:
+        """What can be sent of the line now that ``pieces`` follow."""
+        # Put together once: they may be long.
         if not self._in_base64:
-            return piece
-        piece = self._left + piece
+            return b"".join(pieces)
+        piece = b"".join((self._left, *pieces))
         # Three bytes make four characters; what is over waits for the next piece.
         whole = len(piece) - len(piece) % 3
         self._left = piece[whole:]
         return base64.b64encode(piece[:whole])
 
-    def finish(self, piece: bytes) -> bytes:
-        """The end of the line, ``piece`` being the last of it."""
-        return self.feed(piece) + (base64.b64encode(self._left) if self._left else b"") + b"\n"
+    def finish(self, *pieces: bytes) -> bytes:
+        """The end of the line, ``pieces`` being the last of it."""
+        if not self._in_base64:
+            return self.feed(*pieces, b"\n")
+        return self.feed(*pieces) + base64.b64encode(self._left) + b"\n"

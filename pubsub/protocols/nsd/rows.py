@@ -104,8 +104,13 @@ def row(batch: Batch) -> bytes:
     if (batch.protocol == NAME and batch.headers is not None) or not plain(batch.payloads):
         return b",".join(messages(batch))
     head = b'{"_class":"Message","from":%b,"when":' % text(batch.sender.decode(errors="replace"))
-    numbered = enumerate(batch.payloads, batch.offset + 1)
-    return b",".join([b'%b%d,"body":"%b"}' % (head, when, body) for when, body in numbered])
+    between = b'"},' + head
+    pieces: list[bytes] = []
+    for when, body in enumerate(batch.payloads, batch.offset + 1):
+        pieces += (b'%b%d,"body":"' % (between, when), body)
+    pieces[0] = pieces[0].removeprefix(b'"},')
+    pieces.append(b'"}')
+    return b"".join(pieces)
 
 
 class Rows:

@@ -268,23 +268,22 @@ class NsdConnection(Connection):
         # What is published while the list is sent is for the next Get.
         offset = max(request.after, 0)
         end = await self._stored_end() if names else offset
-        piece, comma = LIST_START, b""
+        pieces, comma = [LIST_START], b""
         while names and offset < end and not self.closing:
             page = await store.read(offset, names, _PAGE_BYTES)
             for start, stop in page.damaged:
                 self.listener.broker.counters.drop(self.label, "*", "damaged", stop - start)
-            found = b",".join([self._rows.of(batch) for batch in page.batches])
-            if found:
-                piece += comma + found
+            for batch in page.batches:
+                pieces += (comma, self._rows.of(batch))
                 comma = b","
             offset = page.next_offset
             if offset < end:
-                self.reply(line.feed(piece))
-                piece = b""
+                self.reply(line.feed(*pieces))
+                pieces.clear()
                 await self._turn()
         # A list of one page leaves in one write, with its end: that is what pollers mostly get.
         if not self.closing:
-            self.reply(line.finish(piece + LIST_END))
+            self.reply(line.finish(*pieces, LIST_END))
 
     async def _stored_end(self) -> int:
         """Where the history ends now, once that much of it is committed and may be shown.
