@@ -150,8 +150,8 @@ class Connection(Unfinished):
     def reply_when_stored(self, data: bytes, failed: bytes, count: int = 1) -> None:
         """Send ``data`` when all that was published is on disk, or ``failed`` if it cannot be.
 
-        Either answers ``count`` requests. Later answers come after it. Nothing else waits: neither further requests of this client
-        nor its deliveries.
+        Either answers ``count`` requests. Later answers come after it. Nothing else waits:
+        neither further requests of this client nor its deliveries.
         """
         if self._answers is None:
             self._answers = Answers(self._write_answer, self._answered)

@@ -1,9 +1,9 @@
 """Publish batches built before the run, so that sending is only a system call.
 
 The first 8 bytes of each payload are its key: publisher number shifted left by 32 bits, plus the
-sequence number, as a little-endian integer (in text: 16 hexadecimal digits). One key then differs from the next by exactly 1
-within a run of messages in order, and by anything else where publishers alternate, the cycle
-starts again, or something is wrong.
+sequence number, as a little-endian integer. In text the first 16 bytes are the key's hexadecimal
+digits. One key then differs from the next by exactly 1 within a run of messages in order, and by
+anything else where publishers alternate, the cycle starts again, or something is wrong.
 """
 
 from __future__ import annotations

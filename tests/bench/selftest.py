@@ -26,6 +26,8 @@ from tests.bench.publisher import Publisher
 from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.measure import no_collection
 from tests.bench.plan import MIB, Plan
+from tests.bench.publisher import Publisher
+from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.verify import Stream
 from tests.bench.wires import Wire
 

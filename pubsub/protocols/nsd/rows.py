@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from pubsub.broker.batch import Batch
-from pubsub.protocols.nsd.codec import MAX_LINE, NAME, InvalidRequest, Publish, messages, parse, text
+from pubsub.protocols.nsd.codec import (
+    MAX_LINE,
+    NAME,
+    InvalidRequest,
+    Publish,
+    messages,
+    parse,
+    text,
+)
 
 # Longer surroundings, attachments mostly, are not worth keeping.
 MAX_TEMPLATE = 1024
@@ -54,16 +62,14 @@ class Template:
 
 def surroundings(line: bytes, request: Publish) -> tuple[bytes, bytes] | None:
     """What may stand before and after the body in ``line``, which came with its end."""
-    found = None
-    for found in _BODY.finditer(line):
-        pass
     body = request.message.body.encode()
-    if found is None or len(line) - len(body) > MAX_TEMPLATE or not line.startswith(b"{"):
+    starts = [found.end() for found in _BODY.finditer(line)]
+    if not starts or len(line) - len(body) > MAX_TEMPLATE or not line.startswith(b"{"):
         return None
-    end = found.end() + len(body)
-    if line[found.end() : end] != body or line[end : end + 1] != b'"':
+    start, end = starts[-1], starts[-1] + len(body)
+    if line[start:end] != body or line[end : end + 1] != b'"':
         return None
-    return line[: found.end()], line[end:]
+    return line[:start], line[end:]
 
 
 def template(before: bytes, after: bytes, request: Publish) -> Template | None:
