@@ -100,7 +100,7 @@ class Load:
         """Have it out of the way, before there are messages that it would come between."""
         for sock in self._sockets if expected.late else ():
             sock.settimeout(HANDSHAKE_SECONDS)
-            got = sock.recv(len(expected.late), socket.MSG_WAITALL)
+            got = receive(sock, len(expected.late))
             if got != expected.late:
                 raise BenchError(f"the broker sent {got!r} instead of {expected.late!r}")
             sock.sendall(expected.answer)
@@ -188,11 +188,23 @@ def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
         tune(sock)
         if greeting:
             sock.sendall(hello[:greeting])
-            sock.recv(greeting, socket.MSG_PEEK | socket.MSG_WAITALL)
+            # With a time limit MSG_WAITALL would not wait for all of it; this does.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, greeting)
+            if len(sock.recv(greeting, socket.MSG_PEEK)) < greeting:
+                raise BenchError("the broker closed a connection instead of greeting")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         sock.sendall(hello[greeting:])
     except OSError as error:
         raise BenchError(f"cannot connect: {error}") from error
     return sock
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or less at the end of the stream; MSG_WAITALL knows no time limit."""
+    data = b""
+    while len(data) < size and (more := sock.recv(size - len(data))):
+        data += more
+    return data
 
 
 def tune(sock: socket.socket) -> None:

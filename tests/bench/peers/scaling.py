@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import Broker, twistd_broker
-from tests.bench.generator import Load, connect
+from tests.bench.generator import Load, connect, receive
 from tests.bench.idle import raise_file_limit
 from tests.bench.measure import WARM_UP_SECONDS, Accounting, Meter, no_collection
 from tests.bench.peers.contenders import BROKER_CORE, Contender
@@ -74,7 +74,7 @@ class ManyTopics(Load):
 
 
 def _acknowledged(sock: socket.socket, count: int) -> None:
-    answer = sock.recv(count * ACK_SIZE, socket.MSG_WAITALL)
+    answer = receive(sock, count * ACK_SIZE)
     if len(answer) != count * ACK_SIZE or any(answer[ACK_SIZE - 1 :: ACK_SIZE]):
         raise BenchError("the broker refused a topic or a subscription")
 
