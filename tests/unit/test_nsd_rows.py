@@ -164,6 +164,14 @@ class RowTests(SynchronousTestCase):
         assert row(batch) == b",".join(messages(batch))
         json.loads(b"[" + row(batch) + b"]")
 
+    def test_what_is_known_to_be_plain_is_not_looked_at(self) -> None:
+        batch = _batch([b"a", b"b"], b"x")
+        rows = Rows(1000)
+        rows.note(batch)
+        assert rows.of(batch) == b",".join(messages(batch))
+        part = _batch([b'"'], b"x")
+        assert rows.of(part) == b",".join(messages(part))
+
     def test_it_is_made_once_and_kept_within_bounds(self) -> None:
         first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
         second.offset = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -84,6 +85,12 @@ Request: TypeAlias = Open | Publish | Subscribe | Unsubscribe | Get
 
 # Requests
 
+# What clients poll with, as nearly all of them write it, up to numbers of 64 bits.
+_GET = re.compile(
+    rb'\{"_class": ?"GetRequest", ?"identity": ?"([^"\\\x00-\x1f]{1,255})"'
+    rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
+)
+
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
     """The JSON text of a line, and whether it came in the base64 dialect (nsd §2.2)."""
@@ -98,6 +105,8 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
 def parse(text: bytes, line: bytes) -> Request:
     """The request that ``text`` is; ``line`` is what it came as. Raises InvalidRequest."""
     try:
+        if (found := _GET.fullmatch(text)) is not None:
+            return Get(found[1].decode(), int(found[2]))
         return _request(_load(text))
     except (ValueError, RecursionError):
         raise InvalidRequest(_shown(text, line)) from None

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import TypeAlias
 
 from pubsub.broker.batch import Batch
 from pubsub.protocols.nsd.codec import (
@@ -26,6 +27,8 @@ from pubsub.protocols.nsd.codec import (
 
 # Longer surroundings, attachments mostly, are not worth keeping.
 MAX_TEMPLATE = 1024
+# Batches that are known to be plain; they are asked for at once or not for long.
+_NOTED = 1000
 _BODY = re.compile(rb'"body"[ ]?:[ ]?"')
 _ESCAPED = bytes(range(0x20)) + b'"\\'
 
@@ -105,9 +108,13 @@ def plain(payloads: Sequence[bytes]) -> bool:
     return True
 
 
-def row(batch: Batch) -> bytes:
-    """The batch's messages as JSON objects with commas between them (nsd §4)."""
-    if (batch.protocol == NAME and batch.headers is not None) or not plain(batch.payloads):
+def row(batch: Batch, known: bool = False) -> bytes:
+    """The batch's messages as JSON objects with commas between them (nsd §4).
+
+    ``known`` says that they are plain.
+    """
+    has_extra = batch.protocol == NAME and batch.headers is not None
+    if has_extra or not (known or plain(batch.payloads)):
         return b",".join(messages(batch))
     head = b'{"_class":"Message","from":%b,"when":' % text(batch.sender.decode(errors="replace"))
     between = b'"},' + head
@@ -119,19 +126,35 @@ def row(batch: Batch) -> bytes:
     return b"".join(pieces)
 
 
+# Where a batch is in the history, how many messages it has, and when they came.
+_Key: TypeAlias = tuple[int, int, int]
+
+
+def _key(batch: Batch) -> _Key:
+    return batch.offset, len(batch.payloads), batch.timestamp
+
+
 class Rows:
     """The rows that were asked for last, within ``nbytes``: many clients ask for the same."""
 
     def __init__(self, nbytes: int) -> None:
         self._left = nbytes
-        self._kept: OrderedDict[tuple[int, int, int], bytes] = OrderedDict()
+        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
+        self._plain: OrderedDict[_Key, None] = OrderedDict()
+
+    def note(self, batch: Batch) -> None:
+        """All of ``batch``, just published, is plain: whoever asks for it need not look."""
+        if batch.offset >= 0:
+            self._plain[_key(batch)] = None
+            if len(self._plain) > _NOTED:
+                self._plain.popitem(last=False)
 
     def of(self, batch: Batch) -> bytes:
         """``row`` of a batch that was read from the history."""
-        key = (batch.offset, len(batch.payloads), batch.timestamp)
+        key = _key(batch)
         found = self._kept.get(key)
         if found is None:
-            found = self._kept[key] = row(batch)
+            found = self._kept[key] = row(batch, key in self._plain)
             self._left -= len(found)
             while self._left < 0:
                 self._left += len(self._kept.popitem(last=False)[1])

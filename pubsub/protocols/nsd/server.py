@@ -48,6 +48,7 @@ from pubsub.wire.connection import Connection, ConnectionFactory
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
+    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
@@ -134,7 +135,9 @@ class NsdConnection(Connection):
             return at
         count = done = len(bodies)
         try:
-            topic, done = self._publish(like.request, bodies)
+            topic, batch = self._publish(like.request, bodies)
+            self._rows.note(batch)
+            done = len(batch.payloads)
             if topic.durability is Durability.SYNC:
                 failed = wrap(error(TEXTS[HistoryUnavailable]), False) * done
                 self.reply_when_stored(wrap(SUCCESS, False) * done, failed, done)
@@ -221,8 +224,8 @@ class NsdConnection(Connection):
             raise TopicNotFound(identity)
         self.listener.access.check_publish(identity)
 
-    def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, int]:
-        """Publish ``payloads`` as ``request`` would its body; returns how many were accepted."""
+    def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, Batch]:
+        """Publish ``payloads`` as ``request`` would its body; returns what was accepted."""
         self._may_publish(request.identity)
         # After a restart an identity may be known before its channel is.
         topic = self.listener.broker.topics.create(request.identity)
@@ -236,7 +239,7 @@ class NsdConnection(Connection):
             headers=[message.extra] * len(payloads) if message.extra else None,
             sender=message.sender.encode(),
         )
-        return topic, len(batch.payloads)
+        return topic, batch
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings
