@@ -115,21 +115,24 @@ def main() -> int:
         signal.signal(number, _terminated)
     os.sched_setaffinity(0, {GENERATOR_CORE})
     contenders = field(options)
-    written = [("environment", _environment(options))]
     failures: list[str] = []
+    _write(options, "environment", _environment(options))
     if options.durable:
         text, failures = durable.run(options)
-        print(f"\ndurable\n\n{text}\n", flush=True)
-        written.append(("durable", text))
+        _write(options, "durable", text)
     for name in options.sections:
         text, failed = SECTIONS[name](contenders, options)
-        print(f"\n{name}\n\n{text}\n", flush=True)
-        written.append((name, text))
+        _write(options, name, text)
         failures += failed
-    if not options.dry:
-        update(options.docs, written)
     print(*failures, sep="\n", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _write(options: argparse.Namespace, name: str, text: str) -> None:
+    """At once, so that a run that ends early leaves what it has measured."""
+    print(f"\n{name}\n\n{text}\n", flush=True)
+    if not options.dry:
+        update(options.docs, [(name, text)])
 
 
 def _environment(options: argparse.Namespace) -> str:
