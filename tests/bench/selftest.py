@@ -22,8 +22,6 @@ from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import HOST
 from tests.bench.generator import STALL_SECONDS, tune
-from tests.bench.publisher import Publisher
-from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.measure import no_collection
 from tests.bench.plan import MIB, Plan
 from tests.bench.publisher import Publisher
