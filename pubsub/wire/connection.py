@@ -147,11 +147,11 @@ class Connection(Unfinished):
         else:
             self._write_answer(data)
 
-    def reply_when_stored(self, data: bytes, failed: bytes) -> None:
+    def reply_when_stored(self, data: bytes, failed: bytes, count: int = 1) -> None:
         """Send ``data`` when all that was published is on disk, or ``failed`` if it cannot be.
 
-        Later answers come after it. Nothing else waits: neither further requests of this client
-        nor its deliveries.
+        Either answers ``count`` requests. Later answers come after it. Nothing else waits:
+        neither further requests of this client nor its deliveries.
         """
         if self._answers is None:
             self._answers = Answers(self._write_answer, self._answered)
@@ -161,7 +161,7 @@ class Connection(Unfinished):
             if self.closing:
                 return
             if not done:
-                self.refuse(HistoryUnavailable.reason)
+                self.refuse(HistoryUnavailable.reason, count)
             keep(data if done else failed)
 
         self.listener.broker.store.when_stored(stored)

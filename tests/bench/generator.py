@@ -7,226 +7,27 @@ their way to its slowest subscriber, so nothing is published that could not be t
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from array import array
-from collections.abc import Sequence
-
-import numpy as np
+from functools import partial
 
 from tests.bench import BenchError
-from tests.bench.batches import KEY_BYTES, build_batches, view_keys
-from tests.bench.plan import KIB, Plan
-from tests.bench.verify import Stream, runs
-from tests.bench.wires import Frame, Manners, Wire, manners
+from tests.bench.batches import build_batches
+from tests.bench.plan import Plan
+from tests.bench.poller import Poller
+from tests.bench.publisher import Publisher
+from tests.bench.subscriber import Subscriber, receive_buffer
+from tests.bench.verify import Stream
+from tests.bench.wires import Ask, Frame, Manners, Wire, manners
 
 Address = tuple[str, int]
 
-RECEIVE_BYTES = 256 * KIB
-ACK_BYTES = 64 * KIB
 HANDSHAKE_SECONDS = 10.0
 STALL_SECONDS = 10.0
-UNLIMITED = float("inf")
 # Always there and free to choose. Some systems default to bbr, whose pacing on loopback sends a
 # sixth of what reno does, so that the load would be measured instead of the broker.
 CONGESTION_CONTROL = b"reno"
-
-
-class Acknowledgments:
-    """Reads and counts what the broker answers a publisher's messages with."""
-
-    def __init__(self, sock: socket.socket, frame: Frame) -> None:
-        self.count = 0
-        self._sock = sock
-        self._frame = frame
-        self._buffer = memoryview(bytearray(ACK_BYTES // frame.size * frame.size))
-        self._rows = np.frombuffer(self._buffer, np.uint8).reshape(-1, frame.size)
-        self._good = np.frombuffer(frame.before + frame.after, np.uint8)
-        # Between the leading bytes that are always the same and the last is the message's id.
-        self._checked = [*range(frame.fixed), *range(frame.offset, frame.size)]
-        self._partial = 0
-
-    def poll(self) -> int:
-        """Takes what has arrived; returns the bytes received. Raises BenchError."""
-        try:
-            count = self._sock.recv_into(self._buffer[self._partial :])
-        except BlockingIOError:
-            return 0
-        if not count:
-            raise BenchError("the broker closed a publisher's connection")
-        frames, self._partial = divmod(self._partial + count, self._frame.size)
-        rows = self._rows[:frames]
-        for column in self._checked:
-            if (rows[:, column] != self._good[column]).any():
-                bad = rows[rows[:, column] != self._good[column]][0]
-                raise BenchError(f"a publisher was sent {bad.tobytes().hex(' ')}")
-        self.count += frames
-        rest = frames * self._frame.size
-        self._buffer[: self._partial] = bytes(self._buffer[rest : rest + self._partial])
-        return count
-
-
-class Publisher:
-    """Sends ready batches, in a cycle, as long as its window has room.
-
-    What is neither acknowledged, where the protocol acknowledges, nor with every subscriber takes
-    up room in it.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        plan: Plan,
-        batches: Sequence[memoryview],
-        answer: Frame | None = None,
-    ) -> None:
-        self.published = 0
-        """Messages handed to the kernel, the last batch perhaps in part."""
-        self.acks = None if answer is None else Acknowledgments(sock, answer)
-        self.allowance = UNLIMITED
-        """Batches it may still send."""
-        self.streams: list[Stream] = []
-        """One per subscriber; with none at all there is no window."""
-        self.is_told = False
-        """May the broker send things that are neither answers nor errors?"""
-        self.sent_at = [0] * len(batches)
-        """When each batch of the cycle was last begun, in perf_counter nanoseconds."""
-        self.last_sent = 0
-        """The latest of them."""
-        self.per_batch = plan.per_batch
-        self._sock = sock
-        self._batches = batches
-        self._slot = 0
-        self._offset = 0
-        self._window = plan.window * plan.per_batch
-        self._acknowledged = 0
-
-    def pump(self) -> int:
-        """Sends the rest of a batch, or one new batch; returns the bytes sent."""
-        if not self._offset:
-            if self.allowance < 1 or not self._has_room():
-                return 0
-            self.last_sent = self.sent_at[self._slot] = time.perf_counter_ns()
-        batch = self._batches[self._slot]
-        try:
-            count = self._sock.send(batch[self._offset :] if self._offset else batch)
-        except BlockingIOError:
-            return 0
-        if not self._offset:
-            self.published += self.per_batch
-            self.allowance -= 1
-        self._offset += count
-        if self._offset == len(batch):
-            self._offset = 0
-            self._slot = (self._slot + 1) % len(self._batches)
-        return count
-
-    def _has_room(self) -> bool:
-        limit = self.published + self.per_batch - self._window
-        if self._acknowledged < limit:
-            self._acknowledged = self._slowest()
-        return self._acknowledged >= limit
-
-    def _slowest(self) -> int:
-        positions = [stream.position for stream in self.streams]
-        if self.acks is not None:
-            positions.append(self.acks.count)
-        return min(positions, default=self.published)
-
-    def outstanding(self) -> int:
-        """Messages the slowest subscriber, or the last acknowledgment, is behind."""
-        return self.published - self._slowest()
-
-    def check_answers(self) -> None:
-        """Raises BenchError if the broker has sent this publisher anything, an error say."""
-        if self.acks is not None:
-            self.acks.poll()
-            return
-        if self.is_told:
-            return
-        with contextlib.suppress(BlockingIOError):
-            data = self._sock.recv(64)
-            raise BenchError(f"a publisher was sent {data.hex(' ') or 'end of stream'}")
-
-
-class Subscriber:
-    """Receives, checks every message's place in its publisher's sequence, and samples latency.
-
-    `buffer` is one that `receive_buffer` made: nothing stays in it between two calls of `poll`, so
-    all subscribers use the same, which then stays in the processor's cache. `streams` and
-    `publishers` are keyed by publisher number; `samples` collects nanoseconds from the start of a
-    batch's send to the arrival of its first message.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        frame: Frame,
-        buffer: bytearray,
-        streams: dict[int, Stream],
-        publishers: dict[int, Publisher],
-        samples: array[int],
-    ) -> None:
-        self.delivered = 0
-        self.streams = streams
-        self._sock = sock
-        self._head = frame.head
-        self._size = frame.size
-        self._publishers = publishers
-        self._samples = samples
-        self._view = memoryview(buffer)
-        self._keys = view_keys(buffer, frame)
-        # Of a frame cut off by the end of a read: its length so far, and of its bytes only those
-        # that are looked at, however large it is.
-        self._partial = 0
-        self._kept = b""
-        self._looked_at = frame.offset + KEY_BYTES
-
-    def poll(self) -> int:
-        """Takes what has arrived; returns the bytes received.
-
-        Raises BenchError at end of stream and for frames other than the expected.
-        """
-        try:
-            count = self._sock.recv_into(self._view[self._partial :])
-        except BlockingIOError:
-            return 0
-        now = time.perf_counter_ns()
-        if not count:
-            raise BenchError("the broker closed a subscriber's connection")
-        self._view[: len(self._kept)] = self._kept
-        frames, self._partial = divmod(self._partial + count, self._size)
-        if frames:
-            self._take(frames, now)
-        rest = frames * self._size
-        self._kept = bytes(self._view[rest : rest + min(self._partial, self._looked_at)])
-        return count
-
-    def _take(self, frames: int, now: int) -> None:
-        if self._view[: len(self._head)] != self._head:
-            self._check_frames(frames)
-        for publisher, first, count in runs(self._keys[:frames]):
-            stream = self.streams.get(publisher)
-            if stream is None or first + count > stream.cycle:
-                self._check_frames(frames)
-                raise BenchError(f"a message is number {first} of publisher {publisher}: not ours")
-            if not stream.arrived(first, count):
-                self._check_frames(frames)
-            self._sample(self._publishers[publisher], first, count, now)
-        self.delivered += frames
-
-    def _check_frames(self, frames: int) -> None:
-        """Raises BenchError if one is no message, which also puts those after it out of step."""
-        for start in range(0, frames * self._size, self._size):
-            if self._view[start : start + len(self._head)] != self._head:
-                found = self._view[start : start + self._looked_at].hex(" ")
-                raise BenchError(f"instead of a message a subscriber was sent {found}")
-
-    def _sample(self, publisher: Publisher, first: int, count: int, now: int) -> None:
-        per_batch = publisher.per_batch
-        for batch in range(-(-first // per_batch), -(-(first + count) // per_batch)):
-            self._samples.append(now - publisher.sent_at[batch])
 
 
 class Load:
@@ -269,16 +70,24 @@ class Load:
         buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
             topic = number % topology.topics
-            self._subscribe(sock, frames[topic], buffer, topic)
+            self._subscribe(sock, frames[topic], buffer, topic, manners(wire).ask)
 
-    def _subscribe(self, sock: socket.socket, frame: Frame, buffer: bytearray, topic: int) -> None:
+    def _subscribe(
+        self, sock: socket.socket, frame: Frame, buffer: bytearray, topic: int, ask: Ask | None
+    ) -> None:
         streams: dict[int, Stream] = {}
         publishers: dict[int, Publisher] = {}
         for number in range(topic, len(self.publishers), self.plan.topology.topics):
             streams[number] = Stream(self.plan.per_batch * self.plan.cycle)
             publishers[number] = self.publishers[number]
             publishers[number].streams.append(streams[number])
-        self.subscribers.append(Subscriber(sock, frame, buffer, streams, publishers, self.samples))
+        if ask is None:
+            subscriber = Subscriber(sock, frame, buffer, streams, publishers, self.samples)
+        else:
+            client = f"bench-sub-{len(self.subscribers)}"
+            subscriber = Poller(sock, frame, buffer, streams, publishers, self.samples)
+            subscriber.follow(partial(ask, client))
+        self.subscribers.append(subscriber)
 
     def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
         sock = connect(address, hello, manners(wire).greeting)
@@ -291,7 +100,7 @@ class Load:
         """Have it out of the way, before there are messages that it would come between."""
         for sock in self._sockets if expected.late else ():
             sock.settimeout(HANDSHAKE_SECONDS)
-            got = sock.recv(len(expected.late), socket.MSG_WAITALL)
+            got = receive(sock, len(expected.late))
             if got != expected.late:
                 raise BenchError(f"the broker sent {got!r} instead of {expected.late!r}")
             sock.sendall(expected.answer)
@@ -369,11 +178,6 @@ class Load:
         return [stream for reader in self.subscribers for stream in reader.streams.values()]
 
 
-def receive_buffer(frame_size: int) -> bytearray:
-    """For a subscriber of frames up to that size: holds a partial frame, and one more at least."""
-    return bytearray(RECEIVE_BYTES + 2 * frame_size)
-
-
 def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
     """Opens a blocking connection and sends `hello`. Raises BenchError.
 
@@ -384,11 +188,23 @@ def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
         tune(sock)
         if greeting:
             sock.sendall(hello[:greeting])
-            sock.recv(greeting, socket.MSG_PEEK | socket.MSG_WAITALL)
+            # With a time limit MSG_WAITALL would not wait for all of it; this does.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, greeting)
+            if len(sock.recv(greeting, socket.MSG_PEEK)) < greeting:
+                raise BenchError("the broker closed a connection instead of greeting")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         sock.sendall(hello[greeting:])
     except OSError as error:
         raise BenchError(f"cannot connect: {error}") from error
     return sock
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or less at the end of the stream; MSG_WAITALL knows no time limit."""
+    data = b""
+    while len(data) < size and (more := sock.recv(size - len(data))):
+        data += more
+    return data
 
 
 def tune(sock: socket.socket) -> None:

@@ -21,9 +21,11 @@ from itertools import cycle
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import HOST
-from tests.bench.generator import STALL_SECONDS, Publisher, Subscriber, receive_buffer, tune
+from tests.bench.generator import STALL_SECONDS, tune
 from tests.bench.measure import no_collection
 from tests.bench.plan import MIB, Plan
+from tests.bench.publisher import Publisher
+from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.verify import Stream
 from tests.bench.wires import Wire
 

@@ -14,9 +14,11 @@ import pytest
 from tests.bench import BenchError, generator
 from tests.bench.batches import PUBLISHER_SHIFT, build_batches
 from tests.bench.broker import Broker
-from tests.bench.generator import Acknowledgments, Load, Publisher, Subscriber, receive_buffer
+from tests.bench.generator import Load
 from tests.bench.plan import KIB, MIB, Plan, Topology, make_plan
+from tests.bench.publisher import Acknowledgments, Publisher
 from tests.bench.selftest import run_self_test
+from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.verify import Stream, runs
 from tests.bench.wires.cafe import MAX_PAYLOAD, CafeWire
 from tests.bench.wires.rheos import ACKNOWLEDGMENT, RheosWire

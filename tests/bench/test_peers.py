@@ -1,14 +1,18 @@
-"""The comparison with other brokers: its wires, its turns and its tables, without the brokers."""
+"""The comparison with other brokers: its wires, turns and tables, and a short form of it."""
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.bench import BenchError
+from tests.bench import BenchError, idle, steady, throughput
 from tests.bench.broker import Broker
-from tests.bench.peers.contenders import Contender
+from tests.bench.peers import sections
+from tests.bench.peers.contenders import Contender, libzmq, ours
 from tests.bench.peers.docs import millions, replace, table
 from tests.bench.peers.logs import Marked
 from tests.bench.peers.rounds import take_turns
@@ -115,6 +119,40 @@ def test_turns_alternate_and_a_failure_leaves_a_gap() -> None:
     assert results.median("one", "column", float) == 5
     assert results.median("broken", "column", float) is None
     assert len(results.failures) == 3
+
+
+@pytest.fixture
+def contenders(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
+    """One of them, one that is sent its messages, one that asks; all without warming up."""
+    for module, name in ((throughput, "WARM_UP_SECONDS"), (steady, "WARM_UP_SECONDS"),
+                         (idle, "IDLE_SECONDS")):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.05)
+    twistd = Path(sys.executable).with_name("twistd")
+    return [libzmq(), *ours(twistd, ["cafe", "nsd"])]
+
+
+def test_the_short_form(contenders: list[Contender]) -> None:
+    options = Namespace(rounds=1, seconds=0.1, connections=100)
+    columns = [sections.SMALL[0], sections.SMALL[-1], sections.SINGLE[0]]
+    results = sections.rates(contenders, columns, options)
+    idles = sections.idle(contenders, options)
+    paced = sections.steady(contenders, options)
+    assert results.failures + idles.failures + paced.failures == []
+    names = [who.name for who in contenders]
+    for text in (
+        sections.rate_table(results, contenders, columns, idles),
+        sections.single_table(results, contenders, columns),
+        sections.steady_table(paced, contenders),
+    ):
+        rows = [line.split(" | ") for line in text.splitlines()[2:]]
+        assert [row[0].removeprefix("| ") for row in rows] == names
+        assert not [cell for row in rows for cell in row if cell.strip(" |") in ("-", "nan")]
+    ratios = sections.ratio_table(results, contenders, columns).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in ratios] == [
+        "| cafe : the best of them",
+        "| nsd : the best of them",
+        f"| nsd : {names[0]}",
+    ]
 
 
 def test_acknowledgments_are_told_from_errors() -> None:

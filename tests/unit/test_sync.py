@@ -164,6 +164,20 @@ class NsdTests(SynchronousTestCase):
         self.disk.commit()
         assert self.client.take() == nsd_lines.SUCCESS + nsd_lines.error("NO SUCH CHANNEL: nobody")
 
+    def test_a_row_of_them_waits_and_fails_as_one(self) -> None:
+        row = b"".join(nsd_lines.publish("ada", str(number)) for number in range(5))
+        self.client.send(row)
+        assert self.client.take() == b""
+        self.disk.commit()
+        assert self.client.take() == nsd_lines.SUCCESS * 5
+        self.client.send(row)
+        self.disk.commit(done=False)
+        assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE") * 5
+        self.disk.broken = True
+        self.client.send(row)
+        assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE") * 5
+        assert self.nsd.broker.counters.refusals == {("nsd", HistoryUnavailable.reason): 10}
+
     def test_it_fails_in_the_protocols_words(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1"))
         self.disk.commit(done=False)

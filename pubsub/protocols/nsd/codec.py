@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -84,6 +85,12 @@ Request: TypeAlias = Open | Publish | Subscribe | Unsubscribe | Get
 
 # Requests
 
+# What clients poll with, as nearly all of them write it, up to numbers of 64 bits.
+_GET = re.compile(
+    rb'\{"_class": ?"GetRequest", ?"identity": ?"([^"\\\x00-\x1f]{1,255})"'
+    rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
+)
+
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
     """The JSON text of a line, and whether it came in the base64 dialect (nsd §2.2)."""
@@ -98,6 +105,8 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
 def parse(text: bytes, line: bytes) -> Request:
     """The request that ``text`` is; ``line`` is what it came as. Raises InvalidRequest."""
     try:
+        if (found := _GET.fullmatch(text)) is not None:
+            return Get(found[1].decode(), int(found[2]))
         return _request(_load(text))
     except (ValueError, RecursionError):
         raise InvalidRequest(_shown(text, line)) from None
@@ -111,12 +120,12 @@ def _shown(text: bytes, line: bytes) -> str:
 
 
 def _load(text: bytes) -> dict[str, Any]:
-    value = json.loads(text.decode(), parse_constant=_refuse, parse_float=_finite)
+    value = _DECODER.decode(text.decode())
     if not isinstance(value, dict):
         raise ValueError("not an object")
     if b"\\u" in text:
         # Only an escape can be a lone surrogate, and that cannot be encoded.
-        json.dumps(value, ensure_ascii=False).encode()
+        _dump(value)
     return value
 
 
@@ -129,6 +138,11 @@ def _finite(text: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError(text)
     return value
+
+
+# One for all: json.loads and json.dumps would make one for each line.
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def _request(fields: dict[str, Any]) -> Request:
@@ -181,7 +195,12 @@ def _integer(fields: dict[str, Any], name: str) -> int:
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
+
+
+def text(value: str) -> bytes:
+    """A string as JSON."""
+    return _dump(value)
 
 
 SUCCESS = _dump({"_class": "SuccessResponse"})
@@ -223,16 +242,19 @@ class LineStream:
         self._in_base64 = in_base64
         self._left = b""
 
-    def feed(self, piece: bytes) -> bytes:
-        """What can be sent of the line now that ``piece`` follows."""
+    def feed(self, *pieces: bytes) -> bytes:
+        """What can be sent of the line now that ``pieces`` follow."""
+        # Put together once: they may be long.
         if not self._in_base64:
-            return piece
-        piece = self._left + piece
+            return b"".join(pieces)
+        piece = b"".join((self._left, *pieces))
         # Three bytes make four characters; what is over waits for the next piece.
         whole = len(piece) - len(piece) % 3
         self._left = piece[whole:]
         return base64.b64encode(piece[:whole])
 
-    def finish(self, piece: bytes) -> bytes:
-        """The end of the line, ``piece`` being the last of it."""
-        return self.feed(piece) + (base64.b64encode(self._left) if self._left else b"") + b"\n"
+    def finish(self, *pieces: bytes) -> bytes:
+        """The end of the line, ``pieces`` being the last of it."""
+        if not self._in_base64:
+            return self.feed(*pieces, b"\n")
+        return self.feed(*pieces) + base64.b64encode(self._left) + b"\n"

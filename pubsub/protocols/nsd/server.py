@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.python.failure import Failure
 
+from pubsub.broker.batch import MIXED
 from pubsub.broker.durability import Durability
 from pubsub.errors import (
     HistoryUnavailable,
@@ -35,18 +36,19 @@ from pubsub.protocols.nsd.codec import (
     Subscribe,
     Unsubscribe,
     error,
-    messages,
     parse,
     unwrap,
     wrap,
 )
 from pubsub.protocols.nsd.identities import Identities
+from pubsub.protocols.nsd.rows import Rows, Template, surroundings, template
 from pubsub.settings import Setting, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
+    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
@@ -61,6 +63,8 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 _PAGE_BYTES = 256 * 1024
+# Of the newest messages, kept as they are sent.
+_ROWS_BYTES = 4 * 1024 * 1024
 
 TEXTS: dict[type[Refused], str] = {
     TopicNotFound: "NO SUCH CHANNEL: {0}",
@@ -83,10 +87,14 @@ class NsdConnection(Connection):
     _parsing = False
     _stopping = False
     _writable: Deferred[None] | None = None
+    # What surrounded the body in the last publish that was parsed; and what many are like.
+    _surroundings: tuple[bytes, bytes] | None = None
+    _template: Template | None = None
 
-    def __init__(self, listener: Listener, identities: Identities) -> None:
+    def __init__(self, listener: Listener, identities: Identities, rows: Rows) -> None:
         super().__init__(listener)
         self._identities = identities
+        self._rows = rows
         # Who sends is said by each message, not by the connection.
         self._publisher = listener.publisher(self, b"")
 
@@ -98,6 +106,8 @@ class NsdConnection(Connection):
         at = 0
         self._parsing = True
         while not self._busy and not self._output_full and not self.closing:
+            if self._template is not None:
+                at = self._publish_row(self._template, data, at)
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at > MAX_LINE + data.endswith(b"\r"):
@@ -107,8 +117,8 @@ class NsdConnection(Connection):
             if len(line) > MAX_LINE:
                 self._too_long(line)
                 break
+            self._answer(line, data[at : end + 1])
             at = end + 1
-            self._answer(line)
         self._parsing = False
         return at, MAX_LINE + 2
 
@@ -117,7 +127,38 @@ class NsdConnection(Connection):
         answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
         self.fail("line-too-long", answer, line)
 
-    def _answer(self, line: bytes) -> None:
+    def _publish_row(self, like: Template, data: bytes, at: int) -> int:
+        """Publish what is like ``like`` from ``at`` on; returns where something else begins."""
+        settings = self.listener.settings
+        bodies, at = like.scan(data, at, settings["max-body"])
+        if not bodies:
+            return at
+        count = done = len(bodies)
+        try:
+            topic, batch = self._publish(like.request, bodies)
+            self._rows.note(batch)
+            done = len(batch.payloads)
+            if topic.durability is Durability.SYNC:
+                failed = wrap(error(TEXTS[HistoryUnavailable]), False) * done
+                self.reply_when_stored(wrap(SUCCESS, False) * done, failed, done)
+            else:
+                self.reply(wrap(SUCCESS, False) * done)
+            if done < count:
+                raise RateLimited(self.listener.protocol)
+        except Refused as refused:
+            left = count - done if done < count else count
+            self.refuse(refused.reason, left, topic=like.request.identity)
+            self.reply(wrap(error(TEXTS[type(refused)].format(*refused.args)), False) * left)
+        return at
+
+    def _learn(self, request: Publish, line: bytes) -> None:
+        """Note what surrounds the body; the second time the same does, more is to come."""
+        around, before = surroundings(line, request), self._surroundings
+        self._surroundings = around
+        if around is not None and around == before:
+            self._template = template(*around, request)
+
+    def _answer(self, line: bytes, whole: bytes) -> None:
         text, in_base64 = unwrap(line)
         try:
             request = parse(text, line)
@@ -125,6 +166,8 @@ class NsdConnection(Connection):
                 self._get(request, in_base64)
                 return
             topic = self._carry_out(request)
+            if isinstance(request, Publish):
+                self._learn(request, whole)
             if topic.durability is Durability.SYNC:
                 failed = error(TEXTS[HistoryUnavailable])
                 self.reply_when_stored(wrap(SUCCESS, in_base64), wrap(failed, in_base64))
@@ -146,7 +189,11 @@ class NsdConnection(Connection):
             case Open():
                 return self._open(request.identity)
             case Publish():
-                return self._publish(request)
+                message = request.message
+                if len(message.body) > self.listener.settings["max-body"]:
+                    self._may_publish(request.identity)
+                    raise MessageTooLarge(len(message.body))
+                return self._publish(request, [message.body.encode()])[0]
             case Subscribe():
                 topic = self.listener.broker.topics.named(request.channel)
                 self.listener.access.check_subscribe(request.channel)
@@ -172,25 +219,27 @@ class NsdConnection(Connection):
             self._subscribe(name, name)
         return topic
 
-    def _publish(self, request: Publish) -> Topic:
-        if not self._identities.opened(request.identity):
-            raise TopicNotFound(request.identity)
-        self.listener.access.check_publish(request.identity)
-        message = request.message
-        if len(message.body) > self.listener.settings["max-body"]:
-            raise MessageTooLarge(len(message.body))
+    def _may_publish(self, identity: str) -> None:
+        if not self._identities.opened(identity):
+            raise TopicNotFound(identity)
+        self.listener.access.check_publish(identity)
+
+    def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, Batch]:
+        """Publish ``payloads`` as ``request`` would its body; returns what was accepted."""
+        self._may_publish(request.identity)
         # After a restart an identity may be known before its channel is.
         topic = self.listener.broker.topics.create(request.identity)
-        payload = message.body.encode()
-        self._publisher.publish(
+        message = request.message
+        sizes = set(map(len, payloads))
+        batch = self._publisher.publish(
             topic,
-            [payload],
-            len(payload),
-            len(payload),
-            headers=[message.extra] if message.extra else None,
+            payloads,
+            sum(map(len, payloads)),
+            sizes.pop() if len(sizes) == 1 else MIXED,
+            headers=[message.extra] * len(payloads) if message.extra else None,
             sender=message.sender.encode(),
         )
-        return topic
+        return topic, batch
 
     def _subscribe(self, name: str, channel: str) -> None:
         settings = self.listener.settings
@@ -222,23 +271,22 @@ class NsdConnection(Connection):
         # What is published while the list is sent is for the next Get.
         offset = max(request.after, 0)
         end = await self._stored_end() if names else offset
-        piece, comma = LIST_START, b""
+        pieces, comma = [LIST_START], b""
         while names and offset < end and not self.closing:
             page = await store.read(offset, names, _PAGE_BYTES)
             for start, stop in page.damaged:
                 self.listener.broker.counters.drop(self.label, "*", "damaged", stop - start)
-            found = b",".join([text for batch in page.batches for text in messages(batch)])
-            if found:
-                piece += comma + found
+            for batch in page.batches:
+                pieces += (comma, self._rows.of(batch))
                 comma = b","
             offset = page.next_offset
             if offset < end:
-                self.reply(line.feed(piece))
-                piece = b""
+                self.reply(line.feed(*pieces))
+                pieces.clear()
                 await self._turn()
         # A list of one page leaves in one write, with its end: that is what pollers mostly get.
         if not self.closing:
-            self.reply(line.finish(piece + LIST_END))
+            self.reply(line.finish(*pieces, LIST_END))
 
     async def _stored_end(self) -> int:
         """Where the history ends now, once that much of it is committed and may be shown.
@@ -325,7 +373,8 @@ class NsdFactory(ConnectionFactory):
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
-        return NsdConnection(self.listener, self._identities)
+        rows = self.listener.broker.shared("nsd-rows", lambda: Rows(_ROWS_BYTES))
+        return NsdConnection(self.listener, self._identities, rows)
 
 
 def _topic_of(request: Request) -> str:

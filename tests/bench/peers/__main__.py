@@ -95,12 +95,17 @@ WIRES = ("cafe", "fast", "rheos", "spot")
 
 def field(options: argparse.Namespace) -> list[Contender]:
     """Everybody, or those that were asked for. Raises BenchError."""
-    free = ["--durability=*=none"]
-    everybody = [*peers(), *ours(options.twistd, WIRES, options=free)]
+    everybody = [*peers(), *_ours(options.twistd)]
     if options.compiled is not None:
-        everybody += ours(options.compiled, WIRES, " (compiled)", free)
+        everybody += _ours(options.compiled, " (compiled)")
     wanted = tuple(options.only)
     return [who for who in everybody if who.name.startswith(wanted or "")]
+
+
+def _ours(twistd: Path, suffix: str = "") -> list[Contender]:
+    free, stored = ["--durability=*=none"], ["--durability=*=async"]
+    # Whoever subscribes over nsd asks for what is in the history, which is in memory here.
+    return [*ours(twistd, WIRES, suffix, free), *ours(twistd, ["nsd"], suffix, stored)]
 
 
 def main() -> int:
@@ -110,21 +115,24 @@ def main() -> int:
         signal.signal(number, _terminated)
     os.sched_setaffinity(0, {GENERATOR_CORE})
     contenders = field(options)
-    written = [("environment", _environment(options))]
     failures: list[str] = []
+    _write(options, "environment", _environment(options))
     if options.durable:
         text, failures = durable.run(options)
-        print(f"\ndurable\n\n{text}\n", flush=True)
-        written.append(("durable", text))
+        _write(options, "durable", text)
     for name in options.sections:
         text, failed = SECTIONS[name](contenders, options)
-        print(f"\n{name}\n\n{text}\n", flush=True)
-        written.append((name, text))
+        _write(options, name, text)
         failures += failed
-    if not options.dry:
-        update(options.docs, written)
     print(*failures, sep="\n", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _write(options: argparse.Namespace, name: str, text: str) -> None:
+    """At once, so that a run that ends early leaves what it has measured."""
+    print(f"\n{name}\n\n{text}\n", flush=True)
+    if not options.dry:
+        update(options.docs, [(name, text)])
 
 
 def _environment(options: argparse.Namespace) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import resource
+
 import zmq
+
+# Of one process; libzmq takes a file more for each of its own sockets.
+_CONNECTIONS = 100_000
 
 
 def main() -> None:
     """Never returns."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     context = zmq.Context()
+    # Each connection counts as one of the context's sockets; by default 1,023 may be open.
+    context.set(zmq.MAX_SOCKETS, min(_CONNECTIONS, context.get(zmq.SOCKET_LIMIT)))
     publishers, subscribers = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
     ports = []
     for sock in (subscribers, publishers):

@@ -6,20 +6,23 @@ import argparse
 import contextlib
 import socket
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.broker import Broker, twistd_broker
-from tests.bench.generator import Load, Publisher, Subscriber, connect, receive_buffer
+from tests.bench.generator import Load, connect, receive
 from tests.bench.idle import raise_file_limit
 from tests.bench.measure import WARM_UP_SECONDS, Accounting, Meter, no_collection
 from tests.bench.peers.contenders import BROKER_CORE, Contender
 from tests.bench.peers.docs import millions, table
 from tests.bench.plan import KIB, MIB, Topology, make_plan
+from tests.bench.publisher import Publisher
 from tests.bench.report import size_label
+from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.throughput import Throughput, measure_throughput
 from tests.bench.verify import Stream
 from tests.bench.wires import WIRES
@@ -72,7 +75,7 @@ class ManyTopics(Load):
 
 
 def _acknowledged(sock: socket.socket, count: int) -> None:
-    answer = sock.recv(count * ACK_SIZE, socket.MSG_WAITALL)
+    answer = receive(sock, count * ACK_SIZE)
     if len(answer) != count * ACK_SIZE or any(answer[ACK_SIZE - 1 :: ACK_SIZE]):
         raise BenchError("the broker refused a topic or a subscription")
 
@@ -105,26 +108,34 @@ def _measure(twistd: Path, topology: Topology, size: int, seconds: float) -> Thr
 
 
 def section(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Three tables, of cafe and rheos."""
+    """Three tables, of cafe and rheos; a failure leaves a row without figures."""
     raise_file_limit(max(SUBSCRIBERS))
     twistd, seconds = options.twistd, options.seconds
-    subscribers = []
+    failures: list[str] = []
+
+    def tried(what: str, count: int, measure: Callable[[], float]) -> float:
+        try:
+            return measure()
+        except BenchError as error:
+            failures.append(f"scaling, {count:,} {what}: {error}")
+            return float("nan")
+
+    def rate(topology: Topology, size: int) -> float:
+        return _measure(twistd, topology, size, seconds).usage.per_cpu_second
+
+    subscribers, topics, sizes = [], [], []
     for count in SUBSCRIBERS:
-        usage = _measure(twistd, Topology(1, count), SIZE, seconds).usage
-        message = usage.broker_cpu_seconds / (usage.deliveries / count) * 1e9
-        subscribers.append([f"{count:,}", f"{message:,.0f}", f"{message / count:,.1f}"])
-    topics = []
+        each = 1e9 / tried("subscribers", count, partial(rate, Topology(1, count), SIZE))
+        subscribers.append([f"{count:,}", f"{each * count:,.0f}", f"{each:,.1f}"])
     for count in TOPICS:
-        rate = measure_topics(twistd, count, seconds)
-        topics.append([f"{count:,}", millions(rate), f"{1e9 / rate:,.0f}"])
-    sizes = []
+        found = tried("topics", count, partial(measure_topics, twistd, count, seconds))
+        topics.append([f"{count:,}", millions(found), f"{1e9 / found:,.0f}"])
     for size in SIZES:
-        rate = _measure(twistd, Topology(1, 1), size, seconds).usage.per_cpu_second
-        sizes.append([size_label(size), f"{1e9 / rate:,.0f}", f"{1e9 / rate / size:,.2f}"])
-    head = ["subscribers (cafe, 64 B)", "ns a message", "ns a delivery"]
-    tables = [table(head, subscribers)]
-    head = ["topics in turn (rheos, 64 B)", "million messages / CPU s", "ns a message"]
-    tables.append(table(head, topics))
-    head = ["size (cafe, 1 to 1)", "ns a message", "ns a byte"]
-    tables.append(table(head, sizes))
-    return "\n\n".join(tables), []
+        each = 1e9 / tried("bytes", size, partial(rate, Topology(1, 1), size))
+        sizes.append([size_label(size), f"{each:,.0f}", f"{each / size:,.2f}"])
+    tables = (
+        table(["subscribers (cafe, 64 B)", "ns a message", "ns a delivery"], subscribers),
+        table(["topics in turn (rheos, 64 B)", "million messages / CPU s", "ns a message"], topics),
+        table(["size (cafe, 1 to 1)", "ns a message", "ns a byte"], sizes),
+    )
+    return "\n\n".join(tables), failures

@@ -126,10 +126,11 @@ def rate_table(
         row = [name, *(rate_cell(results, name, column) for column in columns)]
         if idles is not None:
             each = idles.median(name, IDLE, lambda run: run.bytes_per_connection)
-            row.append("-" if each is None else f"{each:,.0f}")
+            accepted = idles.median(name, IDLE, lambda run: run.accepts_per_second)
+            row += ["-" if cell is None else f"{cell:,.0f}" for cell in (each, accepted)]
         rows.append(row)
     if idles is not None:
-        head.append("bytes an idle connection")
+        head += ["bytes an idle connection", "accepted / s"]
     return table(head, rows)
 
 
@@ -147,7 +148,7 @@ def ratio_table(
         )
         rows += [
             [f"{name} : {other}", *(_times(results, name, other, c) for c in columns)]
-            for other in others
+            for other in (*others, *(["cafe"] if name == "fast" and "cafe" in mine else ()))
             if name != "cafe"
         ]
     return table(["times", *map(str, columns)], rows)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tests.bench.wires import fast, nats, zmq
+from tests.bench.wires import fast, nats, nsd, zmq
 from tests.bench.wires.cafe import CafeWire
 from tests.bench.wires.fast import FastWire
 from tests.bench.wires.frame import Frame
-from tests.bench.wires.manners import PLAIN, Manners
+from tests.bench.wires.manners import PLAIN, Ask, Manners
 from tests.bench.wires.mqtt import MqttWire
 from tests.bench.wires.nats import NatsWire
+from tests.bench.wires.nsd import NsdWire
 from tests.bench.wires.preparation import Preparation
 from tests.bench.wires.resp import RespWire
 from tests.bench.wires.rheos import RheosWire
@@ -24,7 +25,7 @@ from tests.bench.wires.spot import SpotWire
 from tests.bench.wires.zmq import ZmqWire
 
 __all__ = ["PEER_WIRES", "PREPARATIONS", "WIRES"]
-__all__ += ["Frame", "Manners", "Preparation", "Wire", "manners"]
+__all__ += ["Ask", "Frame", "Manners", "Preparation", "Wire", "manners"]
 
 
 class Wire(Protocol):
@@ -66,16 +67,16 @@ class Wire(Protocol):
 
 
 WIRES: Mapping[str, Wire] = {
-    wire.name: wire for wire in (CafeWire(), FastWire(), RheosWire(), SpotWire())
+    wire.name: wire for wire in (CafeWire(), FastWire(), NsdWire(), RheosWire(), SpotWire())
 }
 """Of our own protocols."""
 PEER_WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (MqttWire(), NatsWire(), RespWire(), ZmqWire())
 }
 """Of the brokers that ours is compared with."""
-PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION}
+PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION, "nsd": nsd.PREPARATION}
 """Of the wires that need one."""
-_MANNERS = {"nats": nats.MANNERS, "zmq": zmq.MANNERS}
+_MANNERS = {"nats": nats.MANNERS, "nsd": nsd.MANNERS, "zmq": zmq.MANNERS}
 
 
 def manners(wire: Wire) -> Manners:

@@ -11,7 +11,8 @@ class Frame:
 
     `fixed` is how many of the leading bytes are equal in every message; after them the broker may
     write what it likes (a timestamp), as long as the length stays. `answer` is what acknowledges a
-    published message, where the protocol has that. All sizes are in bytes.
+    published message, where the protocol has that. All sizes are in bytes. A payload that must be
+    ``text`` has its key in hexadecimal digits.
     """
 
     before: bytes
@@ -19,6 +20,7 @@ class Frame:
     after: bytes = b""
     fixed: int = 0
     answer: Frame | None = None
+    text: bool = False
 
     @property
     def size(self) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Ask: TypeAlias = Callable[[str, int], bytes]
+"""The request of a client for what comes after a number."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class Manners:
     """What it answers to that."""
     talkative: bool = False
     """Publishers are sent things that are neither answers nor errors."""
+    ask: Ask | None = None
+    """How subscribers ask for messages, where they are sent none unasked."""
 
 
 PLAIN = Manners()

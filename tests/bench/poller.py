@@ -1,0 +1,84 @@
+"""Subscribers that are sent nothing unasked: they ask again when they have their answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.bench import BenchError
+from tests.bench.subscriber import RECEIVE_BYTES, Subscriber
+from tests.bench.verify import runs
+
+LIST = b'{"_class":"MessageListResponse","messages":['
+_BODY = b'"body":"'
+_WHEN = b'"when":'
+# Hexadecimal digits of a key.
+_DIGITS = 16
+
+
+class Poller(Subscriber):
+    """Asks for messages as JSON, a list of them a line.
+
+    It asks only while something is under way that it has not got, so that a broker is not
+    measured by how often it can say that there is nothing.
+    """
+
+    def follow(self, ask: Callable[[int], bytes]) -> None:
+        """``ask`` makes the request for what comes after a number."""
+        self._ask = ask
+        self._after = 0
+        self._waiting = False
+        self._line: list[bytes] = []
+
+    def poll(self) -> int:
+        """See ``Subscriber``."""
+        if not self._waiting:
+            if not self._behind():
+                return 0
+            self._sock.sendall(self._ask(self._after))
+            self._waiting = True
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return 0
+        now = time.perf_counter_ns()
+        if not data:
+            raise BenchError("the broker closed a subscriber's connection")
+        self._line.append(data)
+        if data.endswith(b"\n"):
+            line = b"".join(self._line)
+            self._line = []
+            self._waiting = False
+            return self._take_line(line, now)
+        return len(data)
+
+    def _behind(self) -> bool:
+        return any(
+            publisher.published > self.streams[number].position
+            for number, publisher in self._publishers.items()
+        )
+
+    def _take_line(self, line: bytes, now: int) -> int:
+        """Returns the bytes of messages: an empty list is no progress."""
+        if not line.startswith(LIST):
+            raise BenchError(f"instead of a list a subscriber was sent {line[:200]!r}")
+        first, *bodies = line.split(_BODY)
+        if not bodies:
+            return 0
+        # Before the last body stands its number, or with only one, before that.
+        before = bodies[-2] if len(bodies) > 1 else first
+        self._after = int(before[before.rindex(_WHEN) + len(_WHEN) :].rstrip(b","))
+        if len(bodies) * self._size > len(line):
+            raise BenchError(f"messages are shorter than they were sent: {line[:200]!r}")
+        digits = b"".join([body[:_DIGITS] for body in bodies])
+        keys = np.frombuffer(bytes.fromhex(digits.decode()), ">u8").astype("<u8")
+        for publisher, start, count in runs(keys):
+            stream = self.streams.get(publisher)
+            if stream is None or start + count > stream.cycle:
+                raise BenchError(f"a message is number {start} of publisher {publisher}: not ours")
+            stream.arrived(start, count)
+            self._sample(self._publishers[publisher], start, count, now)
+        self.delivered += len(bodies)
+        return len(line)

@@ -1,0 +1,67 @@
+"""The nsd wire: lines of JSON, each of them answered; subscribers ask for what is new."""
+
+from __future__ import annotations
+
+from tests.bench import BenchError
+from tests.bench.wires.frame import Frame
+from tests.bench.wires.manners import Manners
+from tests.bench.wires.preparation import Preparation
+
+SUCCESS = b'{"_class":"SuccessResponse"}\n'
+MAX_PAYLOAD = 1 << 20
+# Unless told, the body of a message is limited to 1,000 characters.
+PREPARATION = Preparation([f"--nsd-max-body={MAX_PAYLOAD}"])
+
+
+class NsdWire:
+    """A channel is ``bench/<number>``, and the identity of all who publish on it."""
+
+    name = "nsd"
+    max_payload = MAX_PAYLOAD
+    topics = 1000
+
+    def publisher_hello(self, topic: int, client: str) -> bytes:
+        # Twice, so that publishers and subscribers get the same answer.
+        return _open(_channel(topic)) * 2
+
+    def subscriber_hello(self, topic: int, client: str) -> bytes:
+        channel = _channel(topic)
+        return _open(channel) + (
+            b'{"_class":"SubscribeRequest","identity":"%b","channel":"%b"}\n'
+            % (client.encode(), channel)
+        )
+
+    def welcomed(self, answer: bytes) -> bool:
+        expected = 2 * SUCCESS
+        if not expected.startswith(answer):
+            raise BenchError(f"the broker answered nsd requests with {answer!r}")
+        return answer == expected
+
+    def publication(self, topic: int, payload: int) -> Frame:
+        before = (
+            b'{"_class":"PublishRequest","identity":"%b","message":'
+            b'{"_class":"Message","from":"bench","when":0,"body":"' % _channel(topic)
+        )
+        answer = Frame(SUCCESS, 0, fixed=len(SUCCESS))
+        return Frame(before, payload, b'"}}\n', fixed=len(before), answer=answer, text=True)
+
+    def delivery(self, topic: int, payload: int) -> Frame:
+        # With the shortest number there is: what is delivered is read as text, by its marks.
+        before = b'{"_class":"Message","from":"bench","when":1,"body":"'
+        return Frame(before, payload, b'"},', fixed=before.index(b"1"), text=True)
+
+
+def ask(client: str, after: int) -> bytes:
+    """For all that is newer than ``after``."""
+    return b'{"_class":"GetRequest","identity":"%b","after":%d}\n' % (client.encode(), after)
+
+
+MANNERS = Manners(ask=ask)
+
+
+def _open(identity: bytes) -> bytes:
+    return b'{"_class":"OpenRequest","identity":"%b"}\n' % identity
+
+
+def _channel(number: int) -> bytes:
+    return b"bench/%d" % number
