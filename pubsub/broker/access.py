@@ -16,14 +16,17 @@ _CACHED = 10_000
 class Rule:
     """Shell-style topic patterns, with the answers they gave before."""
 
-    __slots__ = ("_answers", "_matches")
+    __slots__ = ("_all", "_answers", "_matches")
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        self._all = "*" in patterns
         self._matches: Callable[[str], bool] = matcher(patterns)
         self._answers: dict[str, bool] = {}
 
     def allows(self, name: str) -> bool:
         """Does a pattern match the topic ``name``?"""
+        if self._all:
+            return True
         answer = self._answers.get(name)
         if answer is None:
             if len(self._answers) >= _CACHED:

@@ -17,7 +17,7 @@ _MESSAGE = 0x04
 _MESSAGE_HEAD = Struct(">BII")
 _TAIL = Struct(">II")
 # Heads that are remembered; then it starts anew.
-_KNOWN = 4096
+_KNOWN = 16_384
 
 
 @dataclass(slots=True)

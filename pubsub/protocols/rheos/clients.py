@@ -190,11 +190,11 @@ class Clients:
 
     def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
-        hushed = topic in client.topics
-        with client.places[-1].hushed(client, topic) if hushed else nullcontext():
-            return publisher.publish(
-                topic, run.payloads, run.nbytes, run.size, sender=client.sender
-            )
+        payloads, nbytes, size, sender = run.payloads, run.nbytes, run.size, client.sender
+        if topic not in client.topics:
+            return publisher.publish(topic, payloads, nbytes, size, sender=sender)
+        with client.places[-1].hushed(client, topic):
+            return publisher.publish(topic, payloads, nbytes, size, sender=sender)
 
     def _make_room(self, client: Client) -> None:
         """Forget topics that are no more, if it takes that to subscribe to another."""

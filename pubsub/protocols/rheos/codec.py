@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import TypeAlias
 from zlib import crc32
 
@@ -153,6 +154,7 @@ class RheosError(Exception):
         self.end = end
 
 
+@lru_cache(maxsize=4096)
 def response_head(sender_id: bytes, length: int) -> bytes:
     """What stands before a response's payload of ``length`` bytes."""
     return bytes((RESPONSE_SIZE,)) + encode_fields(ResponseHeader(length, sender_id))

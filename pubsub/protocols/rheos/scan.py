@@ -30,7 +30,7 @@ _NAME = HEADER_SIZE + 2
 # What a topic's name may have; the codec sees to requests with a longer one.
 _MAX_NAME = 255
 # Heads that are remembered; then it starts anew.
-_KNOWN = 4096
+_KNOWN = 16_384
 # What crc32 gives for anything that is followed by its own checksum.
 _RESIDUE = 0x2144DF1C
 _LOW_BYTES = bytes(range(256))
@@ -38,7 +38,7 @@ _LOW_BYTES = bytes(range(256))
 _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Run:
     """Messages in a row from one client id to one topic: ``size`` each, or MIXED."""
 
@@ -49,7 +49,7 @@ class Run:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """What stands before a message of ``size`` bytes, of a client id and a topic: the address.
 

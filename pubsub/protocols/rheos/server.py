@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
-from pubsub.broker.batch import message_id
 from pubsub.broker.durability import Durability
 from pubsub.broker.topics import topic_name
 from pubsub.errors import (
@@ -28,14 +27,14 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
-from pubsub.protocols.rheos.scan import Run, Scanner, encode_acks
+from pubsub.protocols.rheos.replies import Replies
+from pubsub.protocols.rheos.scan import Run, Scanner
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
@@ -71,10 +70,6 @@ REASONS: dict[type[Refused], str] = {
 """What is counted for the broker's refusals that the protocol has a name of its own for."""
 
 
-Answer = tuple[bytes, bytes]
-"""What a request is answered, and what instead if it cannot be stored as it has to be."""
-
-
 class RheosConnection(Connection):
     """A client, or several that share a connection."""
 
@@ -97,12 +92,12 @@ class RheosConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. All the acknowledgments of a read are one write."""
         codec, scanner = self._server.codec, self._server.scanner
-        answers: list[Answer] = []
+        replies = Replies(codec, self.listener.broker.run_id)
         at, need = 0, HEADER_SIZE
         while not self.closing:
             at, runs = scanner.scan(data, at)
             for run in runs:
-                answers.append(self._publish(run))
+                self._publish(run, replies)
             if self.closing:
                 break
             try:
@@ -111,25 +106,25 @@ class RheosConnection(Connection):
                     need = codec.needed(data, at)
                     break
                 request, at = decoded
-                answers.append(self._carry_out(request))
+                self._carry_out(request, replies)
             except RheosError as problem:
-                answers.append((codec.failed, codec.failed))
+                replies.refused()
                 if problem.end is None:
-                    self._answer(answers)
+                    self._answer(replies)
                     self.fail(problem.fault.value, b"", data[at:])
                     return at, need
                 self.refuse(problem.fault.value, frame=data[at : problem.end])
                 at = problem.end
-        if answers and not self.closing:
-            self._answer(answers)
+        if replies and not self.closing:
+            self._answer(replies)
         return at, need
 
-    def _answer(self, answers: list[Answer]) -> None:
-        data = b"".join([answer for answer, _ in answers])
-        if any(answer is not failed for answer, failed in answers):
-            self.reply_when_stored(data, b"".join([failed for _, failed in answers]))
+    def _answer(self, replies: Replies) -> None:
+        answers, failed = replies.take()
+        if replies.waits:
+            self.reply_when_stored(answers, failed)
         else:
-            self.reply(data)
+            self.reply(answers)
 
     def _client(self, client_id: bytes) -> Client:
         """Who asks; raises LimitReached or MemoryExhausted."""
@@ -149,21 +144,23 @@ class RheosConnection(Connection):
 
     # Requests
 
-    def _carry_out(self, request: Request) -> Answer:
+    def _carry_out(self, request: Request, replies: Replies) -> None:
         """CREATE or SUBSCRIBE, as the scanner takes every PUBLISH that is in order."""
+        created = request.opcode == Opcode.CREATE
         try:
             name = topic_name(request.topic)
             client = self._client(request.client_id)
-            if request.opcode == Opcode.CREATE:
+            if created:
                 topic = self._create(client, name)
             else:
                 topic = self.listener.broker.topics.named(name)
                 self._server.clients.subscribe(client, topic)
         except Refused as refused:
-            return self._refused(refused, request.topic)
-        answer = self._server.codec.encode(Ack(topic.uuid.bytes, SUCCESS))
-        created = request.opcode == Opcode.CREATE
-        return answer, self._unstored(topic, answer, 1) if created else answer
+            self._refuse(refused, request.topic, replies)
+            return
+        codec = self._server.codec
+        sync = created and topic.durability >= Durability.SYNC
+        replies.add(codec.encode(Ack(topic.uuid.bytes, SUCCESS)), codec.failed if sync else None)
 
     def _create(self, client: Client, name: str) -> Topic:
         access, broker = self.listener.access, self.listener.broker
@@ -175,40 +172,29 @@ class RheosConnection(Connection):
         broker.store.put(PARENTS, name, client.id)
         return topic
 
-    def _unstored(self, topic: Topic, answer: bytes, number: int) -> bytes:
-        """What to answer instead of ``answer`` if the history cannot be written."""
-        return self._server.codec.failed * number if topic.durability >= Durability.SYNC else answer
-
-    def _publish(self, run: Run) -> Answer:
-        """Publish a run; returns an acknowledgment for each message (rheos §5.3)."""
+    def _publish(self, run: Run, replies: Replies) -> None:
+        """Publish a run; each message gets an acknowledgment (rheos §5.3)."""
         if self.closing:
-            return b"", b""
+            return
         if self._publisher is None:
             self._publisher = self.listener.publisher(self, b"")
-        number = len(run.payloads)
         try:
             name = topic_name(run.topic)
             client = self._client(run.client_id)
             topic = self.listener.broker.topics.named(name)
             batch = self._server.clients.publish(client, self._publisher, topic, run)
         except Refused as refused:
-            return self._refused(refused, run.topic, number)
-        late = number - len(batch.payloads)
-        answer = self._accepted(batch)
+            self._refuse(refused, run.topic, replies, len(run.payloads))
+            return
+        accepted, late = len(batch.payloads), len(run.payloads) - len(batch.payloads)
+        replies.accepted(batch.sequence, accepted, topic.durability >= Durability.SYNC)
         if late:
-            answer += self._refused(RateLimited(), run.topic, late)[0]
-        return answer, self._unstored(topic, answer, number)
+            self._refuse(RateLimited(), run.topic, replies, late)
 
-    def _accepted(self, batch: Batch) -> bytes:
-        """The acknowledgments of messages that the broker has taken."""
-        first = message_id(self.listener.broker.run_id, batch.sequence)
-        return encode_acks(first.bytes, len(batch.payloads), self._server.codec.checksum)
-
-    def _refused(self, refused: Refused, topic: bytes, number: int = 1) -> Answer:
+    def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
         reason = REASONS.get(type(refused), refused.reason)
         self.refuse(reason, number, topic.decode(errors="replace"))
-        answer = self._server.codec.failed * number
-        return answer, answer
+        replies.refused(number)
 
     # The ends
 
