@@ -43,7 +43,7 @@ def dissect(protocol: str, frame: bytes) -> Dissection:
     if reader is None:
         return Dissection(fault=f"no protocol {protocol!r} is known")
     if not frame:
-        return Dissection(fault="there are no bytes")
+        return Dissection(fault="no bytes are shown")
     return reader(frame)
 
 

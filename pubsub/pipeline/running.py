@@ -57,8 +57,8 @@ class Plan:
 
     Either ``handle`` takes the batches of ``rows``, or ``sink`` configures where they go. The
     checkpoint is in the directory ``home`` unless the command line says where. With ``late``,
-    what comes after the watermark is counted; ``finish`` is called when a query of ``--once`` has
-    ended.
+    what comes after the watermark is counted; ``count`` says how many messages a batch had, if that
+    is not the number of its rows; ``finish`` is called when a query of ``--once`` has ended.
     """
 
     rows: DataFrame
@@ -66,6 +66,7 @@ class Plan:
     sink: Callable[[DataStreamWriter], DataStreamWriter] | None = None
     home: str | None = None
     late: Late | None = None
+    count: Callable[[int], int] | None = None
     finish: Callable[[], None] | None = None
 
 
@@ -253,6 +254,8 @@ def _follow(
             if progress.batchId > shown and progress.batchDuration and _worked(progress):
                 shown = progress.batchId
                 fields = progress_fields(progress)
+                if plan.count is not None:
+                    fields["numInputRows"] = plan.count(shown)
                 late = plan.late.take(fields, str(query.id)) if plan.late else 0
                 display.show(step(fields, late))
 

@@ -125,7 +125,12 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--http", action="store_true", help="over HTTP instead of from the file")
     parser.add_argument("--format", choices=("delta", "parquet"), default="delta")
-    parser.add_argument("--live", type=float, default=0, help="seconds of metrics instead")
+    parser.add_argument(
+        "--live",
+        type=float,
+        default=0,
+        help="seconds of metrics instead (30 or more, as a window has 10)",
+    )
     parser.add_argument("--rate", type=int, default=100_000, help="messages a second of --live")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-archive-") as scratch:

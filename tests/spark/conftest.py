@@ -12,15 +12,22 @@ from pyspark.sql import SparkSession
 from pubsub.pipeline.session import local_session
 from tests.integration.broker import Broker, Start, brokers
 from tests.integration.fast_client import make_secret
-from tests.spark.serving import JAVA_OPTIONS, serve
+from tests.spark.java import java_options
+from tests.spark.serving import serve
 
 EVENTS = "spark.eventLog.dir"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def java(pytestconfig: pytest.Config) -> None:
+    """Every Java that is started from here on starts quickly."""
+    assert pytestconfig.cache is not None
+    os.environ["JDK_JAVA_OPTIONS"] = java_options(pytestconfig.cache.mkdir("java"))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session, which writes down what its web pages would show."""
-    os.environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
     directory = tmp_path_factory.mktemp("spark")
     log = directory / "events"
     log.mkdir()

@@ -15,8 +15,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from pubsub.pipeline.jobs import archive
+from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.running import main
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import Target
 
 
 def die() -> None:
@@ -40,16 +41,17 @@ def run(moment: str, batches: int, arguments: list[str]) -> int:
     """Run the job with ``arguments`` until it dies."""
     left = batches
 
-    def dying(df: DataFrame, target: Target, query: str, batch: int) -> None:
+    def dying(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
         nonlocal left
         left -= 1
         if left < 0 and moment == "write":
             threading.Thread(target=watch, args=(target, files(target)), daemon=True).start()
-        save(df, target, query, batch)
+        count = save(batch, target, headers, query, number)
         if left < 0:
             die()
+        return count
 
-    archive.save = dying  # type: ignore[attr-defined]
+    archive.save = dying
     return main(archive.NAME, arguments)
 
 

@@ -13,8 +13,6 @@ from pubsub.client.history import HistoryClient
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
 
 Option: TypeAlias = str | int | bool
-# For many short queries: compiled quickly rather than well.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PROTOCOLS = ("cafe", "nsd", "rheos", "spot", "fast")
 
 

@@ -1,8 +1,9 @@
-"""The job archive on streams of literal rows."""
+"""The job archive on history files."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,9 +13,25 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.pipeline.jobs import archive
-from pubsub.pipeline.tables.spark import Target, save
-from tests.spark.messages import MESSAGES, Feed, message, table_rows
-from tests.spark.running import run
+from pubsub.pipeline.jobs.archive import save
+from pubsub.pipeline.tables.spark import Target
+from tests.histories import history
+from tests.spark.messages import table_rows
+from tests.spark.running import options
+
+
+def put(path: Path, *topics: str) -> None:
+    """Ten messages more, on these topics in turn."""
+    with history(path) as file:
+        file.put_all(
+            file.batch(topics[number % len(topics)], [b"%d" % number]) for number in range(10)
+        )
+
+
+def run(spark: SparkSession, path: Path, to: Path, *more: str) -> int:
+    """Run the job once; the exit code."""
+    given = options("archive", "--path", path, "--to", to, "--once", *more)
+    return archive.run(spark, given, threading.Event())
 
 
 def offsets(path: Path) -> list[int]:
@@ -25,10 +42,10 @@ def offsets(path: Path) -> list[int]:
 def test_every_message_is_there_once_over_restarts(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "archive"
-    for part in range(3):
-        feed.put([message(10 * part + n, f"t/{n % 3}") for n in range(10)])
-        assert run(archive, spark, feed.stream, "--to", to) == 0
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    for _ in range(3):
+        put(file, "t/0", "t/1", "t/2")
+        assert run(spark, file, to) == 0
     assert offsets(to) == list(range(30))
     table = DeltaTable(str(to))
     assert table.metadata().partition_columns == ["topic", "day"]
@@ -40,29 +57,29 @@ def test_every_message_is_there_once_over_restarts(
 def test_a_death_between_append_and_commit_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "archive"
-    feed.put([message(n) for n in range(10)])
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    put(file, "orders")
 
     class Died(Exception):
         pass
 
-    def dying(df: DataFrame, target: Target, query: str, batch: int) -> None:
-        save(df, target, query, batch)
+    def dying(df: DataFrame, target: Target, headers: bool, query: str, batch: int) -> int:
+        save(df, target, headers, query, batch)
         raise Died
 
     with patch.object(archive, "save", dying), pytest.raises(Exception, match="Died"):
-        run(archive, spark, feed.stream, "--to", to)
+        run(spark, file, to)
     assert offsets(to) == list(range(10))
-    feed.put([message(10 + n) for n in range(10)])
-    assert run(archive, spark, feed.stream, "--to", to) == 0
+    put(file, "orders")
+    assert run(spark, file, to) == 0
     assert offsets(to) == list(range(20))
 
 
 def test_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "archive"
-    for part in range(2):
-        feed.put([message(10 * part + n, "a/../b" if n % 2 else "..") for n in range(10)])
-        run(archive, spark, feed.stream, "--to", to, "--format", "parquet")
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    for _ in range(2):
+        put(file, "..", "a/../b")
+        run(spark, file, to, "--format", "parquet")
     found = ds.dataset(str(to)).to_table()
     assert sorted(found["offset"].to_pylist()) == list(range(20))
     assert set(found["topic"].to_pylist()) == {"a/../b", ".."}
@@ -71,10 +88,10 @@ def test_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_end_of_once_compacts(spark: SparkSession, tmp_path: Path) -> None:
-    feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "archive"
-    for part in range(6):
-        feed.put([message(10 * part + n) for n in range(10)])
-    run(archive, spark, feed.stream, "--to", to, "--partition-by", "day", "--compact-every", "2")
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    for _ in range(6):
+        put(file, "orders")
+    run(spark, file, to, "--partition-by", "day", "--compact-every", "2", "--max-rows", "10")
     # Three are too few to be worth it.
     assert len(DeltaTable(str(to)).file_uris()) <= 3
     assert offsets(to) == list(range(60))

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.jobs import archive, audit, dead_letters, derive, metrics, replay, sessions
+from pubsub.pipeline.jobs import archive, derive, metrics, replay
 from pubsub.pipeline.tables.spark import read
 from tests.integration.broker import Broker, Start
 from tests.spark.messages import table_rows
@@ -163,30 +163,6 @@ def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_
     to = tmp_path / "table"
     assert run(derive, spark, *given, "--to", f"table:{to}", "--partition-by", "source") == 0
     assert sorted(row["text"] for row in table_rows(to)) == ["0", "100", "200"]
-
-
-def test_events_from_the_broker(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    common = {"protocol": "cafe", "listener": "tcp:7070", "client": "alice"}
-    events: list[dict[str, Any]] = [
-        {"event": "connect", "session": "a1"},
-        {"event": "malformed", "session": "a1", "reason": "malformed", "frame": "/soQAA=="},
-        {"event": "refused", "session": "a1", "topic": "t", "reason": "wrong-queue-key"},
-        {"event": "disconnect", "session": "a1", "reason": "closed", "messages": 3, "bytes": 9},
-    ]
-    lines = [(json.dumps({**common, **event}),) for event in events]
-    frame = spark.createDataFrame(lines, "value string").selectExpr("'$SYS/events' topic", "value")
-    write(frame.coalesce(1), url_of(broker))
-    given = ["--url", url_of(broker), "--once"]
-    for job in (sessions, audit, dead_letters):
-        assert run(job, spark, *given, "--to", tmp_path / job.NAME) == 0
-    (session,) = table_rows(tmp_path / "sessions")
-    assert (session["session"], session["messages"], session["reason"]) == ("a1", 3, "closed")
-    audited = {row["event"]: row["reason"] for row in table_rows(tmp_path / "audit")}
-    assert audited == {"malformed": "malformed", "refused": "wrong-queue-key"}
-    (letter,) = table_rows(tmp_path / "dead-letters")
-    assert (letter["frame"], letter["fault"]) == (
-        bytes.fromhex("feca1000"), "a header has 7 bytes, here are 4"
-    )  # fmt: skip
 
 
 def test_two_brokers_into_one_archive(spark: SparkSession, start: Start, tmp_path: Path) -> None:

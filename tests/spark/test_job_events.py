@@ -62,7 +62,7 @@ def test_audit_counts_what_is_refused(spark: SparkSession) -> None:
     assert (first["events"], first["topic"], first["reason"]) == (5, "t", "wrong-key")
     assert (first["first"], first["last"]) == (at(0), at(4))
     assert by["refused", "alice", at(60)]["events"] == 1
-    assert by["evicted", "bob", at(0)]["messages"] == 70
+    assert by["evicted", "bob", at(0)]["times"] == 70
 
 
 def test_an_alert_is_sent_once_when_the_threshold_is_reached(
@@ -85,7 +85,7 @@ def test_an_alert_is_sent_once_when_the_threshold_is_reached(
             run(audit, spark, feed.stream, "--to", to, "--threshold", "5")
     ((topic, alert),) = sent
     assert topic == "$SYS/pipeline/alerts"
-    assert (alert["event"], alert["client"], alert["events"]) == ("refused", "alice", 6)
+    assert (alert["event"], alert["client"], alert["times"]) == ("refused", "alice", 6)
     assert (alert["reason"], alert["threshold"]) == ("bad-token", 5)
     assert sum(row["events"] for row in table_rows(to) if row["event"] == "refused") == 16
 

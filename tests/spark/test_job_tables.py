@@ -8,19 +8,24 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.tables.spark import Target, query_id, read, save
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
 
 TOPICS = ["orders", "a/../b", "..", "q'\"", "🦊", "_x"]
 
 
+def dated(messages: DataFrame) -> DataFrame:
+    """With the day of each."""
+    return messages.withColumn("day", F.to_date("timestamp"))
+
+
 def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> None:
     rows = [message(n, TOPICS[n % 6], value=bytes([n, 0, 255]), key=None) for n in range(60)]
     messages = frame(spark, rows, MESSAGES)
-    save(archive.rows(messages), Target(str(tmp_path / "t"), ("topic", "day")), "q", 0)
+    save(dated(messages), Target(str(tmp_path / "t"), ("topic", "day")), "q", 0)
     found = read(spark, str(tmp_path / "t"))
     assert found.schema["timestamp"].dataType == messages.schema["timestamp"].dataType
     same = found.select(*messages.columns)
@@ -32,7 +37,7 @@ def test_a_batch_counts_once(spark: SparkSession, tmp_path: Path) -> None:
     target = Target(str(tmp_path / "t"), ("day",))
     for number in (0, 1, 1, 0):
         rows = [message(10 * number + n) for n in range(10)]
-        save(archive.rows(frame(spark, rows, MESSAGES)), target, "q", number)
+        save(dated(frame(spark, rows, MESSAGES)), target, "q", number)
     assert sorted(row["offset"] for row in table_rows(tmp_path / "t")) == list(range(20))
 
 
@@ -41,7 +46,7 @@ def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: 
     for number in range(3):
         rows = [message(10 * number + n, TOPICS[n % 6]) for n in range(10)]
         one_task = frame(spark, rows, MESSAGES).coalesce(1)
-        save(archive.rows(one_task), target, "q", number)
+        save(dated(one_task), target, "q", number)
     path = str(tmp_path / "t")
     one = read(spark, path, ["offset"], [("topic", "=", ".."), ("offset", ">=", 10)])
     assert sorted(row.offset for row in one.collect()) == [12, 18, 22, 28]

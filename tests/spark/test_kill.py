@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.integration.broker import PATIENCE, Broker, Start, environment
 from tests.spark.copying import A_BATCH, TO
 from tests.spark.relay import Relay
-from tests.spark.serving import JAVA_OPTIONS, serve, stored, url_of
+from tests.spark.serving import serve, stored, url_of
 from tests.spark.test_stream import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_KILLS", "20"))
@@ -69,7 +69,7 @@ class Chain(threading.Thread):
                 [sys.executable, "-m", "tests.spark.copying", relay.url, relay.url,
                  str(self._directory / "checkpoint")],
                 cwd=ROOT,
-                env=environment({"JDK_JAVA_OPTIONS": JAVA_OPTIONS}),
+                env=environment(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

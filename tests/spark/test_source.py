@@ -158,6 +158,11 @@ def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path)
         file.put("$SYS/events", [json.dumps(event).encode(), b'{"event": "connect"}'])
         file.put("orders", [b"x"])
     broker = serve(start, path, f"--secret-file={secret}")
+    with pytest.raises(Exception, match="403"):
+        read(spark, broker, stream="events").count()
+    with pytest.raises(Exception, match="403"):
+        read(spark, broker, subscribe="$SYS/events").count()
+    assert values(read(spark, broker, subscribePattern=".*")) == [b"x"]
     token = make_token(secret, permission="history").decode()
     over_http = read(spark, broker, stream="events", token=token)
     of_file = spark.read.format("pubsub").options(path=str(path), stream="events").load()

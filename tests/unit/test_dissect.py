@@ -75,7 +75,7 @@ class DissectTests(TestCase):
 
     def test_what_is_not_known_or_not_there(self) -> None:
         assert dissect("amqp", b"x").fault == "no protocol 'amqp' is known"
-        assert dissect("cafe", b"").fault == "there are no bytes"
+        assert dissect("cafe", b"").fault == "no bytes are shown"
 
     def test_bytes_that_are_no_text_are_shown_in_hexadecimal(self) -> None:
         found = dissect("cafe", cafe.encode(cafe.Publish(7, b"\xff\x00" * 200)))

@@ -2,50 +2,83 @@
 
 Exactly once: the source gives a batch the same messages however often it is tried, and the table
 takes a batch of a query once, in one transaction.
+
+Messages do not go through Java: the stream is one of ranges, and a worker writes what it reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import threading
+from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.options import MESSAGES
+from pubsub.pipeline.ranges import FORMAT, RangeSource, ranges
 from pubsub.pipeline.running import Plan
 from pubsub.pipeline.running import main as run_alone
 from pubsub.pipeline.running import run as run_plan
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.schemas import arrow_schema, schema_of
+from pubsub.pipeline.tables.parts import File
+from pubsub.pipeline.tables.spark import Target
 
 NAME = "archive"
+_DAY = pa.field("day", pa.date32())
 
 
-def rows(messages: DataFrame) -> DataFrame:
+def rows(messages: pa.RecordBatch) -> pa.RecordBatch:
     """The table's columns: those of the messages, and the day (UTC) they came on."""
-    return messages.withColumn("day", F.to_date("timestamp"))
+    return messages.append_column(_DAY, messages["timestamp"].cast(pa.date32()))
+
+
+def write(stream: Iterator[Row], target: Target) -> Iterator[File]:
+    """In a worker: read the ranges of a task and write their files."""
+    parts = target.parts()
+    for each in ranges(stream):
+        for messages in each.read():
+            parts.add(rows(messages))
+    yield from parts.finish()
+
+
+def save(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
+    """Write the messages of one batch of ranges to ``target``, once; how many there are."""
+    # Not mapInArrow, which needs pandas: there are few rows.
+    files: list[File] = batch.rdd.mapPartitions(partial(write, target=target)).collect()
+    schema = arrow_schema(schema_of(MESSAGES, headers)).append(_DAY)
+    target.table(schema).commit(files, query, number)
+    return sum(file.rows for file in files)
 
 
 class Archive:
     """Writes batches to ``target``, and merges its small files in a thread, after every so many."""
 
-    def __init__(self, target: Target, compact_every: int) -> None:
+    def __init__(self, target: Target, headers: bool, compact_every: int) -> None:
         self._target = target
+        self._headers = headers
+        self._written: dict[int, int] = {}
         self._every = compact_every
         self._since = 0
         self._compaction: threading.Thread | None = None
 
     def take(self, batch: DataFrame, number: int, query: str) -> None:
         """Write one batch."""
-        save(batch, self._target, query, number)
+        self._written[number] = save(batch, self._target, self._headers, query, number)
         self._since += 1
         running = self._compaction is not None and self._compaction.is_alive()
         if self._since >= self._every and not running:
             self._since = 0
             self._compaction = threading.Thread(target=self.compact)
             self._compaction.start()
+
+    def written(self, number: int) -> int:
+        """How many messages batch ``number`` had; asked for once."""
+        return self._written.pop(number, 0)
 
     def compact(self) -> None:
         """Merge small files now."""
@@ -61,9 +94,20 @@ class Archive:
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job; returns the exit code."""
     by = tuple(options.partition_by.split(","))
-    archive = Archive(Target(options.to, by, options.format), options.compact_every)
-    messages = reading.stream(spark, options, NAME, headers=options.headers)
-    plan = Plan(rows(messages), home=options.to, handle=archive.take, finish=archive.finish)
+    archive = Archive(
+        Target(os.path.abspath(options.to), by, options.format),
+        options.headers,
+        options.compact_every,
+    )
+    spark.dataSource.register(RangeSource)
+    stream = reading.stream(spark, options, NAME, headers=options.headers, form=FORMAT)
+    plan = Plan(
+        stream,
+        handle=archive.take,
+        home=options.to,
+        count=archive.written,
+        finish=archive.finish,
+    )
     return run_plan(NAME, plan, options, stop)
 
 

@@ -2,6 +2,8 @@
 
 Each batch adds its counts as rows of their own, at once: the count of a window is the sum of its
 rows. So nothing waits for a watermark, and no event can be too late.
+
+A client is its name and address without the port: one who connects anew for each try is the same.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pubsub.pipeline.tables.spark import Target, append, open_delta
 NAME = "audit"
 EVENTS = ("refused", "rotated", "evicted", "dropped", "malformed", "suppressed")
 KEYS = ("window_start", "window_end", "event", "protocol", "listener", "client", "topic", "reason")
+_PORT = r":\d+$"
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [
@@ -34,7 +37,7 @@ SCHEMA = pa.schema(
         ("window_end", _TIME),
         *[(name, pa.string()) for name in KEYS[2:]],
         ("events", pa.int64()),
-        ("messages", pa.int64()),
+        ("times", pa.int64()),
         ("first", _TIME),
         ("last", _TIME),
         ("day", pa.date32()),
@@ -45,6 +48,7 @@ SCHEMA = pa.schema(
 def relevant(events: DataFrame, length: float) -> DataFrame:
     """The events that are counted, with their window of ``length`` seconds."""
     chosen = events.where(F.col("event").isin(*EVENTS))
+    chosen = chosen.withColumn("client", F.regexp_replace("client", _PORT, ""))
     return chosen.withColumn("window", F.window("timestamp", milliseconds(length)))
 
 
@@ -52,7 +56,8 @@ def rows(windowed: DataFrame) -> DataFrame:
     """The table's columns from what ``relevant`` gives: one batch's counts."""
     counted = windowed.groupBy("window", *KEYS[2:]).agg(
         F.count(F.lit(1)).alias("events"),
-        F.coalesce(F.sum("messages"), F.lit(0)).cast("long").alias("messages"),
+        # What is alike in a turn of the broker's is one event that says how many it stands for.
+        F.sum(F.coalesce("messages", F.lit(1))).cast("long").alias("times"),
         F.min("timestamp").alias("first"),
         F.max("timestamp").alias("last"),
     )
@@ -61,7 +66,7 @@ def rows(windowed: DataFrame) -> DataFrame:
         F.col("window.end").alias("window_end"),
         *KEYS[2:],
         "events",
-        "messages",
+        "times",
         "first",
         "last",
         F.to_date("window.start").alias("day"),
@@ -69,7 +74,7 @@ def rows(windowed: DataFrame) -> DataFrame:
 
 
 def alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any]]:
-    """The groups that ``new`` rows carried to ``threshold`` events or beyond.
+    """The groups that happened ``threshold`` times or more, and did not before the ``new`` rows.
 
     ``known`` are all rows of the windows concerned, ``new`` among them.
     """
@@ -77,15 +82,15 @@ def alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any
     added = _sums(new)
     return [
         {"alert": "threshold", "threshold": threshold, **dict(zip(KEYS, key, strict=True)),
-         "events": before[key]}
+         "times": before[key]}
         for key, count in added.items()
         if before[key] >= threshold > before[key] - count
     ]  # fmt: skip
 
 
 def _sums(table: pa.Table) -> dict[tuple[Any, ...], int]:
-    grouped = table.group_by(list(KEYS)).aggregate([("events", "sum")]).to_pylist()
-    return {tuple(row[name] for name in KEYS): row["events_sum"] for row in grouped}
+    grouped = table.group_by(list(KEYS)).aggregate([("times", "sum")]).to_pylist()
+    return {tuple(row[name] for name in KEYS): row["times_sum"] for row in grouped}
 
 
 class Audit:

@@ -15,9 +15,10 @@ def stream(
     name: str,
     kind: str = "messages",
     headers: bool = False,
+    form: str = "pubsub",
 ) -> DataFrame:
     """The stream of messages or events; ``name`` is what the broker knows the reader by."""
-    reader = spark.readStream.format("pubsub").options(**where(options))
+    reader = spark.readStream.format(form).options(**where(options))
     reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
     if options.path is None:
         reader = reader.option("readerName", name)

@@ -62,6 +62,11 @@ class Target:
         """The table, for rows of ``schema``."""
         return KINDS[self.kind](self.path, schema, self.by)
 
+    def parts(self) -> Parts:
+        """What writes files for it."""
+        kind = KINDS[self.kind]
+        return Parts(self.path, self.by, kind.keeps_partition_columns, kind.staging)
+
 
 def save(df: DataFrame, target: Target, query: str, batch: int) -> None:
     """Write ``df``, which is batch number ``batch`` of ``query``, to ``target``, once."""
@@ -74,7 +79,7 @@ def save(df: DataFrame, target: Target, query: str, batch: int) -> None:
 def append(target: Target, rows: pa.Table, query: str, batch: int) -> bool:
     """As ``save``, for rows that are in this process already; False if they are there already."""
     table = target.table(rows.schema)
-    parts = Parts(target.path, target.by, table.keeps_partition_columns, table.staging)
+    parts = target.parts()
     for part in rows.combine_chunks().to_batches():
         parts.add(part)
     return table.commit(parts.finish(), query, batch)
@@ -154,10 +159,7 @@ class _Writer(DataSourceArrowWriter):
         self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        table = KINDS[self._target.kind]
-        parts = Parts(
-            self._target.path, self._target.by, table.keeps_partition_columns, table.staging
-        )
+        parts = self._target.parts()
         for batch in iterator:
             parts.add(batch)
         return _Written(parts.finish())
