@@ -134,10 +134,10 @@ class ScanTests(SynchronousTestCase):
 
     def test_what_it_remembers_is_bounded(self) -> None:
         scanner = Scanner(Codec())
-        for number in range(10_000):
+        for number in range(20_000):
             data = publish(ALICE, b"hi", name=b"%d" % number)
             assert scanner.scan(data, 0)[0] == len(data)
-        assert len(scanner._heads) <= 4096
+        assert len(scanner._heads) <= 16_384
 
     @given(st.data())
     def test_it_finds_what_the_codec_would(self, data: st.DataObject) -> None:
