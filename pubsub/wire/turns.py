@@ -29,9 +29,7 @@ class TurnEnds:
 
     def __init__(self, reactor: ReactorBase) -> None:
         self._calls: list[Call] = []
-        # By name, as the class cannot be imported where there is no epoll.
-        epoll = type(reactor).__module__ == "twisted.internet.epollreactor"
-        self._iterate: _Iterate = _events_of(reactor) if epoll else reactor.doIteration
+        self._iterate = _events_of(reactor) or reactor.doIteration
         reactor.doIteration = self._turn  # type: ignore[method-assign]
 
     def add(self, call: Call) -> None:
@@ -50,9 +48,20 @@ class TurnEnds:
                     log.failure("at the end of a turn")
 
 
-def _events_of(reactor: Any) -> _Iterate:
-    """``EPollReactor.doPoll`` without a logging context for every event."""
-    poll, selectables, handle = reactor._poller.poll, reactor._selectables, reactor._doReadOrWrite
+def _events_of(reactor: Any) -> _Iterate | None:
+    """``EPollReactor.doPoll`` without a logging context for every event; None if it is another.
+
+    It spares a sixth of the processor time of messages that come one by one, and takes Twisted's
+    private names for it. A Twisted that has others is left to its own way.
+    """
+    # By name, as the class cannot be imported where there is no epoll.
+    if type(reactor).__module__ != "twisted.internet.epollreactor":
+        return None
+    try:
+        poll, selectables = reactor._poller.poll, reactor._selectables
+        handle = reactor._doReadOrWrite
+    except AttributeError:
+        return None
 
     def iterate(timeout: float | None) -> None:
         for fd, event in poll(-1 if timeout is None else timeout, len(selectables)):

@@ -76,6 +76,17 @@ class TurnEnd(TestCase):
     def test_select(self) -> None:
         self.check_order(SelectReactor())
 
+    def test_an_epoll_reactor_with_other_names_inside(self) -> None:
+        reactor = EPollReactor()
+        poller = reactor._poller
+        del reactor._poller
+        add = at_turn_end(reactor)
+        reactor._poller = poller
+        calls: list[str] = []
+        add(lambda: calls.append("end"))
+        reactor.doIteration(None)
+        assert calls == ["end"]
+
     def test_once_a_reactor(self) -> None:
         reactor = EPollReactor()
         first, second = at_turn_end(reactor), at_turn_end(reactor)
