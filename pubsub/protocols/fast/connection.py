@@ -102,6 +102,9 @@ class FastConnection(Connection):
                 start = run.end
             try:
                 need = needed(data, at, self._server.max_payload)
+                left = len(data) - at
+                if not left or (left < need and data[at] == PUBLISH):
+                    break
                 decoded = decode(data, at)
                 if decoded is None or self._must_wait(_token_of(decoded[0])):
                     break
