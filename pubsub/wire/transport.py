@@ -16,7 +16,12 @@ _COPIED = 16 * 1024
 
 
 class StreamTransport(Protocol):
-    """What a connection asks of its transport, be it TCP, TLS or UNIX."""
+    """What a connection asks of its transport, be it TCP, TLS or UNIX.
+
+    ``bufferSize`` bytes are read at a time, where the transport reads itself.
+    """
+
+    bufferSize: int
 
     def write(self, data: bytes) -> None: ...
 
@@ -38,8 +43,7 @@ class StreamTransport(Protocol):
 class DirectServer(tcp.Server):
     """Serves one accepted connection; set as ``Port.transport``."""
 
-    # Bytes of one read. Protocols with much before each message (fast's tokens) have few messages
-    # in Twisted's 64 KiB, and a read costs the same however many there are.
+    # Bytes of one read, which costs the same however many messages are in it. Twisted's are 64 KiB.
     bufferSize = 128 * 1024
 
     def write(self, data: bytes) -> None:

@@ -27,7 +27,8 @@ BROKER_CORE, GENERATOR_CORE = 0, 1
 
 def measure(wire: str, options: argparse.Namespace) -> Throughput:
     """One run. Raises BenchError, also if a message went astray."""
-    plan = make_plan(WIRES[wire], options.scenario, options.size, options.batch)
+    window = options.window
+    plan = make_plan(WIRES[wire], options.scenario, options.size, options.batch, window)
     with twistd_broker(options.twistd, WIRES[wire], (), BROKER_CORE) as broker:
         result = measure_throughput(broker, WIRES[wire], plan, options.seconds)
     if not result.accounting.clean:
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--scenario", type=Topology.parse, default=Topology(1, 1))
     add("--size", type=int, default=64, help="payload in bytes")
     add("--batch", type=int, default=64 * 1024, help="bytes of one send")
+    add("--window", type=int, help="bytes a publisher may have under way (default: 256 KiB)")
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     options = parser.parse_args(arguments)
     one, other = options.wires
