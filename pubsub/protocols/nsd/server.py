@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IProtocolFactory
-from twisted.python.failure import Failure
 
 from pubsub.broker.batch import MIXED
 from pubsub.broker.durability import Durability
@@ -22,14 +20,11 @@ from pubsub.errors import (
     TopicUnreachable,
 )
 from pubsub.protocols.nsd.codec import (
-    LIST_END,
-    LIST_START,
     MAX_LINE,
     SHOWN,
     SUCCESS,
     Get,
     InvalidRequest,
-    LineStream,
     Open,
     Publish,
     Request,
@@ -41,9 +36,10 @@ from pubsub.protocols.nsd.codec import (
     wrap,
 )
 from pubsub.protocols.nsd.identities import Identities
+from pubsub.protocols.nsd.listing import ListingConnection
 from pubsub.protocols.nsd.rows import Rows, Template, surroundings, template
 from pubsub.settings import Setting, integer
-from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.connection import ConnectionFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -62,7 +58,6 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 
-_PAGE_BYTES = 256 * 1024
 # Of the newest messages, kept as they are sent.
 _ROWS_BYTES = 4 * 1024 * 1024
 
@@ -79,22 +74,16 @@ TEXTS: dict[type[Refused], str] = {
 """The protocol's words for each refusal of the broker (nsd §6.1)."""
 
 
-class NsdConnection(Connection):
+class NsdConnection(ListingConnection):
     """A client. It has no outbox: what it is sent, it has asked for."""
 
     delimiter = b"\n"
-    _busy = False
-    _parsing = False
-    _stopping = False
-    _writable: Deferred[None] | None = None
     # What surrounded the body in the last publish that was parsed; and what many are like.
     _surroundings: tuple[bytes, bytes] | None = None
     _template: Template | None = None
 
     def __init__(self, listener: Listener, identities: Identities, rows: Rows) -> None:
-        super().__init__(listener)
-        self._identities = identities
-        self._rows = rows
+        super().__init__(listener, identities, rows)
         # Who sends is said by each message, not by the connection.
         self._publisher = listener.publisher(self, b"")
 
@@ -254,109 +243,12 @@ class NsdConnection(Connection):
             broker = self.listener.broker
             broker.router.leave_history(broker.topics.named(channel))
 
-    # Get
-
-    def _get(self, request: Get, in_base64: bool) -> None:
-        self._busy = True
-        ensureDeferred(self._stream(request, LineStream(in_base64))).addCallbacks(
-            self._finished, self._broken
-        )
-
-    async def _stream(self, request: Get, line: LineStream) -> None:
-        """Send the list a page of the history at a time, as fast as the client reads it."""
-        store = self.listener.broker.store
-        may_read = self.listener.access.may_subscribe
-        identity = self._identities.find(request.identity)
-        names = frozenset(filter(may_read, identity.channels if identity is not None else ()))
-        # What is published while the list is sent is for the next Get.
-        offset = max(request.after, 0)
-        end = await self._stored_end() if names else offset
-        pieces, comma = [LIST_START], b""
-        while names and offset < end and not self.closing:
-            page = await store.read(offset, names, _PAGE_BYTES)
-            for start, stop in page.damaged:
-                self.listener.broker.counters.drop(self.label, "*", "damaged", stop - start)
-            for batch in page.batches:
-                pieces += (comma, self._rows.of(batch))
-                comma = b","
-            offset = page.next_offset
-            if offset < end:
-                self.reply(line.feed(*pieces))
-                pieces.clear()
-                await self._turn()
-        # A list of one page leaves in one write, with its end: that is what pollers mostly get.
-        if not self.closing:
-            self.reply(line.finish(*pieces, LIST_END))
-
-    async def _stored_end(self) -> int:
-        """Where the history ends now, once that much of it is committed and may be shown.
-
-        So a client finds what it has published before.
-        """
-        store = self.listener.broker.store
-        end: int = store.next_offset
-        if end > store.committed:
-            stored: Deferred[bool] = Deferred()
-            store.when_stored(stored.callback)
-            self.hold("get")
-            await stored
-        return min(end, store.committed)
-
-    def _turn(self) -> Deferred[None]:
-        """Fires when others have had their turn and the transport has room again."""
-        turn: Deferred[None] = Deferred()
-        if self._output_full:
-            self._writable = turn
-        else:
-            self.listener.broker.at_turn_end(lambda: turn.callback(None))
-        self.hold("get")
-        return turn
-
-    def resumeProducing(self) -> None:
-        """See ``Connection``."""
-        super().resumeProducing()
-        self._wake()
-        self._go_on()
-
-    def _wake(self) -> None:
-        if self._writable is not None:
-            writable, self._writable = self._writable, None
-            writable.callback(None)
-
-    def _finished(self, result: None) -> None:
-        self._busy = False
-        self.release("get")
-        if self._stopping:
-            self.close()
-        else:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Parse what was left waiting, unless it still has to."""
-        if not (self._busy or self._parsing or self._output_full):
-            self.parse_rest()
-
-    def _broken(self, failure: Failure) -> None:
-        self.log.failure("nsd: reading the history for {client!r}", failure, client=self.label)
-        self.abort("the history cannot be read")
-
     # The ends
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
         busy = isinstance(refused, MemoryExhausted)
         return wrap(error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS"), False)
-
-    def drain(self) -> None:
-        """See ``Client``: a response under way is finished first."""
-        if self._busy:
-            self._stopping = True
-        else:
-            super().drain()
-
-    def ended(self) -> None:
-        """See ``Connection``."""
-        self.listener.broker.at_turn_end(self._wake)
 
 
 class NsdFactory(ConnectionFactory):
