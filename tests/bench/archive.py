@@ -1,4 +1,4 @@
-"""``python -m tests.bench.archive``: how fast jobs take a history, and whether metrics keep up.
+"""How fast jobs take a history, and whether metrics keep up.
 
     python -m tests.bench.archive                        5 million messages into an archive
     python -m tests.bench.archive --live 60 --rate 100000    metrics of what comes for a minute
@@ -119,7 +119,11 @@ def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
 
 def main() -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.archive",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a payload")
     parser.add_argument("--cores", type=int, default=2)
