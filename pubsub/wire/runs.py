@@ -8,6 +8,7 @@ call a block, and heads are put before payloads by a join. Knows no protocol, Tw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
@@ -15,6 +16,33 @@ MIXED = -1
 """Stands for the length of payloads that differ in it, as in the broker's batches."""
 # Frames cut at a time, largest first; what is left over is cut one by one.
 _BLOCKS = (128, 32, 8)
+
+
+@dataclass(slots=True)
+class Run:
+    """Messages of one publisher to one topic, of ``size`` bytes each or MIXED.
+
+    Those of one read are taken together though others stand between them: a client that goes from
+    topic to topic would cost as much for each message as for a run. The order within a topic is
+    what is promised.
+    """
+
+    payloads: list[bytes]
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        """The payloads' lengths together."""
+        if self.size != MIXED:
+            return self.size * len(self.payloads)
+        return sum(map(len, self.payloads))
+
+    def extend(self, payloads: list[bytes]) -> None:
+        """Go on with ``payloads``, which becomes the run's own."""
+        if self.payloads:
+            self.payloads += payloads
+        else:
+            self.payloads = payloads
 
 
 @lru_cache(maxsize=1024)

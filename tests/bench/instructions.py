@@ -28,6 +28,7 @@ from pubsub.protocols.fast import scan as fast
 from pubsub.protocols.rheos import scan as rheos
 from pubsub.protocols.rheos.codec import Codec
 from pubsub.protocols.spot import scan as spot
+from pubsub.wire.runs import MIXED, Run
 
 BASELINE = Path(__file__).with_name("instructions.json")
 REFERENCE = "reference"
@@ -68,7 +69,7 @@ def _cafe() -> Case:
 
     def run() -> list[bytes]:
         _, runs = cafe.scan(data, 0)
-        return [cafe.encode_messages(c, 1, payloads, size) for c, payloads, _, size in runs]
+        return [cafe.encode_messages(c, 1, run.payloads, run.size) for c, run in runs.items()]
 
     return run
 
@@ -79,8 +80,8 @@ def _fast() -> Case:
     scanner = fast.Scanner(1 << 20)
 
     def run() -> list[bytes]:
-        _, runs = scanner.scan(data, 0)
-        return [fast.encode_messages(run.topic_id, run.payloads, run.size) for run in runs]
+        _, (row,) = scanner.scan(data, 0)
+        return [fast.encode_messages(t, run.payloads, run.size) for t, run in row.runs.items()]
 
     return run
 
@@ -94,7 +95,8 @@ def _rheos() -> Case:
     scanner = rheos.Scanner(Codec())
 
     def run() -> list[bytes]:
-        _, runs = scanner.scan(data, 0)
+        _, (row,) = scanner.scan(data, 0)
+        runs = row.runs.values()
         return [rheos.encode_acks(bytes(16), len(run.payloads), False) for run in runs]
 
     return run
@@ -105,7 +107,8 @@ def _spot() -> Case:
     data = b"".join(spot.encode_run(stem, [payload], len(payload)) for payload in _payloads())
 
     def run() -> bytes:
-        found = spot.scan(data, 0, stem, 1 << 20)
+        found = Run([], MIXED)
+        spot.scan(data, 0, stem, 1 << 20, found)
         return spot.encode_run(stem, found.payloads, found.size)
 
     return run

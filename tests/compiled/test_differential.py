@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,13 +56,18 @@ def spot_frame(what: int, size: int) -> bytes:
     return (STEM, STEM, OTHER)[what] + head + b"z" * size
 
 
+def spot_scan(module: Any, data: bytes, at: int) -> Any:
+    run = module.Run([], -1)
+    return module.scan(data, at, STEM, LIMIT, run), run
+
+
 def scanners(name: str) -> list[Scan]:
     """A new scanner of the protocol in each form."""
     makers: dict[str, Callable[[Any], Scan]] = {
         CAFE: lambda module: module.scan,
         FAST: lambda module: module.Scanner(LIMIT).scan,
         RHEOS: lambda module: module.Scanner(Codec()).scan,
-        SPOT: lambda module: lambda data, at: module.scan(data, at, STEM, LIMIT),
+        SPOT: lambda module: partial(spot_scan, module),
     }
     return [makers[name](forms[name]) for forms in FORMS]
 
@@ -73,6 +79,8 @@ def plain(value: object) -> object:
     """Instances of the two forms' own classes made comparable."""
     if is_dataclass(value):
         return tuple(plain(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, dict):
+        return [(key, plain(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
@@ -145,4 +153,16 @@ def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) ->
 def test_the_same_is_acknowledged(first: bytes, count: int, checksum: bool) -> None:
     first = b"\0" + first[1:]
     ours, theirs = (forms[RHEOS].encode_acks(first, count, checksum) for forms in FORMS)
+    assert ours == theirs
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
+def test_the_same_order_is_restored(turns: list[int]) -> None:
+    data = b"".join(FRAMES[RHEOS](what % 3, 5) for what in turns)
+    answers = bytes(range(len(turns)))
+    ours, theirs = (
+        forms[RHEOS].in_turn(answers, forms[RHEOS].Scanner(Codec()).scan(data, 0)[1][0])
+        for forms in FORMS
+    )
     assert ours == theirs

@@ -200,7 +200,7 @@ def methods(protocol: str) -> dict[str, Callable[[Any], None]]:
 
     made: dict[str, Callable[[Any], None]] = {}
     for conversation in load(protocol):
-        name = f"test_{conversation['name'].replace('-', '_')}"
+        name = f"test_{re.sub(r'[^a-z0-9]', '_', conversation['name'])}"
         assert name not in made, f"two conversations are called {name}"
         made[name] = method(conversation, split=False)
         if not is_large(conversation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +20,8 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.scan import Run, Scanner, encode_messages
-from pubsub.wire.runs import MIXED
+from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
+from pubsub.wire.runs import MIXED, Run
 
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])
@@ -77,14 +77,32 @@ def naive(data: bytes, at: int) -> tuple[int, list[Found]]:
     return at, found
 
 
-def flat(runs: list[Run]) -> list[Found]:
-    """The messages of ``runs``, each of which has to be consistent."""
-    for run in runs:
-        sizes = set(map(len, run.payloads))
-        assert run.payloads
-        assert run.nbytes == sum(map(len, run.payloads))
-        assert run.size == (sizes.pop() if len(sizes) == 1 else MIXED)
-    return [(run.token, run.topic_id, payload) for run in runs for payload in run.payloads]
+def flat(rows: list[Row]) -> list[Found]:
+    """The messages of ``rows``, each of whose runs has to be consistent."""
+    found = []
+    for row in rows:
+        for topic_id, run in row.runs.items():
+            sizes = set(map(len, run.payloads))
+            assert run.payloads
+            assert run.nbytes == sum(map(len, run.payloads))
+            assert run.size == (sizes.pop() if len(sizes) == 1 else MIXED)
+            found += [(row.token, topic_id, payload) for payload in run.payloads]
+    return found
+
+
+def by_topic(messages: list[Found]) -> list[Found]:
+    """``messages`` of one token in a row together by topic, in the order of the topics' first."""
+    found = []
+    for _, row in groupby(messages, lambda message: message[0]):
+        topics: dict[int, list[Found]] = {}
+        for message in row:
+            topics.setdefault(message[1], []).append(message)
+        found += [message for one in topics.values() for message in one]
+    return found
+
+
+def _address(message: Found) -> tuple[bytes, int]:
+    return message[:2]
 
 
 def publishes(token: bytes, topic: int, *payloads: bytes) -> bytes:
@@ -102,27 +120,27 @@ class ScanTests(SynchronousTestCase):
         assert self.scan(b"", 0) == (0, [])
         assert self.scan(b"\x03\x01t\0\0\0\x01\0\0\0", 0) == (0, [])
 
-    def test_consecutive_publishes_with_a_token_to_a_topic_are_one_run(self) -> None:
+    def test_consecutive_publishes_with_a_token_are_a_row_by_topic(self) -> None:
         parts = [
-            publishes(b"t", 1, b"a", b"b"),
-            publishes(b"t", 2, b"c"),
-            publishes(b"u", 2, b"d", b"e"),
+            publishes(b"t", 1, b"a", b"b") + publishes(b"t", 2, b"c") + publishes(b"t", 1, b"dd"),
+            publishes(b"u", 2, b"e", b"f"),
+            publishes(b"t", 1, b"g"),
         ]
         ends = [sum(map(len, parts[: n + 1])) for n in range(3)]
         assert self.scan(b"".join(parts), 0) == (
             ends[-1],
             [
-                Run(b"t", 1, [b"a", b"b"], 2, 1, ends[0]),
-                Run(b"t", 2, [b"c"], 1, 1, ends[1]),
-                Run(b"u", 2, [b"d", b"e"], 2, 1, ends[2]),
+                Row(b"t", {1: Run([b"a", b"b", b"dd"], MIXED), 2: Run([b"c"], 1)}, ends[0]),
+                Row(b"u", {2: Run([b"e", b"f"], 1)}, ends[1]),
+                Row(b"t", {1: Run([b"g"], 1)}, ends[2]),
             ],
         )
 
     def test_messages_of_different_lengths_are_one_run_too(self) -> None:
         data = publishes(b"token", 1, b"a", b"bb", b"bb", b"", b"ccc")
-        run = Run(b"token", 1, [b"a", b"bb", b"bb", b"", b"ccc"], 8, MIXED, len(data))
-        assert self.scan(data, 0) == (len(data), [run])
-        assert self.scan(data, 0) == (len(data), [run])
+        row = Row(b"token", {1: Run([b"a", b"bb", b"bb", b"", b"ccc"], MIXED)}, len(data))
+        assert self.scan(data, 0) == (len(data), [row])
+        assert self.scan(data, 0) == (len(data), [row])
 
     def test_a_token_is_the_same_object_again_and_again(self) -> None:
         data = publishes(b"token", 1, b"a", b"b")
@@ -132,13 +150,12 @@ class ScanTests(SynchronousTestCase):
     def test_a_long_run_of_equal_lengths_is_cut_right(self) -> None:
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(b"token", 3, *payloads)
-        (run,) = self.scan(data, 0)[1]
-        assert run == Run(b"token", 3, payloads, 4000, 4, len(data))
+        assert self.scan(data, 0)[1] == [Row(b"token", {3: Run(payloads, 4)}, len(data))]
 
     def test_it_starts_anywhere(self) -> None:
         data = publishes(b"t", 1, b"a")
-        at, runs = self.scan(b"\xff" * 7 + data, 7)
-        assert (at, runs[0].end) == (7 + len(data), 7 + len(data))
+        at, rows = self.scan(b"\xff" * 7 + data, 7)
+        assert (at, rows[0].end) == (7 + len(data), 7 + len(data))
 
     def test_it_stops_before_what_is_not_for_it(self) -> None:
         data = publishes(b"t", 1, b"a", b"b")
@@ -149,9 +166,9 @@ class ScanTests(SynchronousTestCase):
             b"\x03\xff",
             b"\x80",
         ):
-            at, runs = self.scan(data + tail, 0)
+            at, rows = self.scan(data + tail, 0)
             assert at == len(data)
-            assert flat(runs) == [(b"t", 1, b"a"), (b"t", 1, b"b")]
+            assert flat(rows) == [(b"t", 1, b"a"), (b"t", 1, b"b")]
 
     def test_the_largest_payload_is_taken(self) -> None:
         data = publishes(b"t", 1, bytes(LIMIT))
@@ -177,42 +194,45 @@ class PropertyTests(SynchronousTestCase):
     def test_a_whole_stream(self, data: bytes) -> None:
         scanner = Scanner(LIMIT)
         for _ in range(2):
-            at, runs = scanner.scan(data, 0)
-            assert (at, flat(runs)) == naive(data, 0)
-            assert [run.end for run in runs] == sorted({run.end for run in runs})
-            assert at == (runs[-1].end if runs else 0)
+            at, rows = scanner.scan(data, 0)
+            end, wanted = naive(data, 0)
+            assert (at, flat(rows)) == (end, by_topic(wanted))
+            assert [row.end for row in rows] == sorted({row.end for row in rows})
+            assert at == (rows[-1].end if rows else 0)
 
     @given(st.lists(STREAMS, max_size=3), st.integers(1, 40))
     def test_any_split(self, streams: list[bytes], size: int) -> None:
         """What is left is put before the next piece; a scanner remembers all that came before."""
         scanner = Scanner(LIMIT)
         for data in streams:
-            found, rest = [], b""
+            found: list[Found] = []
+            rest = b""
             for start in range(0, len(data), size):
                 rest += data[start : start + size]
-                at, runs = scanner.scan(rest, 0)
-                found += flat(runs)
+                at, rows = scanner.scan(rest, 0)
+                found += flat(rows)
                 rest = rest[at:]
             end, wanted = naive(data, 0)
-            assert found == wanted
+            # Pieces end rows, so that only the order within a token and topic is left.
+            assert sorted(found, key=_address) == sorted(wanted, key=_address)
             assert rest == data[end:]
 
     @given(STREAMS, STREAMS)
     def test_at_any_place(self, before: bytes, data: bytes) -> None:
-        at, runs = Scanner(LIMIT).scan(before + data, len(before))
+        at, rows = Scanner(LIMIT).scan(before + data, len(before))
         end, wanted = naive(data, 0)
-        assert (at, flat(runs)) == (len(before) + end, wanted)
+        assert (at, flat(rows)) == (len(before) + end, by_topic(wanted))
 
     @given(st.binary(max_size=200))
     def test_any_bytes(self, data: bytes) -> None:
-        at, runs = Scanner(LIMIT).scan(data, 0)
-        assert (at, flat(runs)) == naive(data, 0)
+        at, rows = Scanner(LIMIT).scan(data, 0)
+        end, wanted = naive(data, 0)
+        assert (at, flat(rows)) == (end, by_topic(wanted))
 
     @given(st.lists(PUBLISHES, max_size=30))
-    def test_a_run_ends_only_where_token_or_topic_change(self, packets: list[Publish]) -> None:
-        runs = Scanner(LIMIT).scan(b"".join(map(encode, packets)), 0)[1]
-        keys = [(run.token, run.topic_id) for run in runs]
-        assert all(one != two for one, two in pairwise(keys))
+    def test_a_row_ends_only_where_the_token_changes(self, packets: list[Publish]) -> None:
+        rows = Scanner(LIMIT).scan(b"".join(map(encode, packets)), 0)[1]
+        assert all(one.token != two.token for one, two in pairwise(rows))
 
 
 class EncodeTests(SynchronousTestCase):

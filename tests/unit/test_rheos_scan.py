@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.protocols.rheos.codec import Ack, Codec, Opcode, Request, RheosError
-from pubsub.protocols.rheos.scan import Run, Scanner, encode_acks
-from pubsub.wire.runs import MIXED
+from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks, in_turn
+from pubsub.wire.runs import MIXED, Run
 from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
 
 CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (False, True)]
@@ -61,7 +64,7 @@ def streams(draw: st.DrawFn, coder: Codec) -> bytes:
     return bytes(data) + draw(st.one_of(st.just(b""), GARBAGE))
 
 
-def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Run]]:
+def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Row]]:
     """What ``Scanner.scan`` promises, a request at a time."""
     found: list[Request] = []
     while True:
@@ -73,17 +76,25 @@ def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Run]]:
             break
         found.append(decoded[0])
         at = decoded[1]
-    grouped: list[tuple[bytes, bytes, list[bytes]]] = []
-    for request in found:
-        if not grouped or grouped[-1][:2] != (request.client_id, request.topic):
-            grouped.append((request.client_id, request.topic, []))
-        grouped[-1][2].append(request.data)
-    runs = []
-    for client, topic, payloads in grouped:
-        sizes = set(map(len, payloads))
-        size = sizes.pop() if len(sizes) == 1 else MIXED
-        runs.append(Run(client, topic, payloads, sum(map(len, payloads)), size))
-    return at, runs
+    return at, [
+        row_of(client, [(request.topic, request.data) for request in requests])
+        for client, requests in groupby(found, lambda request: request.client_id)
+    ]
+
+
+def row_of(client: bytes, messages: Sequence[tuple[bytes, bytes]]) -> Row:
+    """The topics and payloads of ``messages`` as a row."""
+    row = Row(client, {}, [])
+    before = None
+    for topic, payload in messages:
+        run = row.runs.setdefault(topic, Run([], len(payload)))
+        if topic != before:
+            row.turns.append((topic, len(run.payloads)))
+        if run.size != len(payload):
+            run.size = MIXED
+        run.payloads.append(payload)
+        before = topic
+    return row
 
 
 class ScanTests(SynchronousTestCase):
@@ -94,19 +105,24 @@ class ScanTests(SynchronousTestCase):
         assert scanner.scan(b"", 0) == (0, [])
         assert scanner.scan(publish(ALICE, b"hi")[:-1], 0) == (0, [])
 
-    def test_messages_in_a_row_from_one_client_to_one_topic_are_one_run(self) -> None:
+    def test_messages_in_a_row_from_one_client_are_taken_by_topic(self) -> None:
         data = (
             publish(ALICE, b"a", b"b")
             + publish(BOB, b"c")
-            + publish(BOB, b"d", name=b"sport")
-            + publish(BOB, b"ee", b"", name=b"sport")
+            + publish(BOB, b"d", b"e", name=b"sport")
+            + publish(BOB, b"ff", b"")
+            + publish(ALICE, b"g")
         )
         assert Scanner(Codec()).scan(data, 0) == (
             len(data),
             [
-                Run(ALICE, b"news", [b"a", b"b"], 2, 1),
-                Run(BOB, b"news", [b"c"], 1, 1),
-                Run(BOB, b"sport", [b"d", b"ee", b""], 3, MIXED),
+                Row(ALICE, {b"news": Run([b"a", b"b"], 1)}, [(b"news", 0)]),
+                Row(
+                    BOB,
+                    {b"news": Run([b"c", b"ff", b""], MIXED), b"sport": Run([b"d", b"e"], 1)},
+                    [(b"news", 0), (b"sport", 0), (b"news", 1)],
+                ),
+                Row(ALICE, {b"news": Run([b"g"], 1)}, [(b"news", 0)]),
             ],
         )
 
@@ -114,23 +130,24 @@ class ScanTests(SynchronousTestCase):
         payloads = [b"%04d" % number for number in range(1000)]
         for coder in CODECS:
             data = b"".join(coder.encode(Request(2, ALICE, b"news", p)) for p in payloads)
-            run = Run(ALICE, b"news", payloads, 4000, 4)
-            assert Scanner(coder).scan(b"?" + data + b"\xfa", 1) == (1 + len(data), [run])
+            row = Row(ALICE, {b"news": Run(payloads, 4)}, [(b"news", 0)])
+            assert Scanner(coder).scan(b"?" + data + b"\xfa", 1) == (1 + len(data), [row])
 
     def test_it_stops_at_what_is_no_publish(self) -> None:
         first = publish(ALICE, b"a", b"b", b"c")
         for other in (create(ALICE), raw(2, NIL, body(b"news", b"a")), raw(3, ALICE, b""), b"\0"):
             data = first + other + first
-            at, runs = Scanner(Codec()).scan(data, 0)
-            assert (at, len(runs)) == (len(first), 1)
+            at, rows = Scanner(Codec()).scan(data, 0)
+            assert (at, len(rows)) == (len(first), 1)
 
     def test_it_stops_at_a_wrong_checksum_in_the_middle_of_a_row(self) -> None:
         for bad in range(30):
             frames = [sealed(publish(ALICE, b"%02d" % number)) for number in range(30)]
             frames[bad] = frames[bad][:-1] + bytes([frames[bad][-1] ^ 1])
-            at, runs = Scanner(Codec(checksum=True)).scan(b"".join(frames), 0)
+            at, rows = Scanner(Codec(checksum=True)).scan(b"".join(frames), 0)
             assert at == bad * len(frames[0])
-            assert [p for run in runs for p in run.payloads] == [b"%02d" % n for n in range(bad)]
+            found = [payload for row in rows for payload in row.runs[b"news"].payloads]
+            assert found == [b"%02d" % n for n in range(bad)]
 
     def test_what_it_remembers_is_bounded(self) -> None:
         scanner = Scanner(Codec())
@@ -149,6 +166,22 @@ class ScanTests(SynchronousTestCase):
     @given(ANY_CODEC, st.binary(max_size=80), st.integers(0, 3))
     def test_any_bytes_are_scanned(self, coder: Codec, data: bytes, at: int) -> None:
         assert Scanner(coder).scan(data, at) == naive(coder, data, at)
+
+
+class InTurnTests(SynchronousTestCase):
+    """in_turn"""
+
+    def test_answers_go_to_the_messages_they_are_for(self) -> None:
+        row = row_of(ALICE, [(b"a", b"1"), (b"b", b"2"), (b"b", b"3"), (b"a", b"4"), (b"c", b"5")])
+        # One answer of two bytes each: those of topic a, then of b, then of c.
+        assert in_turn(b"1.4.2.3.5.", row) == b"1.2.3.4.5."
+
+    @given(st.lists(st.tuples(TOPICS, PAYLOADS), min_size=1, max_size=40), st.integers(1, 22))
+    def test_any_order(self, messages: list[tuple[bytes, bytes]], width: int) -> None:
+        numbers = [(topic, bytes([n]) * width) for n, (topic, _) in enumerate(messages)]
+        row = row_of(ALICE, numbers)
+        grouped = b"".join(number for run in row.runs.values() for number in run.payloads)
+        assert in_turn(grouped, row) == b"".join(number for _, number in numbers)
 
 
 class AckTests(SynchronousTestCase):

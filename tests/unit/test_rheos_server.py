@@ -20,6 +20,7 @@ from tests.unit.rheos_wire import (
     NIL,
     SENDERS,
     Rheos,
+    ack,
     body,
     create,
     message_ids,
@@ -66,6 +67,26 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert data[:18] == topic_ack("sport")
         assert data[-54:-18] == FAILED * 2
         assert len(set(message_ids(data[18:-54] + data[-18:]))) == 601
+
+    def test_they_are_in_order_though_the_client_goes_from_topic_to_topic(self) -> None:
+        rheos = Rheos()
+        rheos.broker.topics.create("sport")
+        alice = rheos.connect("rheos")
+        names = [b"news", b"sport", b"void", b"sport", b"news", b"news", b"void"] * 100
+        alice.send(b"".join(publish(ALICE, b"%d" % n, name=name) for n, name in enumerate(names)))
+        data = alice.take()
+        page = self.successResultOf(rheos.broker.store.read(0, None, 2**20))
+        run = rheos.broker.run_id
+        ids = {
+            int(payload): message_id(run, batch.sequence + index).bytes
+            for batch in page.batches
+            for index, payload in enumerate(batch.payloads)
+        }
+        assert len(page.batches) == 2
+        assert len(ids) == names.count(b"news") + names.count(b"sport")
+        assert data == b"".join(
+            FAILED if name == b"void" else ack(ids[n]) for n, name in enumerate(names)
+        )
 
     def test_a_row_of_messages_is_one_batch(self) -> None:
         rheos = Rheos()

@@ -21,12 +21,12 @@ from pubsub.protocols.spot.scan import (
     topic_stem,
 )
 from pubsub.protocols.spot.zmtp import Limits, Unit, decode, encode_message
+from pubsub.wire.runs import MIXED, Run
 from tests.unit.fakes import batch_of
 
 VECTORS = json.loads(
     (Path(__file__).parents[2] / "seeds" / "vectors" / "spot-frames.json").read_text()
 )
-MIXED = -1
 STEM = b"\x01\x00\x01\x01\x01\x01\x01t"
 payloads = st.one_of(
     st.binary(max_size=4), st.sampled_from([b"", b"abc", b"x" * 255, b"y" * 256, b"z" * 300])
@@ -92,17 +92,27 @@ class ScanTests(SynchronousTestCase):
 
     def test_equal_messages_are_cut_at_once(self) -> None:
         data = (STEM + b"\x00\x02ab") * 5
-        run = scan(b"??" + data, 2, STEM, 100)
-        assert (run.payloads, run.nbytes, run.size) == ([b"ab"] * 5, 10, 2)
-        assert run.end == len(data) + 2
+        run = Run([], MIXED)
+        assert scan(b"??" + data, 2, STEM, 100, run) == len(data) + 2
+        assert run == Run([b"ab"] * 5, 2)
 
     def test_lengths_may_differ(self) -> None:
         data = STEM + b"\x00\x02ab" + STEM + b"\x00\x01c"
-        assert scan(data, 0, STEM, 100).size == MIXED
+        run = Run([], MIXED)
+        scan(data, 0, STEM, 100, run)
+        assert run == Run([b"ab", b"c"], MIXED)
+
+    def test_a_run_goes_on(self) -> None:
+        run = Run([b"xy"], 2)
+        scan((STEM + b"\x00\x02ab") * 3, 0, STEM, 100, run)
+        assert run == Run([b"xy", b"ab", b"ab", b"ab"], 2)
+        scan(STEM + b"\x00\x01c", 0, STEM, 100, run)
+        assert run == Run([b"xy", b"ab", b"ab", b"ab", b"c"], MIXED)
 
     def test_no_payload_at_all(self) -> None:
-        run = scan((STEM + b"\x00\x00") * 4, 0, STEM, 100)
-        assert (run.payloads, run.nbytes, run.size) == ([b""] * 4, 0, 0)
+        run = Run([], MIXED)
+        scan((STEM + b"\x00\x00") * 4, 0, STEM, 100, run)
+        assert (run, run.nbytes) == (Run([b""] * 4, 0), 0)
 
     def test_it_ends_before_anything_else(self) -> None:
         first = STEM + b"\x00\x02ab"
@@ -118,28 +128,31 @@ class ScanTests(SynchronousTestCase):
             b"\x00\x00",
         ):
             for count in (1, 2, 3, 10):
-                run = scan(first * count + other, 0, STEM, 100)
-                assert (len(run.payloads), run.end) == (count, len(first) * count), other
+                run = Run([], MIXED)
+                end = scan(first * count + other, 0, STEM, 100, run)
+                assert (len(run.payloads), end) == (count, len(first) * count), other
 
     def test_a_run_may_be_interrupted_in_any_byte(self) -> None:
         message = STEM + b"\x00\x04abcd"
         for index in range(len(message) - 4):
             broken = bytearray(message * 10)
             broken[7 * len(message) + index] ^= 0x40
-            run = scan(bytes(broken), 0, STEM, 100)
+            run = Run([], MIXED)
+            scan(bytes(broken), 0, STEM, 100, run)
             assert len(run.payloads) == 7
 
     @given(st.lists(payloads), st.integers(0, 20))
     def test_it_finds_what_decoding_finds(self, listed: list[bytes], cut: int) -> None:
         data = b"".join(encode_message([b"", b"\x01", b"t", each]) for each in listed)
         data = data[: len(data) - cut]
-        run = scan(data, 0, STEM, 2**20)
+        run = Run([], MIXED)
+        end = scan(data, 0, STEM, 2**20, run)
         found: list[bytes] = []
         at = 0
         while at < len(data) and isinstance(unit := decode(data, at, Limits()), Unit):
             found.append(unit.frames[-1])
             at = unit.end
-        assert (run.payloads, run.end) == (found, at)
+        assert (run.payloads, end) == (found, at)
         assert run.nbytes == sum(map(len, found))
         if found:
             sizes = {len(each) for each in found}

@@ -46,6 +46,7 @@ from pubsub.protocols.cafe.codec import (
 )
 from pubsub.protocols.cafe.codes import code_of, error
 from pubsub.protocols.cafe.scan import scan
+from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,8 +104,8 @@ class Conversation:
         while not link.closing:
             if self.state is State.PUBLISHER:
                 at, runs = scan(data, at)
-                for channel, payloads, nbytes, size in runs:
-                    self._publish(channel, payloads, nbytes, size)
+                for channel, run in runs.items():
+                    self._publish(channel, run)
                 if at == len(data):
                     break
             try:
@@ -242,14 +243,16 @@ class Conversation:
                 ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=self._name(frame.channel)
             )
         else:
-            self._publish(frame.channel, [frame.payload], len(frame.payload), len(frame.payload))
+            self._publish(frame.channel, Run([frame.payload], len(frame.payload)))
 
-    def _publish(self, channel: int, payloads: list[bytes], nbytes: int, size: int) -> None:
+    def _publish(self, channel: int, run: Run) -> None:
         """Publish a run; each message refused gets an ERROR of its own (cafe §5.1)."""
         assert self._publisher is not None
-        count = len(payloads)
+        count = len(run.payloads)
         try:
-            batch = self._publisher.publish(self._topic(channel), payloads, nbytes, size)
+            batch = self._publisher.publish(
+                self._topic(channel), run.payloads, run.nbytes, run.size
+            )
         except Refused as refused:
             self._refuse(code_of(refused), refused.reason, count, self._name(channel))
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
-from pubsub.wire.runs import MIXED, cut_run, join_run
+from pubsub.wire.runs import MIXED, Run, cut_run, join_run
 
 HEAD = 8
 """Bytes before the message in PUBLISH: the header and the channel."""
@@ -18,9 +18,6 @@ _PUBLISH, _MESSAGE = 0x10, 0x13
 _MESSAGE_HEAD = Struct("<HBIBQ")
 # Lengths times channels that are remembered; then it starts anew.
 _KNOWN = 4096
-
-Run = tuple[int, list[bytes], int, int]
-"""Channel, payloads, their bytes together, and the length they share or MIXED."""
 
 _lengths: dict[bytes, int] = {}
 
@@ -38,27 +35,29 @@ def _learn(head: bytes) -> int:
     return HEADER.size + int(length)
 
 
-def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
-    """The runs of PUBLISH from ``at`` on, and where they end.
+def scan(data: bytes, at: int) -> tuple[int, dict[int, Run]]:
+    """Where the PUBLISH from ``at`` on end, and those of each channel.
 
     They end at the end of ``data``, at a frame that is not all there, or at one that is not a
     PUBLISH of a deliverable size: that is for ``codec.decode``.
     """
-    runs: list[Run] = []
+    runs: dict[int, Run] = {}
     payloads: list[bytes] = []
     known = _lengths.get
-    channel, size, start = -1, MIXED, at
+    channel, size = -1, MIXED
     head = data[at : at + HEAD]
     while length := known(head) or _learn(head):
         stop = at + length
         if stop > len(data):
             break
         if head[7] != channel:
-            if payloads:
-                runs.append((channel, payloads, at - start - HEAD * len(payloads), size))
-            channel, payloads, size, start = head[7], [], length - HEAD, at
-        elif size != length - HEAD:
-            size = MIXED
+            channel = head[7]
+            run = runs.get(channel)
+            if run is None:
+                run = runs[channel] = Run([], length - HEAD)
+            payloads, size = run.payloads, run.size
+        if size != length - HEAD:
+            runs[channel].size = size = MIXED
         following = data[stop : stop + HEAD]
         if following == head:
             found = cut_run(data, at, head, length - HEAD)
@@ -68,8 +67,6 @@ def scan(data: bytes, at: int) -> tuple[int, list[Run]]:
         else:
             payloads.append(data[at + HEAD : stop])
         at, head = stop, following
-    if payloads:
-        runs.append((channel, payloads, at - start - HEAD * len(payloads), size))
     return at, runs
 
 

@@ -43,9 +43,9 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.readers import Readers
-from pubsub.protocols.fast.scan import Run
 from pubsub.protocols.fast.throttle import Throttle
 from pubsub.wire.connection import Connection
+from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -103,12 +103,13 @@ class FastConnection(Connection):
         at, need = 0, 1
         while not (self.closing or self._waiting):
             start = at
-            at, runs = self._server.scanner.scan(data, at)
-            for run in runs:
-                if self._must_wait(run.token):
+            at, rows = self._server.scanner.scan(data, at)
+            for row in rows:
+                if self._must_wait(row.token):
                     return start, need
-                self._publish(run)
-                start = run.end
+                for topic_id, run in row.runs.items():
+                    self._publish(row.token, topic_id, run)
+                start = row.end
             try:
                 need = needed(data, at, self._server.max_payload)
                 left = len(data) - at
@@ -142,19 +143,19 @@ class FastConnection(Connection):
         except Refused as refused:
             self._refuse(TYPES[type(packet)], refused, topic_id)
 
-    def _publish(self, run: Run) -> None:
+    def _publish(self, raw: bytes, topic_id: int, run: Run) -> None:
         """Publish a run; each message refused gets an ERROR of its own."""
         count = len(run.payloads)
         try:
-            token, topic = self._proved(run.token, run.topic_id, "publish")
+            token, topic = self._proved(raw, topic_id, "publish")
             batch = self._publisher.publish(
                 topic, run.payloads, run.nbytes, run.size, sender=token.subject.encode()
             )
         except Refused as refused:
-            self._refuse(PUBLISH, refused, run.topic_id, count)
+            self._refuse(PUBLISH, refused, topic_id, count)
         else:
             if len(batch.payloads) < count:
-                self._refuse(PUBLISH, RateLimited(), run.topic_id, count - len(batch.payloads))
+                self._refuse(PUBLISH, RateLimited(), topic_id, count - len(batch.payloads))
 
     # Tokens
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from pubsub.protocols.fast.codec import PUBLISH, PUBLISH_OVERHEAD
-from pubsub.wire.runs import MIXED, cut_run, join_run
+from pubsub.wire.runs import MIXED, Run, cut_run, join_run
 
 _MESSAGE = 0x04
 _MESSAGE_HEAD = Struct(">BII")
@@ -21,14 +21,11 @@ _KNOWN = 16_384
 
 
 @dataclass(slots=True)
-class Run:
-    """Messages in a row with one token to one topic; ``end`` is where they end in the input."""
+class Row:
+    """Messages in a row with one token, by topic; ``end`` is where they end in the input."""
 
     token: bytes
-    topic_id: int
-    payloads: list[bytes]
-    nbytes: int
-    size: int
+    runs: dict[int, Run]
     end: int
 
 
@@ -41,14 +38,16 @@ class Scanner:
         # so that its hash is computed once.
         self._heads: dict[bytes, tuple[bytes, int, int]] = {}
 
-    def scan(self, data: bytes, at: int) -> tuple[int, list[Run]]:
-        """The runs of PUBLISH from ``at`` on, and where they end.
+    def scan(self, data: bytes, at: int) -> tuple[int, list[Row]]:
+        """Where the PUBLISH from ``at`` on end, and their rows.
 
         They end at the end of ``data``, at a packet that is not all there, or at one that is not
         a PUBLISH of a size that is allowed: that is for the codec.
         """
-        runs: list[Run] = []
+        rows: list[Row] = []
+        row: Row | None = None
         run: Run | None = None
+        topic = -1
         end = len(data)
         while end - at >= PUBLISH_OVERHEAD and data[at] == PUBLISH:
             start = at + PUBLISH_OVERHEAD + data[at + 1]
@@ -57,21 +56,25 @@ class Scanner:
             stop = start + size
             if stop > end or size > self._max_payload:
                 break
+            if row is None or row.token != token:
+                row, run = Row(token, {}, at), None
+                rows.append(row)
+            if run is None or topic != topic_id:
+                topic = topic_id
+                run = row.runs.get(topic)
+                if run is None:
+                    run = row.runs[topic] = Run([], size)
+            if run.size != size:
+                run.size = MIXED
             if data.startswith(head, stop):
                 found = cut_run(data, at, head, size)
+                run.extend(found)
+                at += len(found) * (stop - at)
             else:
-                found = [data[start:stop]]
-            at += len(found) * (stop - at)
-            if run is None or run.token != token or run.topic_id != topic_id:
-                run = Run(token, topic_id, found, 0, size, at)
-                runs.append(run)
-            else:
-                run.payloads += found
-                if run.size != size:
-                    run.size = MIXED
-            run.nbytes += len(found) * size
-            run.end = at
-        return at, runs
+                run.payloads.append(data[start:stop])
+                at = stop
+            row.end = at
+        return at, rows
 
     def _learn(self, head: bytes, length: int) -> tuple[bytes, int, int]:
         """What a head says; remembered if it is all there."""

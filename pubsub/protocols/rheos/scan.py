@@ -23,7 +23,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.wire.fields import decode_fields
-from pubsub.wire.runs import MIXED, cut_run
+from pubsub.wire.runs import MIXED, Run, cut_run
 
 # Where a request's topic name starts; its length is just before.
 _NAME = HEADER_SIZE + 2
@@ -39,24 +39,32 @@ _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 
 @dataclass(slots=True)
-class Run:
-    """Messages in a row from one client id to one topic: ``size`` each, or MIXED."""
+class Row:
+    """Messages in a row from one client id, by topic.
+
+    ``turns`` has their order: the topic, and the index in its run of the message with which the
+    client came to it.
+    """
 
     client_id: bytes
-    topic: bytes
-    payloads: list[bytes]
-    nbytes: int
-    size: int
+    runs: dict[bytes, Run]
+    turns: list[tuple[bytes, int]]
+
+    def begin(self, topic: bytes, size: int) -> Run:
+        """The topic's run, which is new, for messages of ``size`` bytes."""
+        run = self.runs[topic] = Run([], size)
+        return run
 
 
 @dataclass(slots=True)
 class Head:
-    """What stands before a message of ``size`` bytes, of a client id and a topic: the address.
+    """What stands before a message of ``size`` bytes.
 
     ``rest`` bytes follow it, the checksum included; ``crc`` is the checksum so far.
     """
 
-    address: tuple[bytes, bytes]
+    client_id: bytes
+    topic: bytes
     size: int
     rest: int
     crc: int
@@ -70,19 +78,18 @@ class Scanner:
         self._seal = CHECKSUM_SIZE * codec.checksum
         self._heads: dict[bytes, Head] = {}
 
-    def scan(self, data: bytes, at: int) -> tuple[int, list[Run]]:
-        """The runs of PUBLISH from ``at`` on, and where they end.
+    def scan(self, data: bytes, at: int) -> tuple[int, list[Row]]:
+        """Where the PUBLISH from ``at`` on end, and their rows.
 
         They end at the end of ``data``, at a request that is not all there, or at one that is not
         a PUBLISH in order: that is for ``Codec.decode``.
         """
-        runs: list[Run] = []
+        rows: list[Row] = []
+        row: Row | None = None
+        run = Run([], MIXED)
+        before: Head | None = None
         heads, seal, data_length = self._heads, self._seal, self._codec.layout.data_length
         end = len(data)
-        address = (b"", b"")
-        payloads: list[bytes] = []
-        nbytes = 0
-        size = MIXED
         while at + _NAME <= end:
             name_length = data[at + _NAME - 2] | data[at + _NAME - 1] << 8
             start = at + _NAME + name_length + data_length
@@ -91,26 +98,31 @@ class Scanner:
             if head is None or start + head.rest > end:
                 break
             stop = start + head.rest
+            found: list[bytes] | None = None
             # A look ahead, as most rows of equal heads are either long or a single frame.
-            alike = data.startswith(key, stop)
-            row = cut_run(data, at, key, head.rest) if alike else [data[start:stop]]
-            if seal:
-                row = _unseal(row, head.crc)
-                if not row:
-                    break
-            if head.address != address:
-                if payloads:
-                    runs.append(Run(*address, payloads, nbytes, size))
-                address, payloads, nbytes, size = head.address, row, 0, head.size
+            if seal or data.startswith(key, stop):
+                found = cut_run(data, at, key, head.rest)
+                if seal:
+                    found = _unseal(found, head.crc)
+                    if not found:
+                        break
+            if head is not before:
+                if row is None or row.client_id != head.client_id:
+                    row, before = Row(head.client_id, {}, []), None
+                    rows.append(row)
+                run = row.runs.get(head.topic) or row.begin(head.topic, head.size)
+                if run.size != head.size:
+                    run.size = MIXED
+                if before is None or before.topic != head.topic:
+                    row.turns.append((head.topic, len(run.payloads)))
+                before = head
+            if found is None:
+                run.payloads.append(data[start:stop])
+                at = stop
             else:
-                # Of one address and one length it would have been one row.
-                payloads += row
-                size = MIXED
-            nbytes += len(row) * head.size
-            at += len(row) * (stop - at)
-        if payloads:
-            runs.append(Run(*address, payloads, nbytes, size))
-        return at, runs
+                run.extend(found)
+                at += len(found) * (stop - at)
+        return at, rows
 
     def _learn(self, key: bytes, name_length: int) -> Head | None:
         """Remember the head that ``key`` is; None if it is none, or not all there."""
@@ -131,8 +143,8 @@ class Scanner:
             return None
         if len(self._heads) >= _KNOWN:
             self._heads.clear()
-        address = (header.client_id, key[_NAME:name_end])
-        head = self._heads[key] = Head(address, size, rest, crc32(key))
+        topic = key[_NAME:name_end]
+        head = self._heads[key] = Head(header.client_id, topic, size, rest, crc32(key))
         return head
 
 
@@ -144,6 +156,29 @@ def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:
             break
         payloads.append(piece[:-CHECKSUM_SIZE])
     return payloads
+
+
+def in_turn(answers: bytes, row: Row) -> bytes:
+    """``answers`` to the messages of ``row``, topic by topic, in the order the messages came in.
+
+    All answers are equally long.
+    """
+    width = len(answers) // sum([len(run.payloads) for run in row.runs.values()])
+    starts: dict[bytes, int] = {}
+    stops: dict[bytes, int] = {}
+    at = 0
+    for topic, run in row.runs.items():
+        starts[topic] = at
+        at += len(run.payloads) * width
+        stops[topic] = at
+    parts: list[bytes] = []
+    # From the last on, so that each turn's end is known: it is where the topic's next one begins.
+    for topic, first in reversed(row.turns):
+        start = starts[topic] + first * width
+        parts.append(answers[start : stops[topic]])
+        stops[topic] = start
+    parts.reverse()
+    return b"".join(parts)
 
 
 def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
 from pubsub.protocols.spot.codec import Publish, SpotError
-from pubsub.protocols.spot.scan import Run, scan, stem_at
+from pubsub.protocols.spot.scan import scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
@@ -28,6 +28,7 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
+from pubsub.wire.runs import MIXED, Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -60,7 +61,7 @@ class Role(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
+    def take(self, stem: Stem, run: Run) -> None:
         """Publications that begin with ``stem``."""
 
     def left(self) -> None:
@@ -164,24 +165,25 @@ class ZmtpConnection(Connection):
         """
         runs: dict[str, tuple[Stem, Run]] = {}
         while (stem := self.stems.get(stem_at(data, at))) is not None:
-            run = scan(data, at, stem.wire, self.limits.frame)
-            if not run.payloads:
-                break
-            at = run.end
-            known, before = runs.setdefault(stem.topic, (stem, run))
-            if known is not stem:
+            known = runs.get(stem.topic)
+            if known is not None and known[0] is not stem:
                 # The same topic from another origin: the order decides.
                 self._take_all(role, runs)
-                runs = {stem.topic: (stem, run)}
-            elif before is not run:
-                before.append(run)
+                runs, known = {}, None
+            run = Run([], MIXED) if known is None else known[1]
+            stop = scan(data, at, stem.wire, self.limits.frame, run)
+            if stop == at:
+                break
+            if known is None:
+                runs[stem.topic] = (stem, run)
+            at = stop
         self._take_all(role, runs)
         return at
 
     @staticmethod
     def _take_all(role: Role, runs: dict[str, tuple[Stem, Run]]) -> None:
         for stem, run in runs.values():
-            role.take(stem, run.payloads, run.nbytes, run.size)
+            role.take(stem, run)
 
     def _message(self, role: Role, unit: Unit, before: bytes) -> None:
         try:
@@ -198,8 +200,7 @@ class ZmtpConnection(Connection):
                 if len(self.stems) >= _STEMS:
                     self.stems.clear()
                 self.stems[before] = stem
-            size = len(publication.data)
-            role.take(stem, [publication.data], size, size)
+            role.take(stem, Run([publication.data], len(publication.data)))
 
     def _command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":

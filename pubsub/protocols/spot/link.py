@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
+    from pubsub.wire.runs import Run
 
 # Another broker is trusted further than a client: it may have larger limits and many topics.
 LIMITS = Limits(frame=64 * 1024 * 1024, frames=1_000_000)
@@ -167,19 +168,20 @@ class Link(ZmtpConnection):
         # A server asks nothing of a client.
         raise SpotError
 
-    def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
+    def take(self, stem: Stem, run: Run) -> None:
         """See ``Role``: deliver here what was published there, and only here."""
         broker = self.listener.broker
         try:
             topic = broker.topics.create(stem.topic, hosted=False)
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label, len(payloads))
+            self.listener.refuse(refused.reason, self.label, len(run.payloads))
             return
         if topic not in self._subscribed:
             # It crossed our UNSUBSCRIBE, or is nothing we asked for.
             return
         sender = self._far.endpoint.encode()
-        broker.relay(topic, payloads, nbytes, size, sender, self.listener.protocol)
+        protocol = self.listener.protocol
+        broker.relay(topic, run.payloads, run.nbytes, run.size, sender, protocol)
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
         if broker.memory.full:

@@ -31,6 +31,7 @@ from pubsub.protocols.spot.zmtp import Command
 if TYPE_CHECKING:
     from pubsub.broker.sessions import Session
     from pubsub.protocols.spot.connection import Stem, ZmtpConnection
+    from pubsub.wire.runs import Run
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
@@ -52,15 +53,17 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
+    def take(self, stem: Stem, run: Run) -> None:
         """See ``Role``: nobody is answered; what is refused is counted (spot §5.1)."""
-        listener, count = self._link.listener, len(payloads)
+        listener, count = self._link.listener, len(run.payloads)
         try:
             listener.access.check_publish(stem.topic)
             topic = listener.broker.topics.create(stem.topic, hosted=False)
             if topic.upstream is not None and self._link.is_node:
                 raise TopicUnreachable(stem.topic)
-            batch = self._publisher.publish(topic, payloads, nbytes, size, sender=stem.origin)
+            batch = self._publisher.publish(
+                topic, run.payloads, run.nbytes, run.size, sender=stem.origin
+            )
         except Refused as refused:
             self._link.refuse(refused.reason, count, stem.topic)
         else:
@@ -179,7 +182,7 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def take(self, stem: Stem, payloads: list[bytes], nbytes: int, size: int) -> None:
+    def take(self, stem: Stem, run: Run) -> None:
         """See ``Role``: they do not publish."""
 
     def left(self) -> None:

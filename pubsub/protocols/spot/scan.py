@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
-from pubsub.wire.runs import MIXED, cut_run, join_run
+from pubsub.wire.runs import MIXED, Run, cut_run, join_run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -30,23 +30,6 @@ def topic_stem(topic: bytes) -> bytes:
     return frame_head(len(topic), MORE) + topic
 
 
-@dataclass(slots=True)
-class Run:
-    """Messages that follow one another: ``nbytes`` together, ``size`` each or MIXED."""
-
-    payloads: list[bytes]
-    nbytes: int
-    size: int
-    end: int
-
-    def append(self, later: Run) -> None:
-        """Go on with the messages of ``later``."""
-        self.payloads += later.payloads
-        self.nbytes += later.nbytes
-        if self.size != later.size:
-            self.size = MIXED
-
-
 def stem_at(data: bytes, at: int) -> bytes:
     """The short frames with MORE that a message begins with: its stem, if it is a publication."""
     stop, end = at, len(data)
@@ -55,13 +38,13 @@ def stem_at(data: bytes, at: int) -> bytes:
     return data[at:stop]
 
 
-def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
-    """The run of messages from ``at`` on that are ``stem`` and one more frame.
+def scan(data: bytes, at: int, stem: bytes, limit: int, run: Run) -> int:
+    """Add to ``run`` the messages from ``at`` on that are ``stem`` and one more frame.
 
-    It ends before a message that is different, not all there, or over ``limit`` bytes.
+    Returns where they end: before a message that is different, not all there, or over ``limit``
+    bytes.
     """
-    payloads: list[bytes] = []
-    nbytes = size = 0
+    payloads = run.payloads
     width, end = len(stem), len(data)
     while data.startswith(stem, at):
         mark = at + width
@@ -77,21 +60,19 @@ def scan(data: bytes, at: int, stem: bytes, limit: int) -> Run:
         stop = start + length
         if length > limit or stop > end:
             break
-        if size != length:
-            size = MIXED if payloads else length
+        if run.size != length:
+            run.size = MIXED if payloads else length
         head = data[at:start]
         step = stop - at
         # Two looks ahead, as a row that is none costs more than a message.
         if data.startswith(head, stop) and data.startswith(head, stop + step):
             row = cut_run(data, at, head, length)
             payloads += row
-            nbytes += len(row) * length
             at += len(row) * step
         else:
             payloads.append(data[start:stop])
-            nbytes += length
             at = stop
-    return Run(payloads, nbytes, size, at)
+    return at
 
 
 def encode_run(stem: bytes, payloads: list[bytes], size: int) -> bytes:
