@@ -11,6 +11,7 @@ from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from pubsub.allocator import keep_freed_memory
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.keys import SecretRing
@@ -44,6 +45,7 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
+    keep_freed_memory()
     log.info("the path of a message is {form}", form=form())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]

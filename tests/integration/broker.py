@@ -148,6 +148,11 @@ class Broker:
         assert match is not None
         return int(match[1]) * 1024
 
+    def page_faults(self) -> int:
+        """Pages of memory the kernel has given to the process so far."""
+        after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2]
+        return int(after_name.split()[7])
+
     @property
     def alive(self) -> bool:
         return self._process.poll() is None

@@ -178,6 +178,23 @@ def test_the_longest_messages(broker: Broker) -> None:
         assert subscriber.receive_texts(1) == [b"after"]
 
 
+def test_large_messages_come_from_memory_that_others_left(start: Start) -> None:
+    broker = start(*listen("cafe"), "--durability=*=none")
+    big = publish(1, bytes(LONGEST))
+    with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
+
+        def go(count: int) -> None:
+            for _ in range(count):
+                publisher.send(big)
+                assert len(subscriber.receive().payload) == 1_048_576
+
+        go(20)
+        before = broker.page_faults()
+        go(50)
+    # Given back and taken again, each would be over 700 pages.
+    assert broker.page_faults() - before < 50 * 100
+
+
 KEPT = [
     (publish, frame(0x77, b"whatever"), 0x06),
     (publish, frame(HANDSHAKE_ACK, bytes(9)), 0x06),
