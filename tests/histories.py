@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from pubsub.broker.batch import MIXED, Batch, Headers
+from pubsub.broker.batch import Batch, Headers
 from pubsub.store.block import encode_block, topics_of
 from pubsub.store.merge import insert_block
 from pubsub.store.runs import Run
 from pubsub.store.schema import begin_epoch, open_writer
+from pubsub.wire.runs import MIXED
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000

@@ -16,8 +16,9 @@ from pubsub.admin.errors import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.admin.formats import need_arrow
 from pubsub.admin.ipc import Compressed, Field, read_stream
 from pubsub.admin.query import bad
-from pubsub.broker.batch import MIXED, Headers
+from pubsub.broker.batch import Headers
 from pubsub.broker.topics import topic_name
+from pubsub.wire.runs import Run
 
 # Messages of a part. Each costs some memory whatever it holds.
 _MESSAGES = 1_000_000
@@ -30,13 +31,11 @@ _TAKEN = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive messages of one topic and sender; the rest is as in Batch."""
+    """Consecutive messages of one topic and sender; ``headers`` is as in Batch."""
 
     topic: str
     sender: bytes
-    payloads: list[bytes]
-    nbytes: int
-    size: int
+    run: Run
     headers: Sequence[Headers] | None
 
 
@@ -64,15 +63,11 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
         headers = batch["headers"].to_pylist() if "headers" in names else None
         values = _values(batch["value"])
         for start, stop in _stretches(batch["topic"], own, values):
-            payloads = values[start:stop]
-            sizes = set(map(len, payloads))
             some = None if headers is None else [_headers(h) for h in headers[start:stop]]
             yield Piece(
                 batch["topic"][start].as_py(),
                 sender if own is None else own[start].as_py(),
-                payloads,
-                sum(map(len, payloads)),
-                sizes.pop() if len(sizes) == 1 else MIXED,
+                Run.of(values[start:stop]),
                 some if some and any(some) else None,
             )
 

@@ -182,7 +182,7 @@ class Staging:
             rights.check_write(names)
             row = self._publish(query, batch, pieces, topics)
             if row["messages"]:
-                request.count_published(row["messages"], sum(piece.nbytes for piece in pieces))
+                request.count_published(row["messages"], sum(piece.run.nbytes for piece in pieces))
         finally:
             self._let_go(ids)
         # Those too that tasks staged which failed afterwards.
@@ -227,16 +227,9 @@ class Staging:
         first = store.next_offset
         with store.together():
             for piece in pieces:
-                self._broker.publish(
-                    topics[piece.topic],
-                    piece.payloads,
-                    piece.nbytes,
-                    piece.size,
-                    piece.sender,
-                    PROTOCOL,
-                    piece.headers,
-                )
-            messages = sum(len(piece.payloads) for piece in pieces)
+                topic = topics[piece.topic]
+                self._broker.publish(topic, piece.run, piece.sender, PROTOCOL, piece.headers)
+            messages = sum(len(piece.run.payloads) for piece in pieces)
             row = {
                 "batch": batch,
                 "first": first,

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-MIXED = -1
-"""``Batch.size`` of a batch whose payloads differ in length."""
+from pubsub.wire.runs import MIXED
 
 Headers = Mapping[str, bytes]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.errors import RateLimited
+from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
@@ -38,13 +39,11 @@ class Publisher:
     def publish(
         self,
         topic: Topic,
-        payloads: list[bytes],
-        nbytes: int,
-        size: int,
+        run: Run,
         headers: Sequence[Headers] | None = None,
         sender: bytes | None = None,
     ) -> Batch:
-        """Publish ``payloads``, of ``nbytes`` together and ``size`` each (or MIXED).
+        """Publish the messages of ``run``, whose ``headers`` are theirs one by one.
 
         Returns what was accepted: all of it, or the messages before the first that a rate limit
         refused. ``sender`` stands in for the connection's own. Raises NotAuthorized,
@@ -58,22 +57,19 @@ class Publisher:
         ):
             raise RateLimited("a subscriber, the memory bound or the history holds this topic")
         if self._limiters:
-            admitted = self._admit(payloads, nbytes)
-            if admitted < len(payloads):
-                payloads = payloads[:admitted]
-                nbytes = sum(map(len, payloads))
+            admitted = self._admit(run)
+            if admitted < len(run.payloads):
+                run = Run(run.payloads[:admitted], run.size)
                 headers = None if headers is None else headers[:admitted]
         batch = self._broker.publish(
             topic,
-            payloads,
-            nbytes,
-            size,
+            run,
             self.sender if sender is None else sender,
             self.listener.protocol,
             headers,
         )
-        self.messages += len(payloads)
-        self.nbytes += nbytes
+        self.messages += len(batch.payloads)
+        self.nbytes += batch.nbytes
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)
@@ -83,8 +79,9 @@ class Publisher:
                 self._broker.store.gate.wait(self._connection)
         return batch
 
-    def _admit(self, payloads: Sequence[bytes], nbytes: int) -> int:
-        """How many of ``payloads`` every limiter lets pass; they are charged for them."""
+    def _admit(self, run: Run) -> int:
+        """How many messages of ``run`` every limiter lets pass; they are charged for them."""
+        payloads, nbytes = run.payloads, run.nbytes
         admitted = len(payloads)
         for limiter in self._limiters:
             admitted = min(admitted, limiter.admissible(payloads, nbytes))

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.batch import MIXED, Batch, Headers
+from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
@@ -32,6 +32,7 @@ from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 from pubsub.errors import HistoryUnavailable, Refused, StartError
+from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -126,9 +127,7 @@ class BrokerService(MultiService):
     def publish(
         self,
         topic: Topic,
-        payloads: list[bytes],
-        nbytes: int,
-        size: int,
+        run: Run,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
@@ -139,58 +138,48 @@ class BrokerService(MultiService):
         this broker's (see ``TopicRegistry.claim``). Raises TopicUnreachable or
         HistoryUnavailable, and then has published nothing.
         """
-        batch = self._batch(topic, payloads, nbytes, size, sender, protocol, headers)
+        batch = self._batch(topic, run, sender, protocol, headers)
         if topic.upstream is None:
             if not topic.hosted:
                 self.topics.claim(topic)
             self._take(topic, batch)
         else:
             topic.upstream.publish(topic, batch)
-        count = len(payloads)
+        count = len(batch.payloads)
         self._sequence += count
         self.counters.published += count
-        self.counters.published_bytes += nbytes
+        self.counters.published_bytes += batch.nbytes
         return batch
 
-    def relay(
-        self,
-        topic: Topic,
-        payloads: list[bytes],
-        nbytes: int,
-        size: int,
-        sender: bytes,
-        protocol: str,
-    ) -> None:
+    def relay(self, topic: Topic, run: Run, sender: bytes, protocol: str) -> None:
         """Store and route here what no client of this broker has published.
 
         It comes from the broker that hosts ``topic``, or is this one's own. It is not counted,
         and never sent on.
         """
-        batch = self._batch(topic, payloads, nbytes, size, sender, protocol, None)
-        self._sequence += len(payloads)
+        batch = self._batch(topic, run, sender, protocol, None)
+        self._sequence += len(batch.payloads)
         try:
             self._take(topic, batch)
         except HistoryUnavailable as unavailable:
             # Nobody is there to be told, and those who read it live lack nothing.
-            self.counters.drop("history", topic.name, unavailable.reason, len(payloads))
+            self.counters.drop("history", topic.name, unavailable.reason, len(batch.payloads))
             batch.offset = self.store.next_offset
             self.router.route(topic, batch)
 
     def _batch(
         self,
         topic: Topic,
-        payloads: list[bytes],
-        nbytes: int,
-        size: int,
+        run: Run,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None,
     ) -> Batch:
         return Batch(
             topic.name,
-            payloads,
-            nbytes,
-            size,
+            run.payloads,
+            run.nbytes,
+            run.size,
             self.timestamp(),
             self._sequence,
             sender,
@@ -282,8 +271,8 @@ class BrokerService(MultiService):
 
     def _tell(self, payloads: list[bytes]) -> None:
         """Publish events."""
-        nbytes = sum(map(len, payloads))
-        self.relay(self.topics.named(EVENTS_TOPIC), payloads, nbytes, MIXED, b"", EVENTS_PROTOCOL)
+        run = Run.of(payloads)
+        self.relay(self.topics.named(EVENTS_TOPIC), run, b"", EVENTS_PROTOCOL)
 
     def _made(self, topic: Topic) -> None:
         """A topic is new: what the rules say of it holds."""

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from pubsub.broker.batch import MIXED, Headers
+from pubsub.broker.batch import Headers
 from pubsub.store.runs import Run
+from pubsub.wire.runs import MIXED
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence."""

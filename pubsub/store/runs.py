@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from pubsub.broker.batch import MIXED, Batch, Headers, Page
-from pubsub.wire.runs import cut_run
+from pubsub.broker.batch import Batch, Headers, Page
+from pubsub.wire.runs import MIXED, cut_run
 
 # What a run costs beside its payloads, an estimate for bounds in bytes.
 RUN_BYTES = 320

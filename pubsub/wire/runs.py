@@ -13,7 +13,7 @@ from functools import lru_cache
 from struct import Struct
 
 MIXED = -1
-"""Stands for the length of payloads that differ in it, as in the broker's batches."""
+"""Stands for the length of payloads that differ in it."""
 # Frames cut at a time, largest first; what is left over is cut one by one.
 _BLOCKS = (128, 32, 8)
 
@@ -29,6 +29,12 @@ class Run:
 
     payloads: list[bytes]
     size: int
+
+    @classmethod
+    def of(cls, payloads: list[bytes]) -> Run:
+        """``payloads``, whose lengths are looked at."""
+        sizes = set(map(len, payloads))
+        return cls(payloads, sizes.pop() if len(sizes) == 1 else MIXED)
 
     @property
     def nbytes(self) -> int:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pubsub.broker.batch import MIXED, Batch
+from pubsub.broker.batch import Batch
 from pubsub.client.history import HistoryClient
 from pubsub.store import arrow
 from pubsub.store.retention import Retention
 from pubsub.store.runs import Run
 from pubsub.store.schema import begin_epoch, open_reader
 from pubsub.store.writer import Group, Writer
+from pubsub.wire.runs import MIXED
 from tests.integration.broker import HOST, Broker, brokers
 
 _MOST_BYTES = 100

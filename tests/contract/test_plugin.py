@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pubsub.errors import Refused
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.runs import Run
 
 SETTINGS = (
     Setting("max-line", COUNT, 1000, "bytes a line may have"),
@@ -64,7 +65,7 @@ class ToyConnection(Connection):
             match line.split(b" ", 2):
                 case [b"PUB", name, payload]:
                     topic = broker.topics.create(name)
-                    self.publisher.publish(topic, [payload], len(payload), len(payload))
+                    self.publisher.publish(topic, Run.of([payload]))
                 case [b"SUB", name]:
                     topic = broker.topics.create(name)
                     self.listener.access.check_subscribe(topic.name)

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.batch import MIXED, Batch, Headers
+from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
@@ -31,6 +31,7 @@ from pubsub.broker.service import BrokerService
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.runs import MIXED
 
 START = 1_700_000_000.0
 

@@ -13,7 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin import parts
 from pubsub.admin.errors import ApiError
-from pubsub.admin.parts import pieces_of, summary_of
+from pubsub.admin.parts import Piece, pieces_of, summary_of
+from pubsub.wire.runs import MIXED, Run
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
@@ -175,10 +176,8 @@ class PieceTests(SynchronousTestCase):
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summary_of(file) == (3, frozenset("ab"))
         one, two = pieces_of(file, b"s")
-        assert (one.topic, one.sender, one.payloads, one.nbytes, one.size, one.headers) == (
-            "a", b"s", [b"1", b"22"], 3, -1, None,
-        )  # fmt: skip
-        assert (two.topic, two.payloads, two.size) == ("b", [b""], 0)
+        assert one == Piece("a", b"s", Run([b"1", b"22"], MIXED), None)
+        assert two == Piece("b", b"s", Run([b""], 0), None)
 
     def test_no_part(self) -> None:
         with pytest.raises(ApiError):

@@ -16,6 +16,7 @@ from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized
+from pubsub.wire.runs import Run
 from tests.unit.fakes import START, Lines, Transport, clock_at, make_broker, make_listener, scratch
 from tests.unit.tokens import hmac_secret, token
 
@@ -55,7 +56,7 @@ class KeyCase(SynchronousTestCase):
         return holder
 
     def publish(self, payload: bytes) -> None:
-        self.broker.publish(self.topic, [payload], len(payload), len(payload), b"", "toy")
+        self.broker.publish(self.topic, Run.of([payload]), b"", "toy")
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -14,6 +14,7 @@ from pubsub.broker.replay import PAGE_BYTES, Replay
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import Topic
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.runs import Run
 from tests.unit.fakes import Lines, Transport, clock_at, make_broker, make_listener
 
 LARGE = b"." * (PAGE_BYTES // 4)
@@ -56,7 +57,7 @@ class ReplayCase(SynchronousTestCase):
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        publisher.publish(topic, list(payloads), sum(map(len, payloads)), -1)
+        publisher.publish(topic, Run.of(list(payloads)))
 
     def replay(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> Replay:
         return self.replay_from(dict.fromkeys(topics, offset), limit)

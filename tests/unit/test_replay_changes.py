@@ -5,6 +5,7 @@ from __future__ import annotations
 from pubsub.broker.listener import Listener
 from pubsub.broker.topics import Topic
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.runs import Run
 from tests.unit.fakes import Transport, make_listener
 from tests.unit.test_replay import LARGE, ReplayCase
 
@@ -35,7 +36,7 @@ class ReplayChangeCase(ReplayCase):
         for topic in (self.news, self.sport):
             name = topic.name.encode()
             # Past any listener's rules: it is the subscriber that is tested.
-            self.broker.publish(topic, [name], len(name), len(name), b"", "toy")
+            self.broker.publish(topic, Run.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
 

@@ -13,6 +13,7 @@ from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.runs import Run
 from tests.unit.fakes import (
     START,
     Big,
@@ -47,8 +48,7 @@ class ServiceCase(SynchronousTestCase):
         """The sequence of the batch."""
         publisher = listener_of(self.broker).publisher(None, b"alice")
         topic = self.broker.topics.create(name)
-        nbytes = sum(map(len, payloads))
-        return publisher.publish(topic, list(payloads), nbytes, -1).sequence
+        return publisher.publish(topic, Run.of(list(payloads))).sequence
 
 
 class PublishTests(ServiceCase):

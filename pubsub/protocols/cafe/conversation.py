@@ -250,9 +250,7 @@ class Conversation:
         assert self._publisher is not None
         count = len(run.payloads)
         try:
-            batch = self._publisher.publish(
-                self._topic(channel), run.payloads, run.nbytes, run.size
-            )
+            batch = self._publisher.publish(self._topic(channel), run)
         except Refused as refused:
             self._refuse(code_of(refused), refused.reason, count, self._name(channel))
         else:

@@ -148,9 +148,7 @@ class FastConnection(Connection):
         count = len(run.payloads)
         try:
             token, topic = self._proved(raw, topic_id, "publish")
-            batch = self._publisher.publish(
-                topic, run.payloads, run.nbytes, run.size, sender=token.subject.encode()
-            )
+            batch = self._publisher.publish(topic, run, sender=token.subject.encode())
         except Refused as refused:
             self._refuse(PUBLISH, refused, topic_id, count)
         else:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
-from pubsub.broker.batch import MIXED
 from pubsub.broker.durability import Durability
 from pubsub.errors import (
     HistoryUnavailable,
@@ -40,6 +39,7 @@ from pubsub.protocols.nsd.listing import ListingConnection
 from pubsub.protocols.nsd.rows import Rows, Template, surroundings, template
 from pubsub.settings import Setting, integer
 from pubsub.wire.connection import ConnectionFactory
+from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -219,12 +219,9 @@ class NsdConnection(ListingConnection):
         # After a restart an identity may be known before its channel is.
         topic = self.listener.broker.topics.create(request.identity)
         message = request.message
-        sizes = set(map(len, payloads))
         batch = self._publisher.publish(
             topic,
-            payloads,
-            sum(map(len, payloads)),
-            sizes.pop() if len(sizes) == 1 else MIXED,
+            Run.of(payloads),
             headers=[message.extra] * len(payloads) if message.extra else None,
             sender=message.sender.encode(),
         )

@@ -190,11 +190,10 @@ class Clients:
 
     def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
-        payloads, nbytes, size, sender = run.payloads, run.nbytes, run.size, client.sender
         if topic not in client.topics:
-            return publisher.publish(topic, payloads, nbytes, size, sender=sender)
+            return publisher.publish(topic, run, sender=client.sender)
         with client.places[-1].hushed(client, topic):
-            return publisher.publish(topic, payloads, nbytes, size, sender=sender)
+            return publisher.publish(topic, run, sender=client.sender)
 
     def _make_room(self, client: Client) -> None:
         """Forget topics that are no more, if it takes that to subscribe to another."""

@@ -180,8 +180,7 @@ class Link(ZmtpConnection):
             # It crossed our UNSUBSCRIBE, or is nothing we asked for.
             return
         sender = self._far.endpoint.encode()
-        protocol = self.listener.protocol
-        broker.relay(topic, run.payloads, run.nbytes, run.size, sender, protocol)
+        broker.relay(topic, run, sender, self.listener.protocol)
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
         if broker.memory.full:

@@ -61,9 +61,7 @@ class XSubSide:
             topic = listener.broker.topics.create(stem.topic, hosted=False)
             if topic.upstream is not None and self._link.is_node:
                 raise TopicUnreachable(stem.topic)
-            batch = self._publisher.publish(
-                topic, run.payloads, run.nbytes, run.size, sender=stem.origin
-            )
+            batch = self._publisher.publish(topic, run, sender=stem.origin)
         except Refused as refused:
             self._link.refuse(refused.reason, count, stem.topic)
         else:
