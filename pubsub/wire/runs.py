@@ -20,12 +20,7 @@ _BLOCKS = (128, 32, 8)
 
 @dataclass(slots=True)
 class Run:
-    """Messages of one publisher to one topic, of ``size`` bytes each or MIXED.
-
-    Those of one read are taken together though others stand between them: a client that goes from
-    topic to topic would cost as much for each message as for a run. The order within a topic is
-    what is promised.
-    """
+    """Consecutive messages of one publisher to one topic, of ``size`` bytes each or MIXED."""
 
     payloads: list[bytes]
     size: int

@@ -69,7 +69,7 @@ def _cafe() -> Case:
 
     def run() -> list[bytes]:
         _, runs = cafe.scan(data, 0)
-        return [cafe.encode_messages(c, 1, run.payloads, run.size) for c, run in runs.items()]
+        return [cafe.encode_messages(c, 1, run.payloads, run.size) for c, run in runs]
 
     return run
 
@@ -80,8 +80,8 @@ def _fast() -> Case:
     scanner = fast.Scanner(1 << 20)
 
     def run() -> list[bytes]:
-        _, (row,) = scanner.scan(data, 0)
-        return [fast.encode_messages(t, run.payloads, run.size) for t, run in row.runs.items()]
+        _, rows = scanner.scan(data, 0)
+        return [fast.encode_messages(r.topic_id, r.run.payloads, r.run.size) for r in rows]
 
     return run
 
@@ -95,9 +95,8 @@ def _rheos() -> Case:
     scanner = rheos.Scanner(Codec())
 
     def run() -> list[bytes]:
-        _, (row,) = scanner.scan(data, 0)
-        runs = row.runs.values()
-        return [rheos.encode_acks(bytes(16), len(run.payloads), False) for run in runs]
+        _, rows = scanner.scan(data, 0)
+        return [rheos.encode_acks(bytes(16), len(row.run.payloads), False) for row in rows]
 
     return run
 

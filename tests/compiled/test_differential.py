@@ -79,8 +79,6 @@ def plain(value: object) -> object:
     """Instances of the two forms' own classes made comparable."""
     if is_dataclass(value):
         return tuple(plain(getattr(value, field.name)) for field in fields(value))
-    if isinstance(value, dict):
-        return [(key, plain(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
@@ -153,16 +151,4 @@ def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) ->
 def test_the_same_is_acknowledged(first: bytes, count: int, checksum: bool) -> None:
     first = b"\0" + first[1:]
     ours, theirs = (forms[RHEOS].encode_acks(first, count, checksum) for forms in FORMS)
-    assert ours == theirs
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
-def test_the_same_order_is_restored(turns: list[int]) -> None:
-    data = b"".join(FRAMES[RHEOS](what % 3, 5) for what in turns)
-    answers = bytes(range(len(turns)))
-    ours, theirs = (
-        forms[RHEOS].in_turn(answers, forms[RHEOS].Scanner(Codec()).scan(data, 0)[1][0])
-        for forms in FORMS
-    )
     assert ours == theirs

@@ -51,8 +51,7 @@ class ResumptionTests(SynchronousTestCase):
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         alice.send(publish(1, b"seen"))
         bob.stream.lose()
-        for channel, payload in ((1, b"a"), (2, b"b"), (3, b"other"), (1, b"c")):
-            alice.send(publish(channel, payload))
+        alice.send(publish(1, b"a") + publish(2, b"b") + publish(3, b"other") + publish(1, b"c"))
         again = self.resumed(cafe, b"bob", 2)
         alice.send(publish(1, b"live") + publish(3, b"other"))
         assert again.take() == ack(2)

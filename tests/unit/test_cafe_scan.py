@@ -11,7 +11,6 @@ from pubsub.protocols.cafe.codec import (
     MAX_MESSAGE,
     CafeError,
     Disconnect,
-    Frame,
     HandshakePub,
     Message,
     Ping,
@@ -60,7 +59,7 @@ PIECES: st.SearchStrategy[bytes] = st.one_of(
 STREAMS = st.lists(PIECES, max_size=8).map(b"".join)
 
 
-def naive(data: bytes, at: int) -> tuple[int, dict[int, Run]]:
+def naive(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
     """What ``scan`` promises, a frame at a time."""
     found: list[Publish] = []
     while True:
@@ -74,33 +73,12 @@ def naive(data: bytes, at: int) -> tuple[int, dict[int, Run]]:
             break
         found.append(decoded[0])
         at = decoded[1]
-    return at, {channel: run_of(*payloads) for channel, payloads in by_channel(found).items()}
-
-
-def decode_all(data: bytes) -> list[Frame]:
-    """The frames that ``data`` consists of."""
-    frames: list[Frame] = []
-    at = 0
-    while at < len(data):
-        decoded = decode(data, at)
-        assert decoded is not None
-        frames.append(decoded[0])
-        at = decoded[1]
-    return frames
-
-
-def by_channel(frames: list[Publish]) -> dict[int, list[bytes]]:
-    """The payloads of ``frames``."""
-    found: dict[int, list[bytes]] = {}
-    for frame in frames:
-        found.setdefault(frame.channel, []).append(frame.payload)
-    return found
-
-
-def run_of(*payloads: bytes) -> Run:
-    """These payloads as a run."""
-    sizes = set(map(len, payloads))
-    return Run(list(payloads), sizes.pop() if len(sizes) == 1 else MIXED)
+    grouped: list[tuple[int, list[bytes]]] = []
+    for frame in found:
+        if not grouped or grouped[-1][0] != frame.channel:
+            grouped.append((frame.channel, []))
+        grouped[-1][1].append(frame.payload)
+    return at, [(channel, Run.of(payloads)) for channel, payloads in grouped]
 
 
 def publishes(channel: int, *payloads: bytes) -> bytes:
@@ -112,33 +90,24 @@ class ScanTests(SynchronousTestCase):
     """scan"""
 
     def test_nothing_is_found_in_nothing(self) -> None:
-        assert scan(b"", 0) == (0, {})
-        assert scan(b"\xfe\xca\x10\x01\0\0\0", 0) == (0, {})
+        assert scan(b"", 0) == (0, [])
+        assert scan(b"\xfe\xca\x10\x01\0\0\0", 0) == (0, [])
 
-    def test_the_publishes_of_a_channel_are_one_run(self) -> None:
-        data = publishes(1, b"a", b"b") + publishes(2, b"c", b"d") + publishes(1, b"dd", b"")
-        at, runs = scan(data, 0)
-        assert at == len(data)
-        assert list(runs.items()) == [
-            (1, Run([b"a", b"b", b"dd", b""], MIXED)),
-            (2, Run([b"c", b"d"], 1)),
-        ]
-
-    def test_channels_in_turn_are_runs_too(self) -> None:
-        data = b"".join(publishes(n % 3, b"%02d" % n) for n in range(60))
+    def test_consecutive_publishes_of_a_channel_are_one_run(self) -> None:
+        data = publishes(1, b"a", b"b") + publishes(2, b"c") + publishes(1, b"dd", b"")
         assert scan(data, 0) == (
             len(data),
-            {channel: Run([b"%02d" % n for n in range(channel, 60, 3)], 2) for channel in range(3)},
+            [(1, Run([b"a", b"b"], 1)), (2, Run([b"c"], 1)), (1, Run([b"dd", b""], MIXED))],
         )
 
     def test_a_long_run_of_equal_lengths_is_cut_right(self) -> None:
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(3, *payloads)
-        assert scan(data, 0) == (len(data), {3: Run(payloads, 4)})
+        assert scan(data, 0) == (len(data), [(3, Run(payloads, 4))])
 
     def test_empty_payloads_are_messages(self) -> None:
         data = publishes(3, *[b""] * 50)
-        assert scan(data, 0) == (len(data), {3: Run([b""] * 50, 0)})
+        assert scan(data, 0) == (len(data), [(3, Run([b""] * 50, 0))])
 
     def test_a_different_header_in_the_middle_of_equal_lengths_ends_the_run(self) -> None:
         before, after = publishes(1, *[b"abcd"] * 5), publishes(1, *[b"efgh"] * 5)
@@ -154,54 +123,52 @@ class ScanTests(SynchronousTestCase):
             assert len(other) == len(encode(Publish(1, b"abcd")))
             data = before + other + after
             assert scan(data, 0) == naive(data, 0)
-            assert scan(data, 0)[1][1].payloads[:5] == [b"abcd"] * 5
+            assert scan(data, 0)[1][0] == (1, Run([b"abcd"] * 5, 4))
 
     def test_a_length_that_differs_among_equal_ones_does_not_end_the_run(
         self,
     ) -> None:
         payloads = [b"abcd"] * 5 + [b"abcde"] + [b"efgh"] * 5
         data = publishes(1, *payloads)
-        assert scan(data, 0) == (len(data), {1: Run(payloads, MIXED)})
+        assert scan(data, 0) == (len(data), [(1, Run(payloads, MIXED))])
 
     def test_payloads_that_contain_headers_are_payloads(self) -> None:
         inner = encode(Publish(1, b"abcd"))
         data = publishes(1, *[inner] * 10)
-        assert scan(data, 0) == (len(data), {1: Run([inner] * 10, len(inner))})
+        assert scan(data, 0) == (len(data), [(1, Run([inner] * 10, len(inner)))])
 
     def test_it_stops_before_a_frame_that_is_not_all_there(self) -> None:
         data = publishes(1, b"ab", b"cd", b"ef", b"gh")
         for cut in range(1, 10):
-            assert scan(data[:-cut], 0) == (30, {1: Run([b"ab", b"cd", b"ef"], 2)})
+            assert scan(data[:-cut], 0) == (30, [(1, Run([b"ab", b"cd", b"ef"], 2))])
 
     def test_it_stops_before_a_lone_ping(self) -> None:
         data = publishes(1, b"ab", b"cd") + encode(Ping())
-        assert scan(data, 0) == (20, {1: Run([b"ab", b"cd"], 2)})
-        assert scan(encode(Ping()), 0) == (0, {})
+        assert scan(data, 0) == (20, [(1, Run([b"ab", b"cd"], 2))])
+        assert scan(encode(Ping()), 0) == (0, [])
 
     def test_a_message_too_long_to_deliver_is_left_to_the_codec(self) -> None:
         fits = encode(Publish(1, b"x" * MAX_MESSAGE))
         over = encode(Publish(1, b"x" * (MAX_MESSAGE + 1)))
         at, runs = scan(fits + over, 0)
         assert at == len(fits)
-        assert [len(payload) for payload in runs[1].payloads] == [MAX_MESSAGE]
+        assert [len(payload) for payload in runs[0][1].payloads] == [MAX_MESSAGE]
 
     def test_it_begins_where_it_is_told(self) -> None:
         ping = encode(Ping())
         data = ping + publishes(1, b"a", b"b", b"c")
-        assert scan(data, len(ping)) == (len(data), {1: Run([b"a", b"b", b"c"], 1)})
+        assert scan(data, len(ping)) == (len(data), [(1, Run([b"a", b"b", b"c"], 1))])
 
     def test_more_lengths_than_are_remembered_are_found_all_the_same(self) -> None:
         payloads = [b"x" * (n % 700) for n in range(2000)]
         for channel in range(8):
             data = publishes(channel, *payloads)
-            assert scan(data, 0) == (len(data), {channel: Run(payloads, MIXED)})
+            assert scan(data, 0) == (len(data), [(channel, Run(payloads, MIXED))])
 
     @given(STREAMS, st.integers(0, 2))
     def test_it_finds_what_a_decode_loop_finds(self, data: bytes, before: int) -> None:
         stream = b"\xfe" * before + data
-        at, runs = scan(stream, before)
-        assert (at, runs) == naive(stream, before)
-        assert all(run.nbytes == sum(map(len, run.payloads)) for run in runs.values())
+        assert scan(stream, before) == naive(stream, before)
 
     @given(st.lists(PUBLISHES | RUNS, max_size=8), st.lists(st.integers(1, 60), max_size=12))
     def test_however_the_stream_is_split_the_same_messages_come(
@@ -209,16 +176,17 @@ class ScanTests(SynchronousTestCase):
     ) -> None:
         frames = [f for p in pieces for f in (p if isinstance(p, list) else [p])]
         stream = b"".join(map(encode, frames))
-        found: dict[int, list[bytes]] = {}
+        found: list[Publish] = []
         rest = b""
         for cut in [*cuts, len(stream)]:
             chunk, stream = stream[:cut], stream[cut:]
             rest += chunk
             at, runs = scan(rest, 0)
-            for channel, run in runs.items():
-                found.setdefault(channel, []).extend(run.payloads)
+            found += [
+                Publish(channel, payload) for channel, run in runs for payload in run.payloads
+            ]
             rest = rest[at:]
-        assert found == by_channel(frames)
+        assert found == frames
         assert rest == b""
 
 
@@ -258,10 +226,15 @@ class SplitTests(SynchronousTestCase):
         data = b"".join(map(encode, frames))
         pieces = split_frames(data, limit)
         assert b"".join(pieces) == data
-        found = [decode_all(piece) for piece in pieces]
-        for piece, inside in zip(pieces, found, strict=True):
-            assert inside
-            assert len(piece) <= limit or len(inside) == 1
+        found: list[list[Publish]] = []
+        for piece in pieces:
+            at, runs = scan(piece, 0)
+            assert at == len(piece) > 0
+            found.append(
+                [Publish(channel, payload) for channel, run in runs for payload in run.payloads]
+            )
+            assert len(piece) <= limit or len(found[-1]) == 1
+        assert [frame for piece in found for frame in piece] == frames
         for piece, following in zip(pieces, found[1:], strict=False):
             assert len(piece) + len(encode(following[0])) > limit
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,31 +78,12 @@ def naive(data: bytes, at: int) -> tuple[int, list[Found]]:
 
 
 def flat(rows: list[Row]) -> list[Found]:
-    """The messages of ``rows``, each of whose runs has to be consistent."""
-    found = []
+    """The messages of ``rows``, each of which has to be consistent."""
     for row in rows:
-        for topic_id, run in row.runs.items():
-            sizes = set(map(len, run.payloads))
-            assert run.payloads
-            assert run.nbytes == sum(map(len, run.payloads))
-            assert run.size == (sizes.pop() if len(sizes) == 1 else MIXED)
-            found += [(row.token, topic_id, payload) for payload in run.payloads]
-    return found
-
-
-def by_topic(messages: list[Found]) -> list[Found]:
-    """``messages`` of one token in a row together by topic, in the order of the topics' first."""
-    found = []
-    for _, row in groupby(messages, lambda message: message[0]):
-        topics: dict[int, list[Found]] = {}
-        for message in row:
-            topics.setdefault(message[1], []).append(message)
-        found += [message for one in topics.values() for message in one]
-    return found
-
-
-def _address(message: Found) -> tuple[bytes, int]:
-    return message[:2]
+        assert row.run.payloads
+        assert row.run == Run.of(row.run.payloads)
+        assert row.run.nbytes == sum(map(len, row.run.payloads))
+    return [(row.token, row.topic_id, payload) for row in rows for payload in row.run.payloads]
 
 
 def publishes(token: bytes, topic: int, *payloads: bytes) -> bytes:
@@ -120,25 +101,25 @@ class ScanTests(SynchronousTestCase):
         assert self.scan(b"", 0) == (0, [])
         assert self.scan(b"\x03\x01t\0\0\0\x01\0\0\0", 0) == (0, [])
 
-    def test_consecutive_publishes_with_a_token_are_a_row_by_topic(self) -> None:
+    def test_consecutive_publishes_with_a_token_to_a_topic_are_one_run(self) -> None:
         parts = [
-            publishes(b"t", 1, b"a", b"b") + publishes(b"t", 2, b"c") + publishes(b"t", 1, b"dd"),
-            publishes(b"u", 2, b"e", b"f"),
-            publishes(b"t", 1, b"g"),
+            publishes(b"t", 1, b"a", b"b"),
+            publishes(b"t", 2, b"c"),
+            publishes(b"u", 2, b"d", b"e"),
         ]
         ends = [sum(map(len, parts[: n + 1])) for n in range(3)]
         assert self.scan(b"".join(parts), 0) == (
             ends[-1],
             [
-                Row(b"t", {1: Run([b"a", b"b", b"dd"], MIXED), 2: Run([b"c"], 1)}, ends[0]),
-                Row(b"u", {2: Run([b"e", b"f"], 1)}, ends[1]),
-                Row(b"t", {1: Run([b"g"], 1)}, ends[2]),
+                Row(b"t", 1, Run([b"a", b"b"], 1), ends[0]),
+                Row(b"t", 2, Run([b"c"], 1), ends[1]),
+                Row(b"u", 2, Run([b"d", b"e"], 1), ends[2]),
             ],
         )
 
     def test_messages_of_different_lengths_are_one_run_too(self) -> None:
         data = publishes(b"token", 1, b"a", b"bb", b"bb", b"", b"ccc")
-        row = Row(b"token", {1: Run([b"a", b"bb", b"bb", b"", b"ccc"], MIXED)}, len(data))
+        row = Row(b"token", 1, Run([b"a", b"bb", b"bb", b"", b"ccc"], MIXED), len(data))
         assert self.scan(data, 0) == (len(data), [row])
         assert self.scan(data, 0) == (len(data), [row])
 
@@ -150,7 +131,8 @@ class ScanTests(SynchronousTestCase):
     def test_a_long_run_of_equal_lengths_is_cut_right(self) -> None:
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(b"token", 3, *payloads)
-        assert self.scan(data, 0)[1] == [Row(b"token", {3: Run(payloads, 4)}, len(data))]
+        (row,) = self.scan(data, 0)[1]
+        assert row == Row(b"token", 3, Run(payloads, 4), len(data))
 
     def test_it_starts_anywhere(self) -> None:
         data = publishes(b"t", 1, b"a")
@@ -195,8 +177,7 @@ class PropertyTests(SynchronousTestCase):
         scanner = Scanner(LIMIT)
         for _ in range(2):
             at, rows = scanner.scan(data, 0)
-            end, wanted = naive(data, 0)
-            assert (at, flat(rows)) == (end, by_topic(wanted))
+            assert (at, flat(rows)) == naive(data, 0)
             assert [row.end for row in rows] == sorted({row.end for row in rows})
             assert at == (rows[-1].end if rows else 0)
 
@@ -205,34 +186,32 @@ class PropertyTests(SynchronousTestCase):
         """What is left is put before the next piece; a scanner remembers all that came before."""
         scanner = Scanner(LIMIT)
         for data in streams:
-            found: list[Found] = []
-            rest = b""
+            found, rest = [], b""
             for start in range(0, len(data), size):
                 rest += data[start : start + size]
                 at, rows = scanner.scan(rest, 0)
                 found += flat(rows)
                 rest = rest[at:]
             end, wanted = naive(data, 0)
-            # Pieces end rows, so that only the order within a token and topic is left.
-            assert sorted(found, key=_address) == sorted(wanted, key=_address)
+            assert found == wanted
             assert rest == data[end:]
 
     @given(STREAMS, STREAMS)
     def test_at_any_place(self, before: bytes, data: bytes) -> None:
         at, rows = Scanner(LIMIT).scan(before + data, len(before))
         end, wanted = naive(data, 0)
-        assert (at, flat(rows)) == (len(before) + end, by_topic(wanted))
+        assert (at, flat(rows)) == (len(before) + end, wanted)
 
     @given(st.binary(max_size=200))
     def test_any_bytes(self, data: bytes) -> None:
         at, rows = Scanner(LIMIT).scan(data, 0)
-        end, wanted = naive(data, 0)
-        assert (at, flat(rows)) == (end, by_topic(wanted))
+        assert (at, flat(rows)) == naive(data, 0)
 
     @given(st.lists(PUBLISHES, max_size=30))
-    def test_a_row_ends_only_where_the_token_changes(self, packets: list[Publish]) -> None:
+    def test_a_run_ends_only_where_token_or_topic_change(self, packets: list[Publish]) -> None:
         rows = Scanner(LIMIT).scan(b"".join(map(encode, packets)), 0)[1]
-        assert all(one.token != two.token for one, two in pairwise(rows))
+        keys = [(row.token, row.topic_id) for row in rows]
+        assert all(one != two for one, two in pairwise(keys))
 
 
 class EncodeTests(SynchronousTestCase):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
-
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.protocols.rheos.codec import Ack, Codec, Opcode, Request, RheosError
-from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks, in_turn
+from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks
 from pubsub.wire.runs import MIXED, Run
 from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
 
@@ -76,25 +73,12 @@ def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Row]]:
             break
         found.append(decoded[0])
         at = decoded[1]
-    return at, [
-        row_of(client, [(request.topic, request.data) for request in requests])
-        for client, requests in groupby(found, lambda request: request.client_id)
-    ]
-
-
-def row_of(client: bytes, messages: Sequence[tuple[bytes, bytes]]) -> Row:
-    """The topics and payloads of ``messages`` as a row."""
-    row = Row(client, {}, [])
-    before = None
-    for topic, payload in messages:
-        run = row.runs.setdefault(topic, Run([], len(payload)))
-        if topic != before:
-            row.turns.append((topic, len(run.payloads)))
-        if run.size != len(payload):
-            run.size = MIXED
-        run.payloads.append(payload)
-        before = topic
-    return row
+    grouped: list[tuple[bytes, bytes, list[bytes]]] = []
+    for request in found:
+        if not grouped or grouped[-1][:2] != (request.client_id, request.topic):
+            grouped.append((request.client_id, request.topic, []))
+        grouped[-1][2].append(request.data)
+    return at, [Row(client, topic, Run.of(payloads)) for client, topic, payloads in grouped]
 
 
 class ScanTests(SynchronousTestCase):
@@ -105,24 +89,19 @@ class ScanTests(SynchronousTestCase):
         assert scanner.scan(b"", 0) == (0, [])
         assert scanner.scan(publish(ALICE, b"hi")[:-1], 0) == (0, [])
 
-    def test_messages_in_a_row_from_one_client_are_taken_by_topic(self) -> None:
+    def test_messages_in_a_row_from_one_client_to_one_topic_are_one_run(self) -> None:
         data = (
             publish(ALICE, b"a", b"b")
             + publish(BOB, b"c")
-            + publish(BOB, b"d", b"e", name=b"sport")
-            + publish(BOB, b"ff", b"")
-            + publish(ALICE, b"g")
+            + publish(BOB, b"d", name=b"sport")
+            + publish(BOB, b"ee", b"", name=b"sport")
         )
         assert Scanner(Codec()).scan(data, 0) == (
             len(data),
             [
-                Row(ALICE, {b"news": Run([b"a", b"b"], 1)}, [(b"news", 0)]),
-                Row(
-                    BOB,
-                    {b"news": Run([b"c", b"ff", b""], MIXED), b"sport": Run([b"d", b"e"], 1)},
-                    [(b"news", 0), (b"sport", 0), (b"news", 1)],
-                ),
-                Row(ALICE, {b"news": Run([b"g"], 1)}, [(b"news", 0)]),
+                Row(ALICE, b"news", Run([b"a", b"b"], 1)),
+                Row(BOB, b"news", Run([b"c"], 1)),
+                Row(BOB, b"sport", Run([b"d", b"ee", b""], MIXED)),
             ],
         )
 
@@ -130,7 +109,7 @@ class ScanTests(SynchronousTestCase):
         payloads = [b"%04d" % number for number in range(1000)]
         for coder in CODECS:
             data = b"".join(coder.encode(Request(2, ALICE, b"news", p)) for p in payloads)
-            row = Row(ALICE, {b"news": Run(payloads, 4)}, [(b"news", 0)])
+            row = Row(ALICE, b"news", Run(payloads, 4))
             assert Scanner(coder).scan(b"?" + data + b"\xfa", 1) == (1 + len(data), [row])
 
     def test_it_stops_at_what_is_no_publish(self) -> None:
@@ -146,8 +125,9 @@ class ScanTests(SynchronousTestCase):
             frames[bad] = frames[bad][:-1] + bytes([frames[bad][-1] ^ 1])
             at, rows = Scanner(Codec(checksum=True)).scan(b"".join(frames), 0)
             assert at == bad * len(frames[0])
-            found = [payload for row in rows for payload in row.runs[b"news"].payloads]
-            assert found == [b"%02d" % n for n in range(bad)]
+            assert [p for row in rows for p in row.run.payloads] == [
+                b"%02d" % n for n in range(bad)
+            ]
 
     def test_what_it_remembers_is_bounded(self) -> None:
         scanner = Scanner(Codec())
@@ -166,22 +146,6 @@ class ScanTests(SynchronousTestCase):
     @given(ANY_CODEC, st.binary(max_size=80), st.integers(0, 3))
     def test_any_bytes_are_scanned(self, coder: Codec, data: bytes, at: int) -> None:
         assert Scanner(coder).scan(data, at) == naive(coder, data, at)
-
-
-class InTurnTests(SynchronousTestCase):
-    """in_turn"""
-
-    def test_answers_go_to_the_messages_they_are_for(self) -> None:
-        row = row_of(ALICE, [(b"a", b"1"), (b"b", b"2"), (b"b", b"3"), (b"a", b"4"), (b"c", b"5")])
-        # One answer of two bytes each: those of topic a, then of b, then of c.
-        assert in_turn(b"1.4.2.3.5.", row) == b"1.2.3.4.5."
-
-    @given(st.lists(st.tuples(TOPICS, PAYLOADS), min_size=1, max_size=40), st.integers(1, 22))
-    def test_any_order(self, messages: list[tuple[bytes, bytes]], width: int) -> None:
-        numbers = [(topic, bytes([n]) * width) for n, (topic, _) in enumerate(messages)]
-        row = row_of(ALICE, numbers)
-        grouped = b"".join(number for run in row.runs.values() for number in run.payloads)
-        assert in_turn(grouped, row) == b"".join(number for _, number in numbers)
 
 
 class AckTests(SynchronousTestCase):

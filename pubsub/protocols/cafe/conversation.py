@@ -104,7 +104,7 @@ class Conversation:
         while not link.closing:
             if self.state is State.PUBLISHER:
                 at, runs = scan(data, at)
-                for channel, run in runs.items():
+                for channel, run in runs:
                     self._publish(channel, run)
                 if at == len(data):
                     break

@@ -35,13 +35,13 @@ def _learn(head: bytes) -> int:
     return HEADER.size + int(length)
 
 
-def scan(data: bytes, at: int) -> tuple[int, dict[int, Run]]:
-    """Where the PUBLISH from ``at`` on end, and those of each channel.
+def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
+    """Where the PUBLISH from ``at`` on end, and their runs, each with its channel.
 
     They end at the end of ``data``, at a frame that is not all there, or at one that is not a
     PUBLISH of a deliverable size: that is for ``codec.decode``.
     """
-    runs: dict[int, Run] = {}
+    runs: list[tuple[int, Run]] = []
     payloads: list[bytes] = []
     known = _lengths.get
     channel, size = -1, MIXED
@@ -51,13 +51,10 @@ def scan(data: bytes, at: int) -> tuple[int, dict[int, Run]]:
         if stop > len(data):
             break
         if head[7] != channel:
-            channel = head[7]
-            run = runs.get(channel)
-            if run is None:
-                run = runs[channel] = Run([], length - HEAD)
-            payloads, size = run.payloads, run.size
-        if size != length - HEAD:
-            runs[channel].size = size = MIXED
+            channel, payloads, size = head[7], [], length - HEAD
+            runs.append((channel, Run(payloads, size)))
+        elif size != length - HEAD:
+            runs[-1][1].size = size = MIXED
         following = data[stop : stop + HEAD]
         if following == head:
             found = cut_run(data, at, head, length - HEAD)

@@ -43,9 +43,9 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.readers import Readers
+from pubsub.protocols.fast.scan import Row
 from pubsub.protocols.fast.throttle import Throttle
 from pubsub.wire.connection import Connection
-from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -107,8 +107,7 @@ class FastConnection(Connection):
             for row in rows:
                 if self._must_wait(row.token):
                     return start, need
-                for topic_id, run in row.runs.items():
-                    self._publish(row.token, topic_id, run)
+                self._publish(row)
                 start = row.end
             try:
                 need = needed(data, at, self._server.max_payload)
@@ -143,17 +142,17 @@ class FastConnection(Connection):
         except Refused as refused:
             self._refuse(TYPES[type(packet)], refused, topic_id)
 
-    def _publish(self, raw: bytes, topic_id: int, run: Run) -> None:
+    def _publish(self, row: Row) -> None:
         """Publish a run; each message refused gets an ERROR of its own."""
-        count = len(run.payloads)
+        count = len(row.run.payloads)
         try:
-            token, topic = self._proved(raw, topic_id, "publish")
-            batch = self._publisher.publish(topic, run, sender=token.subject.encode())
+            token, topic = self._proved(row.token, row.topic_id, "publish")
+            batch = self._publisher.publish(topic, row.run, sender=token.subject.encode())
         except Refused as refused:
-            self._refuse(PUBLISH, refused, topic_id, count)
+            self._refuse(PUBLISH, refused, row.topic_id, count)
         else:
             if len(batch.payloads) < count:
-                self._refuse(PUBLISH, RateLimited(), topic_id, count - len(batch.payloads))
+                self._refuse(PUBLISH, RateLimited(), row.topic_id, count - len(batch.payloads))
 
     # Tokens
 

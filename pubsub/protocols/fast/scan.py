@@ -22,10 +22,11 @@ _KNOWN = 16_384
 
 @dataclass(slots=True)
 class Row:
-    """Messages in a row with one token, by topic; ``end`` is where they end in the input."""
+    """Messages in a row with one token to one topic; ``end`` is where they end in the input."""
 
     token: bytes
-    runs: dict[int, Run]
+    topic_id: int
+    run: Run
     end: int
 
 
@@ -46,8 +47,6 @@ class Scanner:
         """
         rows: list[Row] = []
         row: Row | None = None
-        run: Run | None = None
-        topic = -1
         end = len(data)
         while end - at >= PUBLISH_OVERHEAD and data[at] == PUBLISH:
             start = at + PUBLISH_OVERHEAD + data[at + 1]
@@ -56,14 +55,10 @@ class Scanner:
             stop = start + size
             if stop > end or size > self._max_payload:
                 break
-            if row is None or row.token != token:
-                row, run = Row(token, {}, at), None
+            if row is None or row.token != token or row.topic_id != topic_id:
+                row = Row(token, topic_id, Run([], size), at)
                 rows.append(row)
-            if run is None or topic != topic_id:
-                topic = topic_id
-                run = row.runs.get(topic)
-                if run is None:
-                    run = row.runs[topic] = Run([], size)
+            run = row.run
             if run.size != size:
                 run.size = MIXED
             if data.startswith(head, stop):

@@ -8,8 +8,6 @@ from pubsub.broker.batch import message_id
 from pubsub.protocols.rheos.scan import encode_acks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pubsub.protocols.rheos.codec import Codec
 
 
@@ -50,18 +48,6 @@ class Replies:
     def refused(self, count: int = 1) -> None:
         """Answer ``count`` requests with FAILED."""
         self.add(self._codec.failed * count)
-
-    def mark(self) -> int:
-        """Where the next answer will be; see ``rearrange``."""
-        self._close()
-        return len(self._answers)
-
-    def rearrange(self, start: int, order: Callable[[bytes], bytes]) -> None:
-        """Have ``order`` put the answers since the ``mark`` that was ``start`` into theirs."""
-        self._close()
-        answers, failed = b"".join(self._answers[start:]), b"".join(self._failed[start:])
-        self._answers[start:] = [order(answers)]
-        self._failed[start:] = [order(failed)] if self.waits else self._answers[start:]
 
     def take(self) -> tuple[bytes, bytes]:
         """All answers, and all there are instead if nothing can be stored."""

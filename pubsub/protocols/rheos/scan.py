@@ -40,20 +40,11 @@ _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 @dataclass(slots=True)
 class Row:
-    """Messages in a row from one client id, by topic.
-
-    ``turns`` has their order: the topic, and the index in its run of the message with which the
-    client came to it.
-    """
+    """Messages in a row from one client id to one topic."""
 
     client_id: bytes
-    runs: dict[bytes, Run]
-    turns: list[tuple[bytes, int]]
-
-    def begin(self, topic: bytes, size: int) -> Run:
-        """The topic's run, which is new, for messages of ``size`` bytes."""
-        run = self.runs[topic] = Run([], size)
-        return run
+    topic: bytes
+    run: Run
 
 
 @dataclass(slots=True)
@@ -85,7 +76,6 @@ class Scanner:
         a PUBLISH in order: that is for ``Codec.decode``.
         """
         rows: list[Row] = []
-        row: Row | None = None
         run = Run([], MIXED)
         before: Head | None = None
         heads, seal, data_length = self._heads, self._seal, self._codec.layout.data_length
@@ -107,14 +97,15 @@ class Scanner:
                     if not found:
                         break
             if head is not before:
-                if row is None or row.client_id != head.client_id:
-                    row, before = Row(head.client_id, {}, []), None
-                    rows.append(row)
-                run = row.runs.get(head.topic) or row.begin(head.topic, head.size)
-                if run.size != head.size:
+                if (
+                    before is None
+                    or before.topic != head.topic
+                    or before.client_id != head.client_id
+                ):
+                    run = Run([], head.size)
+                    rows.append(Row(head.client_id, head.topic, run))
+                elif run.size != head.size:
                     run.size = MIXED
-                if before is None or before.topic != head.topic:
-                    row.turns.append((head.topic, len(run.payloads)))
                 before = head
             if found is None:
                 run.payloads.append(data[start:stop])
@@ -156,29 +147,6 @@ def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:
             break
         payloads.append(piece[:-CHECKSUM_SIZE])
     return payloads
-
-
-def in_turn(answers: bytes, row: Row) -> bytes:
-    """``answers`` to the messages of ``row``, topic by topic, in the order the messages came in.
-
-    All answers are equally long.
-    """
-    width = len(answers) // sum([len(run.payloads) for run in row.runs.values()])
-    starts: dict[bytes, int] = {}
-    stops: dict[bytes, int] = {}
-    at = 0
-    for topic, run in row.runs.items():
-        starts[topic] = at
-        at += len(run.payloads) * width
-        stops[topic] = at
-    parts: list[bytes] = []
-    # From the last on, so that each turn's end is known: it is where the topic's next one begins.
-    for topic, first in reversed(row.turns):
-        start = starts[topic] + first * width
-        parts.append(answers[start : stops[topic]])
-        stops[topic] = start
-    parts.reverse()
-    return b"".join(parts)
 
 
 def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:

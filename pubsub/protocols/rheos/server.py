@@ -28,10 +28,9 @@ from pubsub.protocols.rheos.codec import (
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.replies import Replies
-from pubsub.protocols.rheos.scan import Row, Scanner, in_turn
+from pubsub.protocols.rheos.scan import Row, Scanner
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
-from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -98,7 +97,7 @@ class RheosConnection(Connection):
         while not self.closing:
             at, rows = scanner.scan(data, at)
             for row in rows:
-                self._take(row, replies)
+                self._publish(row, replies)
             if self.closing:
                 break
             try:
@@ -173,32 +172,24 @@ class RheosConnection(Connection):
         broker.store.put(PARENTS, name, client.id)
         return topic
 
-    def _take(self, row: Row, replies: Replies) -> None:
-        """Publish a row; each message gets an acknowledgment, in order (rheos §3.3, §5.3)."""
-        mixed = len(row.turns) > len(row.runs)
-        start = replies.mark() if mixed else 0
-        for topic, run in row.runs.items():
-            self._publish(row.client_id, topic, run, replies)
-        if mixed and not self.closing:
-            replies.rearrange(start, lambda answers: in_turn(answers, row))
-
-    def _publish(self, client_id: bytes, raw: bytes, run: Run, replies: Replies) -> None:
+    def _publish(self, row: Row, replies: Replies) -> None:
+        """Publish a row; each message gets an acknowledgment (rheos §5.3)."""
         if self.closing:
             return
         if self._publisher is None:
             self._publisher = self.listener.publisher(self, b"")
         try:
-            name = topic_name(raw)
-            client = self._client(client_id)
+            name = topic_name(row.topic)
+            client = self._client(row.client_id)
             topic = self.listener.broker.topics.named(name)
-            batch = self._server.clients.publish(client, self._publisher, topic, run)
+            batch = self._server.clients.publish(client, self._publisher, topic, row.run)
         except Refused as refused:
-            self._refuse(refused, raw, replies, len(run.payloads))
+            self._refuse(refused, row.topic, replies, len(row.run.payloads))
             return
-        accepted, late = len(batch.payloads), len(run.payloads) - len(batch.payloads)
+        accepted, late = len(batch.payloads), len(row.run.payloads) - len(batch.payloads)
         replies.accepted(batch.sequence, accepted, topic.durability >= Durability.SYNC)
         if late:
-            self._refuse(RateLimited(), raw, replies, late)
+            self._refuse(RateLimited(), row.topic, replies, late)
 
     def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
         reason = REASONS.get(type(refused), refused.reason)

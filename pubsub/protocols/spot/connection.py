@@ -158,32 +158,15 @@ class ZmtpConnection(Connection):
         return at, 0
 
     def _take_runs(self, role: Role, data: bytes, at: int) -> int:
-        """The publications from ``at`` on whose beginnings are known; returns where they end.
-
-        Those of one topic are taken together, though others stand between them: there is an
-        order within a topic only.
-        """
-        runs: dict[str, tuple[Stem, Run]] = {}
+        """The publications from ``at`` on whose beginnings are known; returns where they end."""
         while (stem := self.stems.get(stem_at(data, at))) is not None:
-            known = runs.get(stem.topic)
-            if known is not None and known[0] is not stem:
-                # The same topic from another origin: the order decides.
-                self._take_all(role, runs)
-                runs, known = {}, None
-            run = Run([], MIXED) if known is None else known[1]
+            run = Run([], MIXED)
             stop = scan(data, at, stem.wire, self.limits.frame, run)
             if stop == at:
                 break
-            if known is None:
-                runs[stem.topic] = (stem, run)
-            at = stop
-        self._take_all(role, runs)
-        return at
-
-    @staticmethod
-    def _take_all(role: Role, runs: dict[str, tuple[Stem, Run]]) -> None:
-        for stem, run in runs.values():
             role.take(stem, run)
+            at = stop
+        return at
 
     def _message(self, role: Role, unit: Unit, before: bytes) -> None:
         try:
