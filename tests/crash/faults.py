@@ -147,6 +147,18 @@ def flip(data: bytearray, draw: random.Random) -> None:
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
+def lose_newest(data: bytearray, draw: random.Random) -> None:
+    """Cut off the last quarter of what SQLite's log holds, and what is left of older ones behind.
+
+    Frames of a log that was begun anew have its salt, older ones another (SQLite's file format, 4).
+    """
+    frame = 24 + int.from_bytes(data[8:12], "big")
+    end = 32
+    while data[end + 8 : end + 16] == data[16:24]:
+        end += frame
+    del data[32 + (end - 32) // frame * 3 // 4 * frame :]
+
+
 DAMAGES: Mapping[str, tuple[str, Callable[[bytearray, random.Random], None]]] = {
     "torn log": ("-wal", tear),
     "zeroed log": ("-wal", zero),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.faults import DAMAGES, Ordeal
+from tests.crash.faults import DAMAGES, Ordeal, lose_newest
 from tests.crash.power import FULL, HOLD, LIE, SLOW
 from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
@@ -67,7 +67,7 @@ def test_an_end_that_is_missing_is_reported_and_its_offsets_are_gone(tmp_path: P
         until(lambda: len(ordeal.lives.record.acknowledged) > 100, "the first")
 
     ordeal.live(loaded)
-    ordeal.hurt("-wal", lambda data, draw: data.__delitem__(slice(len(data) * 3 // 4, None)))
+    ordeal.hurt("-wal", lose_newest)
     assert ordeal.check_damaged() == "reported"
     ordeal.disk.kept()
     ordeal.live(loaded)
