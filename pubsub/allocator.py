@@ -11,16 +11,17 @@ _MAPPED_FROM = 32 * 1024 * 1024
 _KEPT = 64 * 1024 * 1024
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Have this process keep up to 64 MiB of freed memory at the end of its heap; see mallopt(3).
 
     As it is set up, glibc gives back all but twice the largest piece so far: with messages of
     1 MiB nearly every one, and the kernel clears each page again for the next, which was two
-    thirds of what such a message cost. False with another C library, which is left as it is.
+    thirds of what such a message cost. Another C library is left as it is.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return False
+        return
     # Both, as setting either ends what glibc adjusts by itself.
-    return bool(mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM) and mallopt(_M_TRIM_THRESHOLD, _KEPT))
+    mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)
+    mallopt(_M_TRIM_THRESHOLD, _KEPT)
