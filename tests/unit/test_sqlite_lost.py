@@ -86,7 +86,8 @@ class LostEndTests(StoreCase):
         await self.lose()
         lost = self.path.read_bytes()
         noted = self.note.read_bytes()
-        for note in (b"", noted[:-1], noted[:-1] + b"\xff", bytes(len(noted))):
+        flipped = noted[:-1] + bytes([noted[-1] ^ 1])
+        for note in (b"", noted[:-1], flipped, bytes(len(noted))):
             self.path.write_bytes(lost)
             self.note.write_bytes(note)
             self.open()
