@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
@@ -79,6 +79,11 @@ class Block:
         if self.checksum() != self.crc:
             raise Damaged(self.base, self.stop, "the checksum is wrong")
 
+    def topics(self) -> set[str]:
+        """The topics of its messages, once it has been checked."""
+        names = list(decode_names(self.names))
+        return {names[index].decode() for index in {run[2] for run in RUN.iter_unpack(self.runs)}}
+
     def holds(self, names: Sequence[str]) -> bool:
         """Are these different names all among its own?"""
         own = set(decode_names(self.names))
@@ -113,14 +118,57 @@ def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
         )
     stamps = [item.timestamp for item in runs] or [0]
     columns = (
-        b"".join([_U32.pack(len(name)) + name for name in names]),
+        _encode_names(names),
         b"".join(records),
         _little(lengths).tobytes(),
         b"".join(headers),
         b"".join([item.data for item in runs]),
     )
-    unsealed = Block(base, stop - base, min(stamps), max(stamps), run, 0, *columns)
-    return Block(base, stop - base, min(stamps), max(stamps), run, unsealed.checksum(), *columns)
+    return _sealed(Block(base, stop - base, min(stamps), max(stamps), run, 0, *columns))
+
+
+def join_blocks(blocks: Sequence[Block]) -> Block:
+    """All that is in neighbours of the same broker's run, as one block.
+
+    They have been checked. Their runs are not made, so it costs a tenth of decoding them.
+    """
+    first = blocks[0]
+    names: dict[bytes, int] = {}
+    records: list[bytes] = []
+    headers: list[bytes] = []
+    for block in blocks:
+        shift = block.base - first.base
+        own = [names.setdefault(name, len(names)) for name in decode_names(block.names)]
+        records += [
+            RUN.pack(
+                start + shift, count, own[topic], own[sender], own[protocol], size, time, sequence
+            )
+            for start, count, topic, sender, protocol, size, time, sequence in RUN.iter_unpack(
+                block.runs
+            )
+        ]
+        if block.headers:
+            for index, one in decode_headers(block.headers):
+                headers += _encode_headers(index + shift, (one,))
+    return _sealed(
+        Block(
+            first.base,
+            blocks[-1].stop - first.base,
+            min(block.first for block in blocks),
+            max(block.last for block in blocks),
+            first.run,
+            0,
+            _encode_names(names),
+            b"".join(records),
+            b"".join([block.lengths for block in blocks]),
+            b"".join(headers),
+            b"".join([block.payloads for block in blocks]),
+        )
+    )
+
+
+def _sealed(block: Block) -> Block:
+    return replace(block, crc=block.checksum())
 
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[Run]:
@@ -190,6 +238,10 @@ def _encode_headers(start: int, headers: Sequence[Headers]) -> Iterator[bytes]:
             for key, value in own.items():
                 text = key.encode()
                 yield _U32.pack(len(text)) + text + _U32.pack(len(value)) + value
+
+
+def _encode_names(names: Iterable[bytes]) -> bytes:
+    return b"".join([_U32.pack(len(name)) + name for name in names])
 
 
 def decode_names(data: bytes) -> Iterator[bytes]:

@@ -1,21 +1,27 @@
-"""Merging: many small blocks of idle times become few larger ones, a step at a time."""
+"""Merging: many small blocks become few larger ones, a step at a time.
+
+A commit may have to wait for a step, so a step is a few blocks and about a millisecond.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
-from pubsub.store.reader import read_block, topics_left
+from pubsub.store.block import RUN, Block, Damaged, decode_block, encode_block, join_blocks
+from pubsub.store.reader import read_block
 from pubsub.store.runs import Run
 
-# Payload bytes of a merged block, and how many blocks it takes to be worth it.
+# What a merged block has at the most, in payload bytes and in runs, which are what takes time.
 _BYTES = 256 * 1024
+_RUNS = 2048
+# Blocks that one step merges, and those that it looks at.
 _FEWEST = 16
-# Blocks that one step looks at.
-_STEP = 512
-# µs: blocks are left alone for so long, and those of such a span stay apart, as they expire whole.
-_SETTLED = 5_000_000
+_MOST = 32
+_STEP = 128
+# µs: blocks of such a span stay apart, as they expire whole.
 _SPAN = 600_000_000
 
 
@@ -24,15 +30,22 @@ class _Row(NamedTuple):
 
     base: int
     nbytes: int
+    runs: int
     first: int
     last: int
     run: int
 
 
 class Merger:
-    """Walks along the log; ``step`` merges the next stretch of small neighbours."""
+    """Walks along the log; ``step`` merges the next stretch of small neighbours.
 
-    def __init__(self) -> None:
+    Blocks are left alone until they are ``settled`` µs old. At the end of the log a stretch is
+    left to become longer until it is ``patience`` µs old.
+    """
+
+    def __init__(self, settled: int, patience: int) -> None:
+        self._settled = settled
+        self._patience = patience
         self._cursor = -1
 
     def step(self, connection: sqlite3.Connection, now: int) -> tuple[int | None, bool]:
@@ -40,16 +53,10 @@ class Merger:
 
         Returns the base of what was merged, and whether there may be more to merge.
         """
-        rows = [
-            _Row(*row)
-            for row in connection.execute(
-                "SELECT base, length(payloads), first, last, run FROM blocks "
-                "WHERE base > ? AND last < ? ORDER BY base LIMIT ?",
-                (self._cursor, now - _SETTLED, _STEP),
-            )
-        ]
+        rows = self._rows(connection, now)
         start, stop = _stretch(rows)
-        if stop - start < _FEWEST:
+        ripe = stop < len(rows) or (rows and rows[start].last < now - self._patience)
+        if stop - start < _FEWEST or not ripe:
             # What is at the end may go on with blocks that are still to come.
             if start:
                 self._cursor = rows[start - 1].base
@@ -57,42 +64,82 @@ class Merger:
         self._cursor = rows[stop - 1].base
         try:
             blocks = [read_block(connection, row.base) for row in rows[start:stop]]
+            _merge(connection, blocks)
         except Damaged:
             # Left as it is, and so are its neighbours: it is reported when it is read.
             return None, True
-        _merge(connection, blocks)
         return rows[start].base, True
+
+    def _rows(self, connection: sqlite3.Connection, now: int) -> list[_Row]:
+        """The next blocks that have settled."""
+        cursor = connection.execute(
+            "SELECT base, length(payloads), length(runs), first, last, run FROM blocks "
+            "WHERE base > ? ORDER BY base LIMIT ?",
+            (self._cursor, _STEP),
+        )
+        rows = []
+        for values in cursor:
+            row = _Row(*values)
+            if row.last >= now - self._settled:
+                break
+            rows.append(row)
+        cursor.close()
+        return rows
 
 
 def _stretch(rows: list[_Row]) -> tuple[int, int]:
     """The first stretch of ``rows`` that is worth merging, else the last of all."""
-    start = size = 0
+    start = size = runs = 0
     for index, row in enumerate(rows):
         size += row.nbytes
+        runs += row.runs
         first = rows[start]
-        if size > _BYTES or row.run != first.run or row.last - first.first > _SPAN:
+        if (
+            size > _BYTES
+            or runs > _RUNS * RUN.size
+            or index - start == _MOST
+            or row.run != first.run
+            or row.last - first.first > _SPAN
+        ):
             if index - start >= _FEWEST:
                 return start, index
-            start, size = index, row.nbytes
+            start, size, runs = index, row.nbytes, row.runs
             if size > _BYTES:
-                start, size = index + 1, 0
+                start, size, runs = index + 1, 0, 0
     return min(start, len(rows)), len(rows)
 
 
 def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
-    base, stop = blocks[0].base, blocks[-1].stop
-    runs: list[Run] = []
-    for block in blocks:
-        runs += decode_block(block, topics_left(connection, block.base))
-    span = (base, stop)
+    """Put one block in the place of ``blocks``; raises Damaged."""
+    span = (blocks[0].base, blocks[-1].stop)
+    left: defaultdict[int, set[str]] = defaultdict(set)
+    totals: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for base, topic, name, count, nbytes in connection.execute(
+        "SELECT base, topic, name, count, bytes FROM contents JOIN topics ON id = topic "
+        "WHERE base >= ? AND base < ?",
+        span,
+    ):
+        left[base].add(name)
+        totals[topic][0] += count
+        totals[topic][1] += nbytes
+    if left.keys() != {block.base for block in blocks}:
+        raise Damaged(*span, "a block is missing")
+    whole = all(block.topics() == left[block.base] for block in blocks)
+    merged = join_blocks(blocks) if whole else _without_expired(blocks, left)
     connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
     connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
-    insert_block(connection, encode_block(runs, blocks[0].run, base, stop))
-    for name, (count, nbytes) in topics_of(runs).items():
-        connection.execute(
-            "INSERT INTO contents SELECT ?, id, ?, ? FROM topics WHERE name = ?",
-            (base, count, nbytes, name),
-        )
+    insert_block(connection, merged)
+    connection.executemany(
+        "INSERT INTO contents VALUES (?, ?, ?, ?)",
+        [(merged.base, topic, *total) for topic, total in totals.items()],
+    )
+
+
+def _without_expired(blocks: list[Block], left: Mapping[int, set[str]]) -> Block:
+    runs: list[Run] = []
+    for block in blocks:
+        runs += decode_block(block, frozenset(left[block.base]))
+    return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
 
 
 def insert_block(connection: sqlite3.Connection, block: Block) -> None:

@@ -13,10 +13,13 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from pubsub.store.schema import open_reader
 
+log = Logger()
 READERS = 2
 _Result = TypeVar("_Result")
 
@@ -81,3 +84,8 @@ class Readers:
         with suppress(Empty):
             while True:
                 self._connections.get_nowait().close()
+
+
+def complain(failure: Failure) -> None:
+    """Log what went wrong where nobody waits for it."""
+    log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())

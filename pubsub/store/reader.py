@@ -7,7 +7,7 @@ like. Nothing here keeps the writer waiting.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
 from itertools import islice
@@ -26,7 +26,7 @@ _BASES = (
     "SELECT base FROM blocks WHERE base >= ? AND base < ? "
     "UNION SELECT base FROM contents WHERE base >= ? AND base < ? ORDER BY base"
 )
-_COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, payloads"
+COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, payloads"
 
 
 @contextmanager
@@ -153,9 +153,7 @@ def topics_left(connection: sqlite3.Connection, base: int) -> frozenset[str]:
 def read_block(connection: sqlite3.Connection, base: int) -> Block:
     """The block that begins at ``base``, checked; raises Damaged."""
     try:
-        row = connection.execute(
-            f"SELECT {_COLUMNS} FROM blocks WHERE base = ?", (base,)
-        ).fetchone()
+        row = connection.execute(f"SELECT {COLUMNS} FROM blocks WHERE base = ?", (base,)).fetchone()
     except sqlite3.DatabaseError as error:
         raise Damaged(base, _stop_of(connection, base), str(error)) from None
     if row is None:
@@ -165,18 +163,19 @@ def read_block(connection: sqlite3.Connection, base: int) -> Block:
         block.check()
     except TypeError:
         raise Damaged(base, _stop_of(connection, base), "a column is missing") from None
-    if not _fits(block, connection):
+    rows = connection.execute(
+        "SELECT name FROM contents LEFT JOIN topics ON id = topic WHERE base = ?", (base,)
+    )
+    if not _fits(block, [name for (name,) in rows]):
         raise Damaged(base, block.stop, "the index says otherwise")
     return block
 
 
-def _fits(block: Block, connection: sqlite3.Connection) -> bool:
+def _fits(block: Block, names: Sequence[str | None]) -> bool:
     """Is what the index has of ``block`` some of what is in it?"""
-    rows = connection.execute(
-        "SELECT name FROM contents LEFT JOIN topics ON id = topic WHERE base = ?", (block.base,)
-    ).fetchall()
-    listed = [name for (name,) in rows if name is None or not name.startswith(FORGOTTEN)]
-    return bool(rows) and None not in listed and block.holds(listed)
+    known = [name for name in names if name is not None]
+    listed = [name for name in known if not name.startswith(FORGOTTEN)]
+    return bool(names) and len(known) == len(names) and block.holds(listed)
 
 
 def _stop_of(connection: sqlite3.Connection, base: int) -> int:

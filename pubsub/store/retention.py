@@ -152,25 +152,26 @@ class Retention:
     def _expire(
         self, connection: sqlite3.Connection, rule: _Rule, now: int
     ) -> tuple[set[int], bool]:
-        touched: set[int] = set()
         rows = connection.execute(
             "SELECT c.base, c.topic, t.name, c.count, c.bytes, b.last FROM contents c "
             "JOIN topics t ON t.id = c.topic JOIN blocks b ON b.base = c.base "
             "WHERE (c.base, c.topic) > (?, ?) ORDER BY c.base, c.topic LIMIT ?",
             (*rule.cursor, _STEP),
-        ).fetchall()
-        for base, topic, name, messages, nbytes, last in rows:
+        )
+        expired: list[tuple[int, int]] = []
+        goes_on = False
+        for seen, (base, topic, name, messages, nbytes, last) in enumerate(rows, 1):
             if self._find(topic, name) is rule:
                 if not rule.over(messages, nbytes, last, now):
-                    return touched, False
-                connection.execute(
-                    "DELETE FROM contents WHERE base = ? AND topic = ?", (base, topic)
-                )
+                    break
+                expired.append((base, topic))
                 rule.messages -= messages
                 rule.nbytes -= nbytes
-                touched.add(base)
             rule.cursor = (base, topic)
-        return touched, len(rows) == _STEP
+            goes_on = seen == _STEP
+        rows.close()
+        connection.executemany("DELETE FROM contents WHERE base = ? AND topic = ?", expired)
+        return {base for base, _ in expired}, goes_on
 
     def _find(self, topic: int, name: str) -> _Rule | None:
         if topic not in self._rule_of:

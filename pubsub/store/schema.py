@@ -107,6 +107,13 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def open_checkpointer(path: Path) -> sqlite3.Connection:
+    """A connection for checkpoints beside the writer's; raises sqlite3.Error."""
+    connection = _connect(f"file:{_quoted(path)}?mode=rw")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    return connection
+
+
 def begin_epoch(connection: sqlite3.Connection) -> str:
     """Note that offsets are given out anew from here on; returns the epoch's name.
 
@@ -157,7 +164,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if mode != "wal":
         raise StartError(f"history: {path}: this file system does not do for a history")
     connection.execute("PRAGMA synchronous = FULL")
-    # The writer's thread does it when nobody waits for a commit.
+    # See checkpoint.py.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute(f"PRAGMA journal_size_limit = {2 * WAL_BYTES}")
     if not tables:

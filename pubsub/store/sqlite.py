@@ -1,9 +1,9 @@
 """The durable history, embedded: SQLite in a file, written by one thread and read by others.
 
 The reactor's thread gives out offsets and gathers. When the first message of a group has waited
-for ``interval`` seconds (less if somebody waits), or ``nbytes`` bytes have come together, the
-group is handed to the writer's thread, one at a time. What has been committed is reported back,
-and releases who waits.
+for ``interval`` seconds, or ``nbytes`` bytes have come together, the group is handed to the
+writer's thread, one at a time; if somebody waits, as soon as the last commit was a moment ago.
+What has been committed is reported back, and releases who waits.
 
 The newest runs are in memory as well, whether committed or not: most readers want those. How
 what is asked of the history is answered is in ``questions.py``.
@@ -31,8 +31,9 @@ from pubsub.broker.limits import Gate
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
 from pubsub.store.check import Checker, check_tail
+from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.mark import Mark, mend_end
-from pubsub.store.pool import Readers, Worker
+from pubsub.store.pool import Readers, Worker, complain
 from pubsub.store.questions import Questions
 from pubsub.store.ranges import epochs
 from pubsub.store.reader import read_bounds
@@ -47,13 +48,13 @@ BACKLOG = 16 * 1024**2
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT
 """What the history takes of the process's memory."""
-# Seconds that messages gather for at the most once somebody waits for them to be stored.
+# Seconds from one commit to the next at the least while somebody waits for them.
 AWAITED = 0.001
 # Seconds until a commit that failed is tried again, and between two rounds of housekeeping.
 RETRY = 0.5
 TIDY = 1.0
 # Seconds between two steps of a round, so that commits come between.
-_STEP = 0.05
+_STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class SqliteStore(Questions):
         self._gathering = Group()
         self._writing: Group | None = None
         self._backlog = 0
+        self._begun = 0.0
         self._forgotten: dict[str, int] = {}
         self._timer: IDelayedCall | None = None
         self._tidying: IDelayedCall | None = None
@@ -109,6 +111,7 @@ class SqliteStore(Questions):
         except sqlite3.Error as error:
             raise StartError(f"history: cannot use {self.path}: {error}") from None
         self._thread = Worker("history-writer", 1, self._reactor)
+        self._checkpoints = Checkpoints(self.path, self._reactor, self._writer, self._thread)
         self._readers = Readers(self.path, self._reactor)
         self._checker = Checker(self._readers, self._reactor, self._unchecked)
         self._checker.start()
@@ -156,6 +159,7 @@ class SqliteStore(Questions):
                 reason=self._failing,
             )
         _cancel(self._timer)
+        self._checkpoints.stop()
         try:
             await self._thread.run(self._writer.close)
         except sqlite3.Error as error:
@@ -250,9 +254,11 @@ class SqliteStore(Questions):
     def _hurry(self) -> None:
         """Somebody waits for what has gathered."""
         timer = self._timer
-        if timer is not None and not self._hurried and self._options.interval > AWAITED:
+        if timer is not None and not self._hurried:
             self._hurried = True
-            timer.reset(AWAITED)
+            now = self._reactor.seconds()
+            # At the end of this turn at the earliest, as it may bring more.
+            timer.reset(max(min(self._begun + AWAITED, timer.getTime()) - now, 0.0))
 
     def _hand_over(self) -> None:
         """Give what has gathered to the writer, as soon as it has nothing else to do."""
@@ -268,6 +274,7 @@ class SqliteStore(Questions):
     def _commit(self) -> None:
         group = self._writing
         assert group is not None
+        self._begun = self._reactor.seconds()
         self._thread.run(partial(self._writer.commit, group)).addCallbacks(
             lambda _: self._committed(group), self._failed
         )
@@ -285,7 +292,7 @@ class SqliteStore(Questions):
                 del self._forgotten[name]
         if self.gate.shut and self._backlog <= BACKLOG // 2:
             self.gate.open()
-        self._thread.run(self._writer.checkpoint).addErrback(_complain)
+        self._checkpoints.look()
         for call in group.waiting:
             call(True)
         if self._due or self._gathering.nbytes >= self._options.nbytes:
@@ -323,17 +330,14 @@ class SqliteStore(Questions):
 
     def _tidied(self, result: tuple[int, bool]) -> None:
         self.first_offset, more = result
+        self._checkpoints.look()
         if not self._closing:
             self._tidying = self._reactor.callLater(_STEP if more else TIDY, self._tidy)
 
     def _untidy(self, failure: Failure) -> None:
-        _complain(failure)
+        complain(failure)
         if not self._closing:
             self._tidying = self._reactor.callLater(10 * TIDY, self._tidy)
-
-
-def _complain(failure: Failure) -> None:
-    log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())
 
 
 def _cancel(call: IDelayedCall | None) -> None:

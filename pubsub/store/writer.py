@@ -19,7 +19,7 @@ from pubsub.store.merge import Merger, insert_block
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
 from pubsub.store.runs import Run
-from pubsub.store.schema import PAGE_BYTES, WAL_BYTES, open_writer
+from pubsub.store.schema import PAGE_BYTES, open_writer
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
 BLOCK_BYTES = 256 * 1024
@@ -64,10 +64,11 @@ class Writer:
         self.mark = Mark(path)
         self._run = run
         self._retention = retention
-        self._merger = Merger()
+        self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
         # What a crash has left there is to be carried over as well.
-        self._unsaved = _size(Path(f"{path}-wal"))
+        self.unsaved = _size(Path(f"{path}-wal"))
+        """About so many bytes are in SQLite's log and not in the file yet."""
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -95,8 +96,9 @@ class Writer:
                 self._connection.execute("UPDATE state SET next = ?", (blocks[-1].stop,))
         if blocks:
             self.mark.write(blocks[-1].stop)
-        # What is written in columns twice, and the pages around it.
-        self._unsaved += group.nbytes + 4 * PAGE_BYTES
+        # The columns, the pages around them, and one of the index for each topic.
+        topics = len({run.topic for run in group.runs})
+        self.unsaved += group.nbytes + (4 + topics) * PAGE_BYTES
 
     def _insert(self, block: Block, runs: Sequence[Run]) -> None:
         insert_block(self._connection, block)
@@ -147,10 +149,9 @@ class Writer:
     # Housekeeping, in steps of some milliseconds
 
     def checkpoint(self) -> None:
-        """Carry what was committed over into the file, if it has become much."""
-        if self._unsaved >= WAL_BYTES:
-            self._unsaved = 0
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        """Carry what was committed over into the file."""
+        self.unsaved = 0
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def tidy(self) -> tuple[int, bool]:
         """One step: expire, merge, give space back.
@@ -163,19 +164,22 @@ class Writer:
             for base in touched:
                 self._shrink(base)
             merging = bool(touched) or self._merge(now)
-        self._unsaved += PAGE_BYTES * (len(touched) + 1)
+        self.unsaved += PAGE_BYTES * (len(touched) + 1)
         vacuuming = not expiring and self._vacuum()
         (first,) = self._connection.execute(
             "SELECT coalesce((SELECT base FROM blocks ORDER BY base LIMIT 1), next) FROM state"
         ).fetchone()
-        self.checkpoint()
         return first, expiring or merging or vacuuming
 
     def _merge(self, now: int) -> bool:
-        base, more = self._merger.step(self._connection, now)
-        if base is not None:
-            self._retention.moved(base)
-        return more
+        for merger in self._mergers:
+            base, more = merger.step(self._connection, now)
+            if base is not None:
+                self._retention.moved(base)
+                self.unsaved += BLOCK_BYTES
+            if more:
+                return True
+        return False
 
     def _shrink(self, base: int) -> None:
         """Some of a block has expired: delete it if that was all, or write it anew without."""
@@ -205,7 +209,7 @@ class Writer:
         if free < _FREE_PAGES or free * 4 < pages:
             return False
         self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
-        self._unsaved += PAGE_BYTES * _VACUUM_PAGES
+        self.unsaved += PAGE_BYTES * _VACUUM_PAGES
         return True
 
     def close(self) -> None:

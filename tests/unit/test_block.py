@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.block import (
+    Block,
+    Damaged,
+    decode_block,
+    encode_block,
+    join_blocks,
+    topics_of,
+)
 from pubsub.store.runs import Run
 from tests.unit.fakes import batch_of
 
@@ -67,6 +74,19 @@ class RoundTripTests(SynchronousTestCase):
         assert (block.base, block.stop) == (base, base + sum(len(b.payloads) for b in appended))
         stamps = [batch.timestamp for batch in appended]
         assert (block.first, block.last) == (min(stamps), max(stamps))
+        assert block.topics() == {batch.topic for batch in appended}
+
+    @given(st.lists(st.lists(batches(), min_size=1, max_size=4), min_size=1, max_size=5))
+    def test_neighbours_joined_are_what_one_block_would_have_been(
+        self, groups: list[list[Batch]]
+    ) -> None:
+        at = 100
+        blocks = []
+        for appended in groups:
+            blocks.append(rows(appended, at)[1])
+            at = blocks[-1].stop
+        _, whole = rows([batch for appended in groups for batch in appended], 100)
+        assert join_blocks(blocks) == whole
 
     @given(
         st.lists(batches(), min_size=1, max_size=8),

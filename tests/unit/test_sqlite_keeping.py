@@ -126,12 +126,38 @@ class MergeTests(Tidied):
     """Small blocks of idle times"""
 
     async def test_neighbours_become_one(self) -> None:
-        await self.one_each(*[aged(b"%d" % n, f"t{n % 3}", 60) for n in range(40)])
+        await self.one_each(*[aged(b"%d" % n, f"t{n % 3}", 61) for n in range(32)])
         before = await self.read()
         await self.tidy()
-        assert sql(self.path, "SELECT base, count FROM blocks") == [(0, 40)]
+        assert sql(self.path, "SELECT base, count FROM blocks") == [(0, 32)]
         assert await self.read(cold=True) == before
         assert await self.read(7, ["t1"], cold=True) == [m for m in before[7:] if m.topic == "t1"]
+
+    async def test_a_step_is_a_few_and_what_became_of_them_is_merged_again_later(self) -> None:
+        batches = [aged(b"%d" % n, f"t{n % 3}", 601) for n in range(16 * 32)]
+        await self.one_each(*batches)
+        before = await self.read()
+        await self.store._thread.run(self.store._writer.tidy)
+        assert sql(self.path, "SELECT base, count FROM blocks LIMIT 2") == [(0, 32), (32, 1)]
+        await self.tidy()
+        assert sql(self.path, "SELECT base, count FROM blocks") == [(0, 512)]
+        assert await self.read(cold=True) == before
+
+    async def test_the_last_ones_wait_for_more(self) -> None:
+        await self.one_each(*[aged(b"%d" % n, seconds=30) for n in range(20)])
+        await self.tidy()
+        assert sql(self.path, "SELECT count(*) FROM blocks") == [(20,)]
+        await self.one_each(*[aged(b"%d" % n, seconds=30) for n in range(20)])
+        await self.tidy()
+        assert sql(self.path, "SELECT base, count FROM blocks LIMIT 2") == [(0, 32), (32, 1)]
+
+    async def test_what_the_index_alone_knows_of_stays_reported(self) -> None:
+        await self.one_each(*[aged(b"%d" % n, seconds=90) for n in range(20)])
+        sql(self.path, "DELETE FROM blocks WHERE base = 7")
+        await self.tidy()
+        page = await self.store.read(0, None, 10**6)
+        assert page.damaged == ((7, 8),)
+        assert sum(len(b.payloads) for b in page.batches) == 19
 
     async def test_what_is_new_or_large_or_far_apart_stays(self) -> None:
         ages = [8000.0] * 20 + [3000.0] * 20 + [2.0] * 20

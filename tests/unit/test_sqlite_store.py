@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet import reactor
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.errors import StartError
+from pubsub.store import checkpoint, schema
 from pubsub.store.reader import read_page
 from pubsub.store.retention import Retention
 from pubsub.store.runs import RunLog
@@ -87,6 +91,36 @@ class WriteTests(StoreCase):
         await self.stored()
         assert not self.store.gate.shut
         assert not held.reasons
+
+
+class CheckpointTests(StoreCase):
+    """SQLite's log becomes the file"""
+
+    async def test_sqlites_log_begins_anew_while_commits_go_on(self) -> None:
+        self.patch(checkpoint, "WAL_BYTES", 200_000)  # type: ignore[no-untyped-call]
+        log = Path(f"{self.path}-wal")
+        for number in range(300):
+            await self.put(batch_of([b"%d" % number]))
+        await self.until(lambda: not self.store._checkpoints._running)
+        assert log.stat().st_size < 2_000_000
+        assert len(await self.read(cold=True)) == 300
+
+    async def test_a_checkpoint_that_fails_is_told_and_not_the_last(self) -> None:
+        self.patch(checkpoint, "WAL_BYTES", 1)  # type: ignore[no-untyped-call]
+        broken = [sqlite3.OperationalError("disk I/O error")]
+
+        def opened(path: Path) -> sqlite3.Connection:
+            if broken:
+                raise broken.pop()
+            return schema.open_checkpointer(path)
+
+        self.patch(checkpoint, "open_checkpointer", opened)  # type: ignore[no-untyped-call]
+        with capturedLogs() as events:
+            await self.put(batch_of([b"1"]))
+            await self.until(lambda: not self.store._checkpoints._running)
+        assert [str(event["reason"]) for event in events] == ["disk I/O error"]
+        await self.put(batch_of([b"2"]))
+        await self.until(lambda: self.store._checkpoints._connection is not None)
 
 
 class RestartTests(StoreCase):
