@@ -1,7 +1,7 @@
 """What comes in on a stream, until it is whole frames.
 
-The bytes of an unfinished frame are kept as they came and joined once; from a few KiB on they are
-charged to the memory budget.
+The bytes of an unfinished frame are kept as they came and joined once, those of a large message's
+payload by themselves; from a few KiB on they are charged to the memory budget.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # From here on a partial frame is accounted for; below it is part of what a connection costs.
 _ACCOUNTED = 4096
+# From here on it pays to ask whether an unfinished frame is a message.
+_LARGE = 16 * 1024
 # Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
 _PIECES = 256
 
@@ -49,6 +51,14 @@ class Unfinished(Protocol):
         """
         raise NotImplementedError
 
+    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+        """What becomes of the frame of ``need`` bytes that begins with ``head``.
+
+        For a message whose payload ends the frame: where that begins, and what takes it. None
+        leaves the frame to ``consume``, as does what is not to be handled now.
+        """
+        return None
+
     def dataReceived(self, data: bytes) -> None:
         """Buffer and parse."""
         self._quiet = 0
@@ -66,8 +76,20 @@ class Unfinished(Protocol):
                 self._account(self._there)
                 return
             self._rest = None
-            data = b"".join(rest)
+            data = b"".join(rest) if self._need < _LARGE else self._take_large(rest)
         self._parse(data)
+
+    def _take_large(self, rest: list[bytes]) -> bytes:
+        """Hand on the large message that has become whole; returns what is left to be parsed."""
+        found = self.large(rest[0], self._need)
+        if found is None:
+            return b"".join(rest)
+        before, take = found
+        last = rest[-1]
+        stop = len(last) - (self._there - self._need)
+        rest[0], rest[-1] = rest[0][before:], last[:stop]
+        take(b"".join(rest))
+        return last[stop:]
 
     def parse_rest(self) -> None:
         """Go on with what was left in the buffer, after ``consume`` had stopped early."""

@@ -88,6 +88,23 @@ class Bodies:
             driver.accepted(answer, 3)
             assert driver.messages(subscriber) == [b"one", b"", b"three"]
 
+        def test_large_messages_in_pieces(self) -> None:
+            driver = self.driver
+            subscriber, publisher = driver.subscriber(), driver.publisher()
+            long = min(driver.limit, 60_000)
+            payloads = [b"first", b"a" * long, b"b" * (long - 1), b"between", b"c" * long, b"last"]
+            request = driver.publish(publisher, *payloads)
+            # So that pieces end before, in and after what stands before the payloads, and with
+            # a frame's last byte.
+            for cuts in ([7000], [1, 3, 50_000, 7], [len(request) - 1], [60_000, 3], [30, 100_000]):
+                at = number = 0
+                while at < len(request):
+                    size = cuts[number % len(cuts)]
+                    publisher.send(request[at : at + size])
+                    at, number = at + size, number + 1
+                driver.accepted(driver.ask(publisher, b""), len(payloads))
+                assert driver.messages(subscriber) == payloads
+
         def test_every_subscriber_gets_every_message(self) -> None:
             driver = self.driver
             subscribers = [driver.subscriber() for _ in range(5)]

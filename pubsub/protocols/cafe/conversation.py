@@ -16,6 +16,7 @@ The stream and the datagram server each drive one of these a client, through ``L
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.codes import code_of, error
-from pubsub.protocols.cafe.scan import scan
+from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
 from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
@@ -126,6 +127,12 @@ class Conversation:
             except CafeError as problem:
                 at = self._faulty(problem, data, at)
         return at, HEADER.size
+
+    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+        """See ``Connection.large``: a PUBLISH."""
+        if self.state is not State.PUBLISHER or publish_length(head) != need:
+            return None
+        return HEAD, lambda payload: self._publish(head[7], Run([payload], len(payload)))
 
     def _welcome(self, data: bytes, at: int) -> bool:
         """Before the handshake, only some frames may come at all, well-formed or not."""

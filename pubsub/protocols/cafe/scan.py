@@ -35,6 +35,12 @@ def _learn(head: bytes) -> int:
     return HEADER.size + int(length)
 
 
+def publish_length(data: bytes) -> int:
+    """The length of the deliverable PUBLISH that ``data`` begins with; 0 if it is none."""
+    head = data[:HEAD]
+    return _lengths.get(head) or _learn(head)
+
+
 def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
     """Where the PUBLISH from ``at`` on end, and their runs, each with its channel.
 

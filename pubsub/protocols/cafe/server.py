@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
@@ -56,6 +57,10 @@ class CafeConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
         return self._conversation.consume(data)
+
+    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+        """See ``Connection``."""
+        return self._conversation.large(head, need)
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.topics import fnv1a32, topic_name
@@ -125,6 +126,21 @@ class FastConnection(Connection):
                 # What there is of the packet may hold a token: none of it is shown.
                 self.fail(reason, answer, frame=b"")
         return at, need
+
+    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+        """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
+        found = None if self._waiting else self._server.scanner.first(head)
+        if found is None:
+            return None
+        row, start = found
+        if start + row.run.size != need or self._must_wait(row.token):
+            return None
+
+        def take(payload: bytes) -> None:
+            row.run.extend([payload])
+            self._publish(row)
+
+        return start, take
 
     def _handle(self, packet: Packet) -> None:
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id

@@ -71,6 +71,18 @@ class Scanner:
             row.end = at
         return at, rows
 
+    def first(self, data: bytes) -> tuple[Row, int] | None:
+        """The row of the PUBLISH that ``data`` begins with, and where its payload does.
+
+        The payload is to be added. None if it is another packet, or one that is not allowed.
+        """
+        if data[:1] != bytes((PUBLISH,)) or len(data) < PUBLISH_OVERHEAD + data[1]:
+            return None
+        start = PUBLISH_OVERHEAD + data[1]
+        head = data[:start]
+        token, topic_id, size = self._heads.get(head) or self._learn(head, start)
+        return None if size > self._max_payload else (Row(token, topic_id, Run([], size), 0), start)
+
     def _learn(self, head: bytes, length: int) -> tuple[bytes, int, int]:
         """What a head says; remembered if it is all there."""
         if len(head) < length:

@@ -24,6 +24,7 @@ from pubsub.protocols.spot.zmtp import (
     Unit,
     ZmtpError,
     decode,
+    frame_head,
     ping_seconds,
     pong,
 )
@@ -41,6 +42,8 @@ MAX_EPROTO = 10
 """Messages that are none of the protocol before the connection is closed (spot §6.1)."""
 # Beginnings of publications that are remembered; then it starts anew.
 _STEMS = 4096
+# Bytes before the body of a frame that is not a short one (RFC 37).
+_LONG_HEAD = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,22 @@ class ZmtpConnection(Connection):
             role.take(stem, run)
             at = stop
         return at
+
+    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+        """See ``Connection``: a publication whose beginning is known."""
+        role = None if self._resting else self._role
+        stem = self.stems.get(stem_at(head, 0))
+        if role is None or stem is None:
+            return None
+        before = stem.wire + frame_head(need - len(stem.wire) - _LONG_HEAD)
+        if not head.startswith(before):
+            return None
+
+        def take(payload: bytes) -> None:
+            self._begun = None
+            role.take(stem, Run([payload], len(payload)))
+
+        return len(before), take
 
     def _message(self, role: Role, unit: Unit, before: bytes) -> None:
         try:
