@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -32,11 +33,16 @@ def connect() -> Iterator[Open]:
         yield opener
 
 
+def create(member: Member, topic: bytes, connect: Open) -> None:
+    """Have ``member`` host its first topic."""
+    dealer = connect(zmq.DEALER, member.endpoint)
+    dealer.send(b"", b"\x01", topic, b"the first")
+    assert dealer.query() == [topic]
+
+
 def host(member: Member, others: list[Member], connect: Open) -> None:
     """Have ``member`` host the topic ``orders``, and the others know it."""
-    dealer = connect(zmq.DEALER, member.endpoint)
-    dealer.send(b"", b"\x01", b"orders", b"the first")
-    assert dealer.query() == [b"orders"]
+    create(member, b"orders", connect)
     for other in others:
         other.saw("hosts 1 more topics")
 
@@ -127,10 +133,20 @@ def test_publishing_while_brokers_come_and_go_loses_nothing_unnoticed(
     assert reader.nothing()
 
 
-def test_what_is_local_stays_local_with_a_warning(start: Start, connect: Open) -> None:
-    a, b = mesh(start, 2)
-    for member in (a, b):
-        connect(zmq.DEALER, member.endpoint).send(b"", b"\x01", b"mine", member.endpoint.encode())
+def test_what_is_local_stays_local_with_a_warning(
+    start: Start, connect: Open, tmp_path: Path
+) -> None:
+    ports = free_port(), free_port()
+    stores = [f"--store=sqlite:{tmp_path / str(port)}" for port in ports]
+    for port, store in zip(ports, stores, strict=True):
+        # Alone, as each would leave the topic to the other one if it knew of it.
+        member = Member(start, HOST, port, [], [store])
+        create(member, b"mine", connect)
+        member.broker.stop()
+    a, b = [
+        Member(start, HOST, port, [f"tcp://{HOST}:{other}"], [store])
+        for port, other, store in zip(ports, reversed(ports), stores, strict=True)
+    ]
     for member, other in ((a, b), (b, a)):
         member.saw(f"topic 'mine' of {other.endpoint}: it is hosted here too, and stays LOCAL")
         reader = subscribe(connect(zmq.DEALER, member.endpoint), b"mine")
