@@ -17,7 +17,8 @@ FORGOTTEN = "\0" * 256
 """Topics that ended are called this and a number: no topic's name is so long."""
 LOST = FORGOTTEN + "lost"
 """What was committed and is not there any more, whatever its topics were."""
-_MOST = 2**63 - 1
+# The names of topics that ended: a number follows.
+_ENDED = (FORGOTTEN + "0", FORGOTTEN + ":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +99,11 @@ class _Rule:
         )
 
 
-def _has_ended(name: str) -> bool:
-    return name.startswith(FORGOTTEN) and name != LOST
-
-
 class Retention:
     """Finds what has expired. The first pattern that matches a topic rules it."""
 
     def __init__(self, limits: Sequence[Limits]) -> None:
-        self._rules = [
-            _Rule(Limits("", seconds=-inf), _has_ended),
-            *[_Rule(one, matcher([one.pattern])) for one in limits],
-        ]
+        self._rules = [_Rule(one, matcher([one.pattern])) for one in limits]
         self._rule_of: dict[int, _Rule | None] = {}
         self._counted = False
 
@@ -127,8 +121,7 @@ class Retention:
         """
         if not self._counted:
             self._count(connection)
-        touched: set[int] = set()
-        more = False
+        touched, more = self._expire_ended(connection)
         for rule in self._rules:
             bases, goes_on = self._expire(connection, rule, now)
             touched |= bases
@@ -140,14 +133,20 @@ class Retention:
         for rule in self._rules:
             rule.cursor = min(rule.cursor, (base, -1))
 
-    def renamed(self, topic: int) -> None:
-        """A topic has another name: it may fall under another rule, from its first message on."""
-        self._rule_of.pop(topic, None)
-        self._counted = False
+    def ended(self, connection: sqlite3.Connection, topic: int) -> None:
+        """A topic is one of those that have ended: what there is of it counts no more."""
+        rule = self._rule_of.pop(topic, None)
+        if rule is not None and self._counted:
+            messages, nbytes = connection.execute(
+                "SELECT total(count), total(bytes) FROM contents WHERE topic = ?", (topic,)
+            ).fetchone()
+            rule.messages -= int(messages)
+            rule.nbytes -= int(nbytes)
 
     def reset(self) -> None:
-        """A transaction was rolled back: count anew."""
+        """A transaction was rolled back: count anew, and topics' numbers may mean others."""
         self._counted = False
+        self._rule_of.clear()
 
     def _expire(
         self, connection: sqlite3.Connection, rule: _Rule, now: int
@@ -173,9 +172,26 @@ class Retention:
         connection.executemany("DELETE FROM contents WHERE base = ? AND topic = ?", expired)
         return {base for base, _ in expired}, goes_on
 
+    def _expire_ended(self, connection: sqlite3.Connection) -> tuple[set[int], bool]:
+        """Whatever there is of topics that have ended goes, and then they do."""
+        rows = connection.execute(
+            "SELECT id, base FROM topics LEFT JOIN contents ON topic = id "
+            "WHERE name >= ? AND name < ? LIMIT ?",
+            (*_ENDED, _STEP),
+        ).fetchall()
+        held = [(topic, base) for topic, base in rows if base is not None]
+        connection.executemany("DELETE FROM contents WHERE topic = ? AND base = ?", held)
+        empty = [topic for topic, base in rows if base is None]
+        connection.executemany("DELETE FROM topics WHERE id = ?", [(topic,) for topic in empty])
+        for topic in empty:
+            # Its number may become another topic's.
+            self._rule_of.pop(topic, None)
+        return {base for _, base in held}, bool(rows)
+
     def _find(self, topic: int, name: str) -> _Rule | None:
         if topic not in self._rule_of:
-            self._rule_of[topic] = next((r for r in self._rules if r.matches(name)), None)
+            rules = () if _ENDED[0] <= name < _ENDED[1] else self._rules
+            self._rule_of[topic] = next((r for r in rules if r.matches(name)), None)
         return self._rule_of[topic]
 
     def _count(self, connection: sqlite3.Connection) -> None:

@@ -116,7 +116,7 @@ class Writer:
             "UPDATE topics SET name = ? WHERE id = ?", (f"{FORGOTTEN}{topic}", topic)
         )
         del self._topics[name]
-        self._retention.renamed(topic)
+        self._retention.ended(self._connection, topic)
 
     def _topic(self, name: str) -> int:
         topic = self._topics.get(name)

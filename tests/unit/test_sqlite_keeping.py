@@ -120,6 +120,29 @@ class RetentionTests(Tidied):
         await self.tidy()
         assert await self.left() == [b"2", b"3"]
         assert sql(self.path, "SELECT base FROM blocks") == [(1,), (2,)]
+        # Not even its name is left, and its number may be another's.
+        assert sql(self.path, "SELECT name FROM topics ORDER BY name") == [("gone",), ("stays",)]
+
+    async def test_what_ended_counts_no_more(self) -> None:
+        await self.reopen(keep_everything(retention=(Limits("*", messages=3),)))
+        await self.one_each(*[aged(b"%d" % n, "gone") for n in range(3)])
+        await self.tidy()
+        self.store.forget("gone")
+        await self.one_each(aged(b"a"), aged(b"b"), aged(b"c"), aged(b"d"))
+        await self.tidy()
+        assert await self.left() == [b"b", b"c", b"d"]
+
+    async def test_whoever_gets_its_number_has_rules_of_its_own(self) -> None:
+        await self.reopen(keep_everything(retention=(Limits("*", messages=3),)))
+        # More than go in one step.
+        await self.one_each(*[aged(b"%d" % n, "gone") for n in range(250)])
+        self.store.forget("gone")
+        await self.stored()
+        await self.tidy()
+        await self.one_each(*[aged(b"%d" % n, "heir") for n in range(5)])
+        assert sql(self.path, "SELECT * FROM topics") == [(1, "heir")]
+        await self.tidy()
+        assert await self.left() == [b"2", b"3", b"4"]
 
 
 class MergeTests(Tidied):
