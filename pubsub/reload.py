@@ -1,8 +1,9 @@
 """SIGHUP: the configuration is read again, and what can change under live clients does.
 
-That is the ring of secrets, and the rules and rates of listeners that are still there. Every live
-subscription is then re-checked. Everything else, listeners that come or go above all, needs a
-restart, and a configuration with an error changes nothing.
+That is the ring of secrets, the rules and rates of listeners that are still there, and what their
+protocols look up each time they need it. Every live subscription is then re-checked. What a
+listener or the broker is made with, listeners that come or go above all, needs a restart, and a
+configuration with an error changes nothing.
 """
 
 from __future__ import annotations

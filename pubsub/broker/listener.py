@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.access import AccessRules
-from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate
+from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
@@ -85,10 +85,9 @@ class Listener:
         self.quota = ConnectionQuota(
             settings["max-connections"], settings["max-connections-per-address"]
         )
-        self.rate = Rate(settings["rate-messages"], settings["rate-bytes"])
-        self.limiter = Rate(
-            settings["listener-rate-messages"], settings["listener-rate-bytes"]
-        ).limiter(broker.seconds)
+        self._common = Rate()
+        self.limiter: RateLimiter | None = None
+        self._set_rates()
         self.slow = SlowPolicy(
             settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
         )
@@ -103,7 +102,16 @@ class Listener:
         """New rules and rates: access counts at once, rates for connections to come."""
         self.settings = settings
         self.access = self._access()
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        settings = self.settings
         self.rate = Rate(settings["rate-messages"], settings["rate-bytes"])
+        common = Rate(settings["listener-rate-messages"], settings["listener-rate-bytes"])
+        if common != self._common:
+            # Shared by all that come from now on.
+            self._common = common
+            self.limiter = common.limiter(self.broker.seconds)
 
     def _access(self) -> AccessRules:
         return AccessRules(

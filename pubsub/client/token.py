@@ -49,7 +49,7 @@ def _add_make(actions: Commands) -> None:
         "--permission",
         action="append",
         default=[],
-        help="publish, subscribe, rotate, create or *; may be repeated",
+        help="publish, subscribe, rotate, create, history, admin or *; may be repeated",
     )
     make.add_argument("--expires", type=_seconds, help="how long it is valid, such as 90s or 12h")
     make.add_argument("--claim", action="append", default=[], metavar="NAME=VALUE")

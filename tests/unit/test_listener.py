@@ -15,7 +15,8 @@ from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.listener import Listener
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
-from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized
+from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
+from pubsub.wire.runs import Run
 from tests.unit.fakes import Transport, make_broker, make_listener
 
 
@@ -95,6 +96,20 @@ class ListenerTests(SynchronousTestCase):
         with pytest.raises(NotAuthorized):
             listener.access.check_publish("out")
         assert (listener.slow, listener.quota) == (slow, quota)
+
+    def test_a_new_rate_of_all_together_is_for_those_who_come(self) -> None:
+        listener = make_listener(make_broker(), listener_rate_messages=3)
+        before = listener.limiter
+        listener.reconfigure(listener.settings)
+        assert listener.limiter is before
+        listener.reconfigure({**listener.settings, "listener-rate-messages": 1})
+        topic = listener.broker.topics.create("t")
+        one, other = listener.publisher(None, b""), listener.publisher(None, b"")
+        one.publish(topic, Run.of([b"x"]))
+        with pytest.raises(RateLimited):
+            other.publish(topic, Run.of([b"x"]))
+        listener.reconfigure({**listener.settings, "listener-rate-messages": 0})
+        assert listener.limiter is None
 
     def test_asking_for_keys_itself_survives_a_new_configuration(self) -> None:
         broker = make_broker()
