@@ -130,7 +130,7 @@ def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """All that is in neighbours of the same broker's run, as one block.
 
-    They have been checked. Their runs are not made, so it costs a tenth of decoding them.
+    They have been checked. Their runs are not made, so it costs a third of decoding them.
     """
     first = blocks[0]
     names: dict[bytes, int] = {}

@@ -55,8 +55,10 @@ class Merger:
         """
         rows = self._rows(connection, now)
         start, stop = _stretch(rows)
-        ripe = stop < len(rows) or (rows and rows[start].last < now - self._patience)
-        if stop - start < _FEWEST or not ripe:
+        if stop - start < _FEWEST or (
+            # At the end of the log, and not old enough.
+            stop == len(rows) and rows[start].last >= now - self._patience
+        ):
             # What is at the end may go on with blocks that are still to come.
             if start:
                 self._cursor = rows[start - 1].base

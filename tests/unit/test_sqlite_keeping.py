@@ -189,6 +189,12 @@ class MergeTests(Tidied):
         await self.tidy()
         assert sql(self.path, "SELECT count(*) FROM blocks") == [(23,)]
 
+    async def test_a_large_one_at_the_end(self) -> None:
+        await self.one_each(*[aged(b"%d" % n, seconds=90) for n in range(20)])
+        await self.put(aged(b"x" * 300_000, seconds=90))
+        await self.tidy()
+        assert sql(self.path, "SELECT base, count FROM blocks") == [(0, 20), (20, 1)]
+
     async def test_what_had_expired_does_not_come_back(self) -> None:
         await self.reopen(keep_everything(retention=(Limits("a", messages=1),)))
         for number in range(20):
