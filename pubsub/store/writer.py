@@ -64,6 +64,7 @@ class Writer:
         self.mark = Mark(path)
         self._run = run
         self._retention = retention
+        # µs. The second merges what the first has made, once that is over for a stretch.
         self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
         # What a crash has left there is to be carried over as well.
