@@ -1,6 +1,6 @@
 """Merging: many small blocks become few larger ones, a step at a time.
 
-A commit may have to wait for a step, so a step is a few blocks and about a millisecond.
+A commit may have to wait for a step, so a step is a few blocks and a millisecond or two.
 """
 
 from __future__ import annotations

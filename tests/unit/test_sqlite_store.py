@@ -98,12 +98,17 @@ class CheckpointTests(StoreCase):
 
     async def test_sqlites_log_begins_anew_while_commits_go_on(self) -> None:
         self.patch(checkpoint, "WAL_BYTES", 200_000)  # type: ignore[no-untyped-call]
-        log = Path(f"{self.path}-wal")
-        for number in range(300):
-            await self.put(batch_of([b"%d" % number]))
-        await self.until(lambda: not self.store._checkpoints._running)
-        assert log.stat().st_size < 2_000_000
-        assert len(await self.read(cold=True)) == 300
+        await self.put(batch_of([b"0"]))
+        begun, count = self.salt(), 1
+        while self.salt() == begun:
+            await self.put(batch_of([b"%d" % count]))
+            count += 1
+        assert [m.payload for m in await self.read(cold=True)] == [b"%d" % n for n in range(count)]
+
+    def salt(self) -> bytes:
+        """What is another one each time the log begins anew (SQLite's file format, 4.1)."""
+        with Path(f"{self.path}-wal").open("rb") as file:
+            return file.read(24)[16:]
 
     async def test_a_checkpoint_that_fails_is_told_and_not_the_last(self) -> None:
         self.patch(checkpoint, "WAL_BYTES", 1)  # type: ignore[no-untyped-call]
