@@ -11,6 +11,7 @@ import zmq
 
 from tests.integration.broker import HOST, Broker, Start, listen
 from tests.integration.cluster import Open, Socket, sockets, subscribe
+from tests.waiting import until
 
 EVENTS = ("--events", "--grant=$SYS/events")
 
@@ -28,6 +29,13 @@ class Watch:
     def __init__(self, connect: Open, broker: Broker) -> None:
         self._socket = connect(zmq.SUB, _endpoint(broker))
         self._socket.zmq.setsockopt(zmq.SUBSCRIBE, b"$SYS/events")
+
+        def hears() -> bool:
+            connect(zmq.DEALER, _endpoint(broker))
+            return bool(self._socket.zmq.poll(50))
+
+        # A SUB socket does not say when it is subscribed.
+        until(hears, "the subscription")
 
     def wait(self, event: str, client: str) -> None:
         """Until this has happened to a client of this name."""
