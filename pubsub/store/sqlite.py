@@ -2,7 +2,7 @@
 
 The reactor's thread gives out offsets and gathers. When the first message of a group has waited
 for ``interval`` seconds, or ``nbytes`` bytes have come together, the group is handed to the
-writer's thread, one at a time; if somebody waits, as soon as the last commit was a moment ago.
+writer's thread, one at a time; if somebody waits, when the turn ends.
 What has been committed is reported back, and releases who waits.
 
 The newest runs are in memory as well, whether committed or not: most readers want those. How
@@ -48,8 +48,6 @@ BACKLOG = 16 * 1024**2
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT
 """What the history takes of the process's memory."""
-# Seconds from one commit to the next at the least while somebody waits for them.
-AWAITED = 0.001
 # Seconds until a commit that failed is tried again, and between two rounds of housekeeping.
 RETRY = 0.5
 TIDY = 1.0
@@ -84,7 +82,6 @@ class SqliteStore(Questions):
         self._gathering = Group()
         self._writing: Group | None = None
         self._backlog = 0
-        self._begun = 0.0
         self._forgotten: dict[str, int] = {}
         self._timer: IDelayedCall | None = None
         self._tidying: IDelayedCall | None = None
@@ -256,9 +253,8 @@ class SqliteStore(Questions):
         timer = self._timer
         if timer is not None and not self._hurried:
             self._hurried = True
-            now = self._reactor.seconds()
-            # At the end of this turn at the earliest, as it may bring more.
-            timer.reset(max(min(self._begun + AWAITED, timer.getTime()) - now, 0.0))
+            # Not at once, as this turn may bring more.
+            timer.reset(0.0)
 
     def _hand_over(self) -> None:
         """Give what has gathered to the writer, as soon as it has nothing else to do."""
@@ -274,7 +270,6 @@ class SqliteStore(Questions):
     def _commit(self) -> None:
         group = self._writing
         assert group is not None
-        self._begun = self._reactor.seconds()
         self._thread.run(partial(self._writer.commit, group)).addCallbacks(
             lambda _: self._committed(group), self._failed
         )
