@@ -14,8 +14,9 @@ from struct import Struct
 
 MIXED = -1
 """Stands for the length of payloads that differ in it."""
-# Frames cut at a time, largest first; what is left over is cut one by one.
-_BLOCKS = (128, 32, 8)
+# Frames cut at a time at the most, and at the least: fewer are cut one by one.
+_MOST = 128
+_FEWEST = 8
 
 
 @dataclass(slots=True)
@@ -58,16 +59,17 @@ def cut_run(data: bytes, at: int, head: bytes, size: int) -> list[bytes]:
     """
     payloads: list[bytes] = []
     step = len(head) + size
-    for count in _BLOCKS:
-        length = count * step
+    most = _MOST
+    while (count := min((len(data) - at) // step, most)) >= _FEWEST:
+        most = count // 4
         # A look at the last frame spares most blocks that are not a row the cut.
-        while at + length <= len(data) and data.startswith(head, at + length - step):
+        if data.startswith(head, at + (count - 1) * step):
             cut = _cutter(len(head), size, count).unpack_from(data, at)
             # Cutting skipped the heads; they are right if putting them back gives the same bytes.
-            if not data.startswith(head.join((b"", *cut)), at):
-                break
-            payloads += cut
-            at += length
+            if data.startswith(head.join((b"", *cut)), at):
+                payloads += cut
+                at += count * step
+                most = count
     stop = at + step
     while stop <= len(data) and data.startswith(head, at):
         payloads.append(data[stop - size : stop])
