@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
-    from pubsub.wire.transport import StreamTransport
 
 # Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
 # with unread input it would send a reset that can overtake the error or goodbye just written.
@@ -84,11 +83,6 @@ class Connection(Unfinished):
     def label(self) -> str:
         """The client's name for counters and logs."""
         return self.peer
-
-    @property
-    def stream(self) -> StreamTransport:
-        """The transport, as what it is."""
-        return cast("StreamTransport", self.transport)
 
     @property
     def _host(self) -> str:

@@ -11,6 +11,8 @@ from typing import Protocol
 from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
 
+READ_BYTES = 128 * 1024
+"""Of one read, which costs the same however many messages are in it. Twisted's are 64 KiB."""
 # Bytes of a rest that may as well be copied.
 _COPIED = 16 * 1024
 
@@ -43,8 +45,7 @@ class StreamTransport(Protocol):
 class DirectServer(tcp.Server):
     """Serves one accepted connection; set as ``Port.transport``."""
 
-    # Bytes of one read, which costs the same however many messages are in it. Twisted's are 64 KiB.
-    bufferSize = 128 * 1024
+    bufferSize = READ_BYTES
 
     def write(self, data: bytes) -> None:
         """Send ``data``; what the kernel does not take now is buffered as by any transport."""

@@ -7,9 +7,11 @@ payload by themselves; from a few KiB on they are charged to the memory budget.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from twisted.internet.protocol import Protocol
+
+from pubsub.wire.transport import READ_BYTES, StreamTransport
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -20,6 +22,8 @@ _ACCOUNTED = 4096
 _LARGE = 16 * 1024
 # Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
 _PIECES = 256
+# From here on a read is of a client that sends all it can.
+_BUSY = 32 * 1024
 
 
 class Unfinished(Protocol):
@@ -31,6 +35,9 @@ class Unfinished(Protocol):
     delimiter: ClassVar[bytes | None] = None
     """Where set, input is parsed only when this byte has come, or as much as can be kept."""
 
+    read_bytes: ClassVar[int] = READ_BYTES
+    """Of one read at the most."""
+
     closing = False
     _leaving: Callable[[], None] | None = None
     # What is there of an unfinished frame, as it came, to be joined once; and its bytes.
@@ -39,9 +46,16 @@ class Unfinished(Protocol):
     _need = 0
     _charged = 0
     _quiet = 0
+    # The length of the frames that reads are to end with.
+    _frame = 0
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+
+    @property
+    def stream(self) -> StreamTransport:
+        """The transport, as what it is."""
+        return cast(StreamTransport, self.transport)
 
     def consume(self, data: bytes) -> tuple[int, int]:
         """Handle the whole frames at the start of ``data``.
@@ -99,12 +113,27 @@ class Unfinished(Protocol):
 
     def _parse(self, data: bytes) -> None:
         done, need = self.consume(data)
-        if done < len(data) and not self.closing:
+        left = len(data) - done
+        if left and not self.closing:
             self._rest = [data[done:]]
-            self._there = len(data) - done
+            self._there = left
             self._need = need
+            if left < need < _BUSY <= len(data):
+                self._frame = need
+                self._read(need - left)
+        elif self._frame:
+            self._read(0)
+            self._frame = 0
         if self._rest is not None or self._charged:
             self._account(0 if self._rest is None else self._there)
+
+    def _read(self, first: int) -> None:
+        """Have the next read be of ``first`` bytes and as many frames as may be.
+
+        A frame that it ends in the middle of would be copied with all that is read next.
+        """
+        rows = (self.read_bytes - first) // self._frame
+        self.stream.bufferSize = first + rows * self._frame
 
     def _account(self, nbytes: int) -> None:
         """Charge the memory budget for the bytes of an unfinished frame."""

@@ -26,6 +26,7 @@ from pubsub.config import CommandLine, Config, merge
 from pubsub.plugin import installed_protocols
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.connection import Connection
+from pubsub.wire.transport import READ_BYTES
 from tests.unit.fakes import clock_at, drawing, make_broker
 
 ROOM = 65_536
@@ -48,6 +49,7 @@ def logged(case: SynchronousTestCase) -> list[str]:
 class Stream:
     """The transport of one connection; ``provides`` says what it is, TCP by default."""
 
+    bufferSize = READ_BYTES
     _write_lost = False
 
     def __init__(

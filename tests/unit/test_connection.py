@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import Refused
 from pubsub.wire.connection import LINGER, Connection
+from pubsub.wire.transport import READ_BYTES
 from tests.unit.connections import Lines, Setup, frame
 
 # But the one that stops the parsing of ``Frames``.
@@ -75,6 +76,25 @@ class BufferTests(SynchronousTestCase):
         assert connection.calls == 1
         client.send(b"x")
         assert connection.calls == 2
+
+    def test_reads_come_to_end_with_the_frames_of_a_row(self) -> None:
+        client, connection = Setup().connect()
+        rows = frame(b"x" * 99) * 5000 + frame(b"y" * 200) * 5000
+        sent, ends = 0, []
+        while sent < len(rows):
+            piece = rows[sent : sent + client.stream.bufferSize]
+            assert READ_BYTES - 400 < client.stream.bufferSize <= READ_BYTES
+            client.send(piece)
+            sent += len(piece)
+            ends.append(connection._rest is None)
+        # The first read cannot know, nor can the one in which the frames become others.
+        assert ends == [False, True, True, False, *[True] * 8]
+        assert connection.frames == [b"x" * 99] * 5000 + [b"y" * 200] * 5000
+
+    def test_short_reads_say_nothing_of_those_to_come(self) -> None:
+        client, _ = Setup().connect()
+        client.send(frame(b"x" * 99) * 300 + b"\x63")
+        assert client.stream.bufferSize == READ_BYTES
 
     def test_nothing_is_parsed_after_the_end(self) -> None:
         client, connection = Setup().connect()

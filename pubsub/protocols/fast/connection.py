@@ -74,13 +74,11 @@ CODES: dict[type[Refused], ErrorCode] = {
 """The protocol's code for each refusal of the broker (fast §6)."""
 
 
-# Bytes of one read: with a token before each message, fewer come in as many as others read.
-_READ = 256 * 1024
-
-
 class FastConnection(Connection):
     """A client."""
 
+    # With a token before each message, fewer come in as many bytes as others read.
+    read_bytes = 256 * 1024
     _waiting = False
     _readers: Readers | None = None
     owned: set[Topic] | None = None
@@ -96,7 +94,7 @@ class FastConnection(Connection):
 
     def connectionMade(self) -> None:
         """See ``Connection``."""
-        self.stream.bufferSize = _READ
+        self.stream.bufferSize = self.read_bytes
         super().connectionMade()
 
     def consume(self, data: bytes) -> tuple[int, int]:
