@@ -83,8 +83,10 @@ class _Reading:
             try:
                 self._take(read_block(self._connection, base))
             except Damaged as damage:
-                self._damaged.append((max(damage.base, self._offset), damage.stop))
-                self._offset = max(self._offset, damage.stop)
+                # Of the block before the first, nothing may be asked for any more.
+                if damage.stop > self._offset:
+                    self._damaged.append((max(damage.base, self._offset), damage.stop))
+                    self._offset = damage.stop
             if self._room <= 0:
                 end = self._offset
                 break

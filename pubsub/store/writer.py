@@ -238,13 +238,14 @@ class _Transaction:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        committed = False
         try:
             if error is None:
                 self._connection.execute("COMMIT")
+                committed = True
         finally:
-            # A commit that fails may leave the transaction open, and errors may have ended it.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if not committed:
                 self._undone()
-            elif error is not None:
-                self._undone()
+                # Errors may have ended it, that of the commit too.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")

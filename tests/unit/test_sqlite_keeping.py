@@ -9,10 +9,12 @@ from collections.abc import Callable
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import schema
+from pubsub.store.reader import read_page
 from pubsub.store.retention import RETENTION, Limits
+from pubsub.store.schema import open_reader
 from pubsub.store.sqlite import SqliteOptions, SqliteStore
 from tests.unit.fakes import Held, batch_of, scratch
 from tests.unit.stores import StoreCase, keep_everything, sql
@@ -300,6 +302,13 @@ class DamageTests(StoreCase):
             await self.store.close()
             self.path.unlink()
             self.open()
+
+    async def test_who_has_read_all_of_it_is_not_told_again(self) -> None:
+        await self.harm("UPDATE blocks SET runs = x'' WHERE base = 40")
+        connection = open_reader(self.path)
+        self.addCleanup(connection.close)
+        assert read_page(connection, 49, None, 10**6) == Page([], 50, ((49, 50),))
+        assert read_page(connection, 50, None, 10**6) == Page([], 50)
 
     async def test_offsets_are_not_given_out_again(self) -> None:
         await self.harm("DELETE FROM blocks WHERE base >= 20")
