@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pubsub.store.schema import open_reader
 from tests.crash.faults import DAMAGES, Ordeal, lose_newest
-from tests.crash.power import FULL, HOLD, LIE, SLOW
+from tests.crash.power import FULL, HOLD, LIE, SLOW, Disk
 from tests.crash.reader import Reader
 from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
@@ -38,6 +44,33 @@ def test_what_was_not_synced_is_lost_or_torn(tmp_path: Path, seed: int) -> None:
         ordeal.check()
         ordeal.disk.kept()
     assert ordeal.lost > 0
+
+
+def test_the_power_goes_while_blocks_are_merged(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    disk = Disk(tmp_path / "disk", path)
+    draw = random.Random(6)
+    lost = merged = 0
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.keeping", path],
+            env={**os.environ, **disk.environment},
+            stdout=subprocess.PIPE,
+        ) as keeper:
+            assert keeper.stdout is not None
+            told = [keeper.stdout.readline() for _ in range(draw.randrange(100, 600))]
+            keeper.kill()
+            last = int([*told, *keeper.stdout.read().splitlines()][-1])
+        lost += disk.cut(draw)
+        reader = Reader(path)
+        reader.read(lambda: True)
+        assert reader.damaged == []
+        assert last in reader.offsets.values()
+        assert reader.offsets == {b"%d" % number: number for number in range(len(reader.offsets))}
+        with closing(open_reader(path)) as connection:
+            (merged,) = connection.execute("SELECT max(count) FROM blocks").fetchone()
+    assert lost > 0
+    assert merged > 100
 
 
 def test_the_disk_has_lied(tmp_path: Path) -> None:

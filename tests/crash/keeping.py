@@ -1,0 +1,47 @@
+"""``python -m tests.crash.keeping FILE``: commits and housekeeping by turns, until it is killed.
+
+Each message is its own offset. Every offset that is committed is written to the standard output.
+Blocks are merged as soon as they are there, which a broker that lives for a second never does.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+from pubsub.broker.batch import Batch
+from pubsub.store.merge import Merger
+from pubsub.store.retention import Retention
+from pubsub.store.runs import RunLog
+from pubsub.store.schema import begin_epoch
+from pubsub.store.writer import Group, Writer
+
+_COMMITS = 20
+
+
+def main(path: Path) -> None:
+    """Goes on for ever."""
+    writer = Writer(path, 1, Retention(()))
+    writer._mergers = (Merger(0, 0), Merger(0, 0))
+    begin_epoch(writer.connection)
+    (offset,) = writer.connection.execute("SELECT next FROM state").fetchone()
+    log = RunLog(2**62, 2**20, offset)
+    for number in count():
+        payload = b"%d" % log.next_offset
+        now = time.time_ns() // 1000
+        batch = Batch("t", [payload], len(payload), len(payload), now, log.next_offset, b"", "toy")
+        run = log.append(batch)
+        assert run is not None
+        writer.commit(Group([run]))
+        print(run.last, flush=True)
+        if number % _COMMITS == _COMMITS - 1:
+            while writer.tidy()[1]:
+                pass
+        if number % (10 * _COMMITS) == 0:
+            writer.checkpoint()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
