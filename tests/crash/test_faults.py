@@ -135,17 +135,19 @@ def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
 def test_topics_that_are_new_while_the_disk_is_full(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 5)
     broker = ordeal.lives.start()
-    ordeal.disk.ask(FULL)
+    reader = Reader(ordeal.lives.path)
     with Cafe.publisher(broker) as publisher:
         publisher.send(publish(1, b"first"))
+        reader.read(lambda: bool(reader.offsets))
+        ordeal.disk.ask(FULL)
+        publisher.send(publish(2, b"second"))
         broker.wait_line("takes nothing more until it can")
         ordeal.disk.mend(FULL)
         broker.wait_line("it is written again")
     broker.kill()
     broker.discard()
-    reader = Reader(ordeal.lives.path)
     reader.read(lambda: True)
-    assert (reader.offsets, reader.damaged) == ({b"first": 0}, [])
+    assert (reader.offsets, reader.damaged) == ({b"first": 0, b"second": 1}, [])
 
 
 def test_an_fsync_takes_a_second(tmp_path: Path) -> None:
