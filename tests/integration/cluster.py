@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import zmq
 
@@ -15,10 +17,12 @@ QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port nobody listens on, nor is given for a moment when it connects to somebody."""
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(given // 2, given)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 class Member:

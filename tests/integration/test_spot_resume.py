@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from tests.integration.broker import HOST, Broker, Start, listen
-from tests.integration.cluster import Open, Socket, sockets, subscribe
+from tests.integration.cluster import Open, Socket, free_port, sockets, subscribe
 from tests.waiting import until
 
 EVENTS = ("--events", "--grant=$SYS/events")
@@ -85,17 +85,15 @@ def test_a_dealer_that_was_away(start: Start, connect: Open, store: str) -> None
 
 
 def test_after_a_restart_it_gets_what_comes(start: Start, connect: Open) -> None:
-    first = start(*listen("spot"), *EVENTS, "--store=sqlite:history.db")
-    port = first.port("spot")
+    options = (f"--listen=spot=tcp:{free_port()}:interface={HOST}", *EVENTS)
+    first = start(*options, "--store=sqlite:history.db")
     writer = connect(zmq.DEALER, _endpoint(first))
     with _named(first) as reader:
         subscribe(reader, b"sync/*")
         writer.send(b"", b"\x01", b"sync/t", b"before")
         assert reader.receive() == _message(b"before")
         first.stop()
-        again = start(
-            f"--listen=spot=tcp:{port}:interface={HOST}", *EVENTS, "--store=sqlite:history.db"
-        )
+        again = start(*options, "--store=sqlite:history.db")
         writer = connect(zmq.DEALER, _endpoint(again))
         writer.send(b"", b"\x01", b"sync/t", b"meanwhile")
         writer.query()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.broker import HOST, Broker, Start, listen
 from tests.integration.clients import DISCONNECT, Cafe, Frame, Nsd, message, publish, text
+from tests.integration.cluster import free_port
 from tests.integration.threads import background
 
 MIB = 1024 * 1024
@@ -202,17 +203,15 @@ def test_the_end_of_a_response_is_not_cut_off_before_the_deadline(start: Start) 
 
 
 def test_the_next_instance_starts_on_the_same_port_at_once(start: Start) -> None:
-    first = start(*listen("cafe", "nsd"))
-    cafe, nsd = first.port("cafe"), first.port("nsd")
+    options = [f"--listen={name}=tcp:{free_port()}:interface={HOST}" for name in ("cafe", "nsd")]
+    first = start(*options)
     clients = [Cafe.subscriber(first) for _ in range(20)]
     first.signal()
     for waiting in clients:
         waiting.receive_rest()
     # Connections that the broker closed first linger in TIME_WAIT now.
     first.stop()
-    second = start(
-        f"--listen=cafe=tcp:{cafe}:interface={HOST}", f"--listen=nsd=tcp:{nsd}:interface={HOST}"
-    )
+    second = start(*options)
     with Cafe.subscriber(second, b"\x05") as subscriber, Nsd.to(second) as client:
         client.do("Open", "cafe/5")
         client.do("Publish", "cafe/5", message=message("fresh"))

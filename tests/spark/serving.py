@@ -11,15 +11,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pubsub.client.history import HistoryClient
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
+from tests.integration.cluster import free_port
 
 Option: TypeAlias = str | int | bool
 PROTOCOLS = ("cafe", "nsd", "rheos", "spot", "fast")
 
 
 def serve(start: Start, path: Path, *options: str, port: int = 0) -> Broker:
-    """A broker on a history file with its API, and with all protocols if it has a secret."""
+    """A broker on a history file with its API, and with all protocols if it has a secret.
+
+    ``port`` is the API's, which another broker had.
+    """
     protocols = PROTOCOLS if any("--secret-file" in option for option in options) else ("cafe",)
-    api = f"--admin-port=tcp:{port}:interface={HOST}"
+    api = f"--admin-port=tcp:{port or free_port()}:interface={HOST}"
     return start(*listen(*protocols), api, f"--store=sqlite:{path}", *options)
 
 
