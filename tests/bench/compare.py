@@ -2,9 +2,10 @@
 
     python -m tests.bench.compare fast cafe --rounds 9
 
-One publisher, one subscriber, 64 bytes unless said otherwise. The two take turns, each with a
-broker of its own, so that what else the machine does meets both alike; medians are reported, of
-CPU time of the broker per message delivered and of the ratio of each round.
+One publisher, one subscriber, 64 bytes unless said otherwise. Both have the same load: as many
+messages in a send, and as many under way, however long their heads are. The two take turns, each
+with a broker of its own, so that what else the machine does meets both alike; medians are reported,
+of CPU time of the broker per message delivered and of the ratio of each round.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ BROKER_CORE, GENERATOR_CORE = 0, 1
 
 def measure(wire: str, options: argparse.Namespace) -> Throughput:
     """One run. Raises BenchError, also if a message went astray."""
-    window = options.window
-    plan = make_plan(WIRES[wire], options.scenario, options.size, options.batch, window)
+    message = WIRES[wire].publication(0, options.size).size
+    batch, window = options.batch * message, options.window * message
+    plan = make_plan(WIRES[wire], options.scenario, options.size, batch, window)
     with twistd_broker(options.twistd, WIRES[wire], (), BROKER_CORE) as broker:
         result = measure_throughput(broker, WIRES[wire], plan, options.seconds)
     if not result.accounting.clean:
@@ -54,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=2.0, help="measured time of each run")
     add("--scenario", type=Topology.parse, default=Topology(1, 1))
     add("--size", type=int, default=64, help="payload in bytes")
-    add("--batch", type=int, default=64 * 1024, help="bytes of one send")
-    add("--window", type=int, help="bytes a publisher may have under way (default: 256 KiB)")
+    add("--batch", type=int, default=910, help="messages in a send (default: 910)")
+    add("--window", type=int, default=3640, help="messages under way (default: 3640)")
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     options = parser.parse_args(arguments)
     one, other = options.wires
