@@ -64,6 +64,7 @@ class Outbox:
         "_inflight",
         "_paused",
         "_queue",
+        "_ready",
         "_router",
         "closed",
         "label",
@@ -93,6 +94,8 @@ class Outbox:
         # An empty deque would take 700 bytes more of each idle connection.
         self._queue: list[tuple[bytes, int, Topic, int]] = []
         self.queued = 0
+        # Nothing is queued and nothing stands in the way: what is asked for every message.
+        self._ready = True
         self._paused = False
         self._held = False
         self.closed = False
@@ -117,12 +120,13 @@ class Outbox:
             self._charge(self._charged + len(data))
         elif not self._queue:
             self._router.dirty.append(self)
+        self._ready = False
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
     def pass_on(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """As ``deliver`` and ``flush``, for what is all there is this turn."""
-        if self._queue or self._paused or self._held or self.slow_since is not None:
+        if not self._ready:
             self.deliver(data, count, topic, offset)
             return
         self._consumer.write(data)
@@ -133,6 +137,7 @@ class Outbox:
 
     def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """As ``deliver``, without limit: for who waits until the outbox has drained."""
+        self._ready = False
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
@@ -179,6 +184,7 @@ class Outbox:
     def hold(self) -> None:
         """Queue deliveries until ``release``, for a reason of the protocol's own."""
         self._held = True
+        self._ready = False
 
     def release(self) -> None:
         """End ``hold``."""
@@ -190,6 +196,7 @@ class Outbox:
         if self.closed:
             return
         self._paused = True
+        self._ready = False
         if self.slow_since is None:
             self.slow_since = self._router.seconds()
             self._router.slow.add(self)
@@ -218,6 +225,7 @@ class Outbox:
             call()
 
     def _caught_up(self) -> None:
+        self._ready = not self._held
         if self.slow_since is not None:
             self.slow_since = None
             self._router.slow.discard(self)
@@ -282,6 +290,7 @@ class Outbox:
         """
         self._router.forget(self)
         self.closed = self._paused = True
+        self._ready = False
         unsent: dict[Topic, int] = {}
         for _data, _count, topic, offset in self._queue:
             unsent[topic] = min(offset, unsent.get(topic, offset))

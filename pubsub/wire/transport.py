@@ -6,7 +6,7 @@ of the reactor more for every send.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
@@ -47,31 +47,45 @@ class DirectServer(tcp.Server):
 
     bufferSize = READ_BYTES
 
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        # May what is written go straight to the socket? One flag instead of the states of Twisted's
+        # that it follows from, as it is asked for every message and subscriber. (Nothing here
+        # begins TLS on a connection that is open; TLS endpoints have a protocol of their own.)
+        self._direct = True
+
+    def startWriting(self) -> None:
+        """Something waits to be sent, or to be done once all is: nothing may overtake it."""
+        self._direct = False
+        super().startWriting()  # type: ignore[no-untyped-call]
+
+    def stopWriting(self) -> None:
+        """Nothing waits any more."""
+        super().stopWriting()  # type: ignore[no-untyped-call]
+        ending = self.disconnecting or self._writeDisconnecting
+        self._direct = bool(self.connected) and not ending
+
     def write(self, data: bytes) -> None:
         """Send ``data``; what the kernel does not take now is buffered as by any transport."""
-        if (
-            self._tempDataLen
-            or self.dataBuffer
-            or not self.connected
-            or self.disconnecting
-            or self._writeDisconnected
-            or self.TLS
-        ):
+        if not self._direct:
             super().write(data)  # type: ignore[no-untyped-call]
             return
         try:
             sent = self.socket.send(data)
-        except BlockingIOError:
-            sent = 0
         except OSError:
-            # The reactor will meet the same error and end the connection in its own time; to do
-            # it here would call connectionLost from inside somebody's write.
+            # Full, or an error: that the reactor will meet again and end the connection in its
+            # own time; to do it here would call connectionLost from inside somebody's write.
             sent = 0
+        if sent < len(data):
+            self._keep(data, sent)
+
+    def _keep(self, data: bytes, sent: int) -> None:
+        """Send the rest of ``data`` when the kernel takes it."""
         if len(data) - sent > _COPIED:
             # As `doWrite` does when it sent only a part of what it had: nothing is copied.
             self.dataBuffer, self.offset = data, sent
             self._maybePauseProducer()  # type: ignore[no-untyped-call]
-            self.startWriting()  # type: ignore[no-untyped-call]
-        elif sent < len(data):
+            self.startWriting()
+        else:
             # Bytes, not a view, which Twisted would refuse.
             FileDescriptor.write(self, data[sent:])

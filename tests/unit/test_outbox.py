@@ -109,6 +109,27 @@ class ReadinessTests(OutboxCase):
         assert len(bob.writes) == 2
         assert bob.outbox.queued == 4 * (100 * KIB + 1)
 
+    def test_what_is_passed_on_overtakes_nothing(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.deliver(b"a", 1, self.topic, 0)
+        bob.outbox.pass_on(b"b", 1, self.topic, 1)
+        self.bench.router.flush()
+        bob.outbox.enqueue(b"c", 1, self.topic, 2)
+        bob.outbox.pass_on(b"d", 1, self.topic, 3)
+        bob.outbox.flush()
+        assert bob.writes == [b"ab", b"cd"]
+        bob.outbox.pass_on(b"e", 1, self.topic, 4)
+        assert bob.writes == [b"ab", b"cd", b"e"], "nothing is queued: it is written at once"
+
+    def test_nothing_is_passed_on_after_the_end(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        bob.outbox.shut("left")
+        bob.outbox.pass_on(b"a", 1, self.topic, 0)
+        assert bob.writes == []
+        assert self.drops() == {("bob", "t", "disconnected"): 1}
+
     def test_control_frames_follow_the_deliveries_before_them(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None

@@ -83,9 +83,9 @@ class Link:
             self.ours,
             self.protocol,
             ("192.0.2.1", 4711),
-            None,  # type: ignore[arg-type]
+            None,
             0,
-            self.reactor,  # type: ignore[arg-type]
+            self.reactor,
         )
         self.protocol.makeConnection(self.transport)
         self.got = bytearray()

@@ -47,11 +47,15 @@ def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
     They end at the end of ``data``, at a frame that is not all there, or at one that is not a
     PUBLISH of a deliverable size: that is for ``codec.decode``.
     """
+    known = _lengths.get
+    head = data[at : at + HEAD]
+    stop = at + known(head, 0)
+    if at < stop == len(data):
+        # A message by itself, as most that come slowly are.
+        return stop, [(head[7], Run([data[at + HEAD :]], stop - at - HEAD))]
     runs: list[tuple[int, Run]] = []
     payloads: list[bytes] = []
-    known = _lengths.get
     channel, size = -1, MIXED
-    head = data[at : at + HEAD]
     while length := known(head) or _learn(head):
         stop = at + length
         if stop > len(data):
