@@ -11,7 +11,7 @@ from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from pubsub.allocator import keep_freed_memory
+from pubsub.allocator import collect_less, keep_freed_memory
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.keys import SecretRing
@@ -46,6 +46,7 @@ def makeService(options: ParsedOptions) -> IService:
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
     keep_freed_memory()
+    collect_less()
     log.info("the path of a message is {form}", form=form())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
