@@ -85,11 +85,15 @@ class Page:
     damaged: tuple[tuple[int, int], ...] = ()
 
 
+def message_number(run: int, sequence: int) -> int:
+    """The id of a message, as the 128-bit number that a UUID is (see ``message_id``)."""
+    return (run >> 12) << 80 | (0x8000 | (run & 0xFFF)) << 64 | 0b10 << 62 | sequence
+
+
 def message_id(run: int, sequence: int) -> UUID:
     """The id of a message: a UUID of version 8 from the broker's run and its sequence.
 
     ``run`` is a random 60-bit number drawn at start, ``sequence`` counts up to 2**62, so an id
     is unique without anything being drawn or kept for a message.
     """
-    high = (run >> 12) << 16 | 0x8000 | (run & 0xFFF)
-    return UUID(int=high << 64 | 0b10 << 62 | sequence)
+    return UUID(int=message_number(run, sequence))

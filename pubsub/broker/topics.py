@@ -7,6 +7,7 @@ protocol that addresses topics by number sees the same topic as one that uses th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
@@ -35,6 +36,7 @@ def fnv1a32(data: bytes) -> int:
     return value
 
 
+@lru_cache(maxsize=4096)
 def topic_name(raw: bytes | str) -> str:
     """The canonical name; raises InvalidTopicName if ``raw`` cannot be one."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.batch import message_id
+from pubsub.broker.batch import message_number
 from pubsub.protocols.rheos.scan import encode_acks
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Replies:
         if self._next < 0:
             return
         count = self._next - self._first
-        first = message_id(self._run_id, self._first).bytes
+        first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
         answer = encode_acks(first, count, self._codec.checksum)
         self._append(answer, self._codec.failed * count if self._sync else None)

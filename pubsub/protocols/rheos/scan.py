@@ -33,6 +33,7 @@ _MAX_NAME = 255
 _KNOWN = 16_384
 # What crc32 gives for anything that is followed by its own checksum.
 _RESIDUE = 0x2144DF1C
+_ACK, _DONE = bytes((ACK_MAGIC,)), bytes((SUCCESS,))
 _LOW_BYTES = bytes(range(256))
 # Behind the last byte of an id that is not the same for 256 consecutive messages: the code.
 _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
@@ -88,6 +89,10 @@ class Scanner:
             if head is None or start + head.rest > end:
                 break
             stop = start + head.rest
+            if stop == end and before is None and not seal:
+                # A message by itself, as most that come slowly are.
+                rows.append(Row(head.client_id, head.topic, Run([data[start:stop]], head.size)))
+                return end, rows
             found: list[bytes] | None = None
             # A look ahead, as most rows of equal heads are either long or a single frame.
             if seal or data.startswith(key, stop):
@@ -151,6 +156,8 @@ def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:
 
 def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
     """Acknowledgments of ``count`` messages whose ids count up from ``first``, big-endian."""
+    if count == 1 and not checksum:
+        return _ACK + first + _DONE
     number = int.from_bytes(first, "big")
     pages = []
     while count > 0:

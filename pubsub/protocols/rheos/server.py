@@ -98,7 +98,7 @@ class RheosConnection(Connection):
             at, rows = scanner.scan(data, at)
             for row in rows:
                 self._publish(row, replies)
-            if self.closing:
+            if self.closing or at == len(data):
                 break
             try:
                 decoded = codec.decode(data, at)
