@@ -140,7 +140,8 @@ class Router:
         self._scheduled = False
         groups, self._groups = self._groups, []
         if len(groups) == 1:
-            self._hand_out(groups[0], alone=True)
+            count = groups[0].flush(alone=True)
+            self.counters.delivered += count
         else:
             for group in groups:
                 self._hand_out(group)
@@ -249,9 +250,9 @@ class Router:
         for outbox in [box for box in self.slow if box.overdue(now)]:
             outbox.evict(f"slow consumer: behind for {outbox.policy.seconds:g} s")
 
-    def _hand_out(self, group: Group, alone: bool = False) -> None:
+    def _hand_out(self, group: Group) -> None:
         # Not `delivered += flush()`: that reads the counter first, and loses what flush drops.
-        count = group.flush(alone)
+        count = group.flush()
         self.counters.delivered += count
 
     def _fitting(self, group: Group, batch: Batch) -> Batch | None:

@@ -59,18 +59,30 @@ def _events_of(reactor: Any) -> _Iterate | None:
         return None
     try:
         poll, selectables = reactor._poller.poll, reactor._selectables
-        handle = reactor._doReadOrWrite
+        handle, disconnect = reactor._doReadOrWrite, reactor._disconnectSelectable
+        readable = reactor._POLL_IN
     except AttributeError:
         return None
 
     def iterate(timeout: float | None) -> None:
         for fd, event in poll(-1 if timeout is None else timeout, len(selectables)):
             selectable = selectables.get(fd)
-            if selectable is not None:
-                try:
+            if selectable is None:
+                continue
+            try:
+                if event != readable:
                     handle(selectable, fd, event)
-                except Exception:
+                    continue
+                # Nearly always there is something to read and nothing else.
+                try:
+                    why, reading = selectable.doRead(), True
+                except Exception as problem:
                     log.failure("in an event handler")
+                    why, reading = problem, False
+                if why is not None:
+                    disconnect(selectable, why, reading)
+            except Exception:
+                log.failure("at the end of a connection")
 
     return iterate
 

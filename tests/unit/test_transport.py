@@ -138,6 +138,19 @@ class DirectServerTests(SynchronousTestCase):
         link.read()
         assert link.got == b"hello"
 
+    def test_what_is_read_goes_to_the_protocol(self) -> None:
+        link = self.link()
+        got: list[bytes] = []
+        link.protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
+        assert link.transport.doRead() is None, "nothing is there"
+        link.theirs.send(b"hello")
+        assert link.transport.doRead() is None
+        assert got == [b"hello"]
+        link.theirs.close()
+        assert link.transport.doRead() is main.CONNECTION_DONE
+        link.ours.close()
+        assert link.transport.doRead() is main.CONNECTION_LOST
+
     def test_what_it_does_not_take_is_buffered_in_order(self) -> None:
         link = self.link()
         data = b"".join(b"%07d\n" % number for number in range(100_000))

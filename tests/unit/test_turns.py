@@ -17,11 +17,12 @@ from pubsub.wire.turns import at_turn_end
 class Ready:
     """A descriptor with something to read, which is told so once a turn."""
 
-    def __init__(self, calls: list[str], fail: bool = False) -> None:
+    def __init__(self, calls: list[str], fail: bool = False, fail_at_end: bool = False) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.theirs.send(b"x")
         self._calls = calls
         self._fail = fail
+        self._fail_at_end = fail_at_end
 
     def fileno(self) -> int:
         return self.ours.fileno()
@@ -36,6 +37,8 @@ class Ready:
 
     def connectionLost(self, reason: object) -> None:
         self._calls.append("lost")
+        if self._fail_at_end:
+            raise ValueError("on purpose")
 
     def close(self) -> None:
         self.ours.close()
@@ -113,6 +116,18 @@ class TurnEnd(TestCase):
         reactor.doIteration(0)
         assert sorted(calls) == ["end", "lost", "read", "read"]
         assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_an_end_that_fails_keeps_no_other_event(self) -> None:
+        reactor: Any = EPollReactor()
+        calls: list[str] = []
+        for _ in range(2):
+            failing = Ready(calls, fail=True, fail_at_end=True)
+            self.addCleanup(failing.close)
+            reactor.addReader(failing)
+        at_turn_end(reactor)
+        reactor.doIteration(0)
+        assert calls == ["read", "lost", "read", "lost"]
+        assert len(self.flushLoggedErrors(ValueError)) == 4  # type: ignore[no-untyped-call]
 
     def test_loops_of_another_kind(self) -> None:
         reactors: list[Any] = [Clock(), AsyncioSelectorReactor()]

@@ -28,7 +28,7 @@ class MessageEncoding:
 
 
 class Channels:
-    """The channels a listener offers: their topics, and how each looks on the wire.
+    """The channels a listener offers: their ``topics``, and how each looks on the wire.
 
     ``limit`` is the longest message, in bytes, that the transport can carry in one frame.
     """
@@ -36,16 +36,12 @@ class Channels:
     def __init__(
         self, names: Mapping[int, str], topics: TopicRegistry, limit: int = MAX_MESSAGE
     ) -> None:
-        self._topics = {
+        self.topics = {
             channel: topics.create(name, hosted=False) for channel, name in names.items()
         }
         self._encodings = {
-            topic: MessageEncoding(channel, limit) for channel, topic in self._topics.items()
+            topic: MessageEncoding(channel, limit) for channel, topic in self.topics.items()
         }
-
-    def topic(self, channel: int) -> Topic | None:
-        """The topic of ``channel``; None if it is not offered."""
-        return self._topics.get(channel)
 
     def encoding(self, topic: Topic) -> MessageEncoding:
         """How messages of an offered topic are encoded."""

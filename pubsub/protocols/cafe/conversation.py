@@ -243,7 +243,7 @@ class Conversation:
         """A PUBLISH that ``scan`` left aside: from a subscriber, or too long to deliver."""
         if self.state is not State.PUBLISHER:
             self._refuse(ErrorCode.UNAUTHORIZED, "not-a-publisher")
-        elif self._channels.topic(frame.channel) is None:
+        elif frame.channel not in self._channels.topics:
             self._refuse(ErrorCode.CHANNEL_NOT_FOUND, TopicNotFound.reason)
         elif len(frame.payload) > MAX_MESSAGE:
             self._refuse(
@@ -291,13 +291,13 @@ class Conversation:
         self._link.listener.broker.router.unsubscribe(self._link.open_outbox(), topic)
 
     def _topic(self, channel: int) -> Topic:
-        topic = self._channels.topic(channel)
+        topic = self._channels.topics.get(channel)
         if topic is None:
             raise TopicNotFound(f"channel {channel}")
         return topic
 
     def _name(self, channel: int) -> str | None:
-        topic = self._channels.topic(channel)
+        topic = self._channels.topics.get(channel)
         return None if topic is None else topic.name
 
     def _refuse(

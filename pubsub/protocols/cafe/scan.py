@@ -82,6 +82,9 @@ def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: i
 
     ``timestamp`` is ms since the Unix epoch; no payload is longer than MAX_MESSAGE.
     """
+    if len(payloads) == 1:
+        payload = payloads[0]
+        return _MESSAGE_HEAD.pack(MAGIC, _MESSAGE, len(payload) + 9, channel, timestamp) + payload
 
     def head(length: int) -> bytes:
         return _MESSAGE_HEAD.pack(MAGIC, _MESSAGE, length + 9, channel, timestamp)
