@@ -109,7 +109,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.acks", description=__doc__)
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--rate", type=float, default=10_000.0, help="messages/s of all together")
-    parser.add_argument("--seconds", type=float, default=5.0)
+    # Long enough for blocks to be merged, which begins when they are five seconds old.
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--broker-options", type=shlex.split, default=[])
     options = parser.parse_args()
