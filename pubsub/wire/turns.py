@@ -79,7 +79,7 @@ def _events_of(reactor: Any) -> _Iterate | None:
                 except Exception as problem:
                     log.failure("in an event handler")
                     why, reading = problem, False
-                if why is not None:
+                if why:
                     disconnect(selectable, why, reading)
             except Exception:
                 log.failure("at the end of a connection")
