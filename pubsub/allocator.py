@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
 def collect_less() -> None:
     """Have the garbage collector leave out what is there now and stays: modules and their like.
 
-    It looked through that for 15 ms at a time, in which no message was answered.
+    To look through that takes milliseconds, in which no message is handled, and frees nothing.
     """
     gc.collect()
     gc.freeze()
