@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pubsub.broker.limits import Gate
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
     from pubsub.store.ranges import Parcel, Topics
@@ -171,6 +172,23 @@ class Upstream(Protocol):
 
     def unwant(self, topic: Topic) -> None:
         """The last reader of ``topic`` here has gone."""
+
+
+class Subscriber(Protocol):
+    """Who an outbox delivers to."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+
+    def evict(self, reason: str) -> None:
+        """Given up for ``reason``: the connection has to end."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """What may be read has changed, with a key if ``change`` is given: does this go on?
+
+        It tells its client, in its protocol's terms, before it answers no.
+        """
 
 
 class Consumer(Protocol):

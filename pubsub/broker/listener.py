@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.access import AccessRules
@@ -13,10 +13,9 @@ from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
     from pubsub.broker.events import Visit
-    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Consumer, Publishing
+    from pubsub.interfaces import Consumer, Publishing, Subscriber
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
@@ -40,24 +39,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("idle-timeout", SECONDS, 0, "seconds of silence before disconnection; 0 is never"),
 )
 """The settings that every listener has, whatever its protocol."""
-
-
-class _Recheck:
-    """Whether a subscription may go on (see ``Recheck``): a closure would be ten times as large."""
-
-    __slots__ = ("_label", "_listener", "_revoked")
-
-    def __init__(self, listener: Listener, label: str, revoked: Callable[[Topic], None]) -> None:
-        self._listener = listener
-        self._label = label
-        self._revoked = revoked
-
-    def __call__(self, topic: Topic, change: KeyChange | None) -> bool:
-        if self._listener.access.may_subscribe(topic.name):
-            return True
-        self._listener.refuse("revoked", self._label)
-        self._revoked(topic)
-        return False
 
 
 class Listener:
@@ -92,6 +73,7 @@ class Listener:
             settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
         )
         self.idle_timeout: float = settings["idle-timeout"]
+        self._kinds: dict[Hashable, Hashable] = {}
 
     def check_keys_itself(self) -> None:
         """The protocol asks its clients for queue keys: its rules need not close their topics."""
@@ -150,16 +132,20 @@ class Listener:
             connection.publisher = publisher
         return publisher
 
-    def outbox(
-        self,
-        consumer: Consumer,
-        close: Callable[[str], None],
-        label: str,
-        revoked: Callable[[Topic], None] = lambda topic: None,
-    ) -> Outbox:
-        """The receiving side of a connection; ``revoked`` tells it that a subscription ends."""
-        recheck = _Recheck(self, label, revoked)
-        return Outbox(self.broker.router, consumer, self.slow, close, label, recheck)
+    def outbox(self, consumer: Consumer, subscriber: Subscriber) -> Outbox:
+        """The receiving side of a connection."""
+        return Outbox(self.broker.router, consumer, self.slow, subscriber)
+
+    def kind(self, role: Hashable) -> Hashable:
+        """What a session of a client in this ``role`` is resumed as: one object for all."""
+        return self._kinds.setdefault(role, (self, role))
+
+    def may_stay(self, client: str, topic: Topic) -> bool:
+        """May ``client`` go on reading ``topic``? If not, that is counted."""
+        if self.access.may_subscribe(topic.name):
+            return True
+        self.refuse("revoked", client)
+        return False
 
     def refuse(
         self,

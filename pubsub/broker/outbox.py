@@ -12,17 +12,18 @@ how far:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.broker.router import PORTION
+from pubsub.broker.small import NOTHING
 
 if TYPE_CHECKING:
-    from pubsub.broker.queue_keys import Recheck
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Consumer, Encoding
+    from pubsub.interfaces import Consumer, Encoding, Subscriber
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
 # Where `pause` starts to hold publishers, unless a quarter of the byte limit is less.
@@ -45,66 +46,67 @@ class SlowPolicy:
         return min(_BLOCKING_MARK, self.nbytes // 4)
 
 
+class _Behind:
+    """What there is to know of a subscriber only while it is behind, or somebody waits for it."""
+
+    __slots__ = ("blocking", "charged", "drained", "evicted", "inflight", "since")
+
+    def __init__(self) -> None:
+        # Bytes that the transport holds, and those that memory is charged for.
+        self.inflight = self.charged = 0
+        self.since: float | None = None
+        self.blocking: set[Topic] = set()
+        self.drained: Callable[[], None] | None = None
+        self.evicted = False
+
+
 class Outbox:
     """Deliveries on their way to one subscriber.
 
-    ``close`` is called with a reason when the policy gives the subscriber up; it has to end the
-    connection. ``label`` names the client in counters and logs. ``recheck`` says whether a
-    subscription may go on.
+    When the policy gives the subscriber up it is evicted, which has to end its connection.
     """
 
     __slots__ = (
-        "_blocking",
-        "_charged",
-        "_close",
+        "_behind",
         "_consumer",
-        "_drained",
-        "_evicted",
         "_held",
-        "_inflight",
         "_paused",
         "_queue",
         "_ready",
         "_router",
+        "_subscriber",
         "closed",
-        "label",
         "policy",
         "queued",
-        "recheck",
-        "slow_since",
         "subscriptions",
     )
 
     def __init__(
-        self,
-        router: Router,
-        consumer: Consumer,
-        policy: SlowPolicy,
-        close: Callable[[str], None],
-        label: str,
-        recheck: Recheck = lambda topic, change: True,
+        self, router: Router, consumer: Consumer, policy: SlowPolicy, subscriber: Subscriber
     ) -> None:
-        self.recheck = recheck
         self._router = router
         self._consumer = consumer
-        self._close = close
+        self._subscriber = subscriber
         self.policy = policy
-        self.label = label
-        self.subscriptions: dict[Topic, Encoding] = {}
-        # An empty deque would take 700 bytes more of each idle connection.
-        self._queue: list[tuple[bytes, int, Topic, int]] = []
+        self.subscriptions: Mapping[Topic, Encoding] = NOTHING
+        # Made when first needed, as most never do; an empty deque would take 700 bytes.
+        self._queue: list[tuple[bytes, int, Topic, int]] | None = None
+        self._behind: _Behind | None = None
         self.queued = 0
         # Nothing is queued and nothing stands in the way: what is asked for every message.
         self._ready = True
         self._paused = False
         self._held = False
         self.closed = False
-        self._evicted = False
-        self._inflight = 0
-        self._charged = 0
-        self._blocking: set[Topic] | None = None
-        self._drained: Callable[[], None] | None = None
-        self.slow_since: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+        return self._subscriber.label
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        return self._subscriber.recheck(topic, change)
 
     # Deliveries
 
@@ -117,10 +119,13 @@ class Outbox:
                 return
             if not self._takes(len(data), count, topic):
                 return
-            self._charge(self._charged + len(data))
+            self._charge(self.held + len(data))
         elif not self._queue:
             self._router.dirty.append(self)
+        # As `enqueue`, without the call.
         self._ready = False
+        if self._queue is None:
+            self._queue = []
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
@@ -132,24 +137,28 @@ class Outbox:
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
         if self._paused:
-            self._inflight = len(data)
-            self._charge(self._inflight)
+            self._late().inflight = len(data)
+            self._charge(len(data))
 
     def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """As ``deliver``, without limit: for who waits until the outbox has drained."""
         self._ready = False
+        if self._queue is None:
+            self._queue = []
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
     def flush(self) -> None:
         """Write what is queued, until the transport has enough."""
         while self._queue and not (self._paused or self._held):
-            data = self._portion()
+            data = self._portion(self._queue)
             self._consumer.write(data)
             # The write itself may have paused this outbox: then the transport holds the data.
             if self._paused:
-                self._inflight = len(data)
-        self._charge(self.queued + self._inflight if self._paused or self._held else 0)
+                self._late().inflight = len(data)
+        if self._behind is not None:
+            waits = self._paused or self._held
+            self._charge(self.queued + self._behind.inflight if waits else 0)
         if not self._queue and not self._paused:
             self._caught_up()
 
@@ -159,8 +168,7 @@ class Outbox:
             self.flush()
         self._consumer.write(data)
 
-    def _portion(self) -> bytes:
-        queue = self._queue
+    def _portion(self, queue: list[tuple[bytes, int, Topic, int]]) -> bytes:
         if len(queue) == 1:
             data = queue.pop()[0]
         elif self.queued <= PORTION:
@@ -197,8 +205,9 @@ class Outbox:
             return
         self._paused = True
         self._ready = False
-        if self.slow_since is None:
-            self.slow_since = self._router.seconds()
+        behind = self._late()
+        if behind.since is None:
+            behind.since = self._router.seconds()
             self._router.slow.add(self)
 
     def resume(self) -> None:
@@ -206,11 +215,12 @@ class Outbox:
         if self.closed:
             return
         self._paused = False
-        self._inflight = 0
+        if self._behind is not None:
+            self._behind.inflight = 0
         self.flush()
         # Still full, but it reads and is hardly behind: it keeps up with all it can be asked.
-        if self._paused and self.queued + self._inflight <= self.policy.mark:
-            self.slow_since = self._router.seconds()
+        if self._paused and self.queued + self._late().inflight <= self.policy.mark:
+            self._late().since = self._router.seconds()
 
     @property
     def paused(self) -> bool:
@@ -220,63 +230,72 @@ class Outbox:
     def when_drained(self, call: Callable[[], None]) -> None:
         """Call ``call`` as soon as nothing is queued and the transport is ready, maybe now."""
         if self._queue or self._paused or self._held:
-            self._drained = call
+            self._late().drained = call
         else:
             call()
 
+    def _late(self) -> _Behind:
+        if self._behind is None:
+            self._behind = _Behind()
+        return self._behind
+
     def _caught_up(self) -> None:
         self._ready = not self._held
-        if self.slow_since is not None:
-            self.slow_since = None
-            self._router.slow.discard(self)
-        self._unblock()
-        if self._drained is not None and not self._held:
-            call, self._drained = self._drained, None
-            call()
+        behind = self._behind
+        if behind is None:
+            return
+        self._forgive(behind)
+        if not self._held:
+            self._behind = None
+            if behind.drained is not None:
+                behind.drained()
 
-    def _unblock(self) -> None:
-        if self._blocking:
-            topics, self._blocking = self._blocking, None
-            for topic in topics:
-                topic.unblock(self)
+    def _forgive(self, behind: _Behind) -> None:
+        """It is not slow any more, and nobody has to wait for it."""
+        behind.since = None
+        self._router.slow.discard(self)
+        topics, behind.blocking = behind.blocking, set()
+        for topic in topics:
+            topic.unblock(self)
 
     # Limits
 
     def _takes(self, nbytes: int, count: int, topic: Topic) -> bool:
         """Apply the policy to a delivery that has to queue: is there room for it?"""
-        waiting = self.queued + self._inflight + nbytes
+        behind = self._late()
+        waiting = self.queued + behind.inflight + nbytes
         if waiting > self.policy.nbytes:
             self._router.dropped(self.label, topic, "slow-consumer", count)
             if self.policy.action != DROP:
                 self.evict(f"slow consumer: over {self.policy.nbytes} bytes behind")
             return False
         if waiting > self.policy.mark and self.policy.action == PAUSE:
-            if self._blocking is None:
-                self._blocking = set()
-            self._blocking.add(topic)
+            behind.blocking.add(topic)
             topic.block(self)
         return True
 
     def overdue(self, now: float) -> bool:
         """Has the subscriber been behind for longer than its policy allows?"""
-        if self.slow_since is None or self.policy.action == DROP:
+        since = None if self._behind is None else self._behind.since
+        if since is None or self.policy.action == DROP:
             return False
-        return now - self.slow_since > self.policy.seconds
+        return now - since > self.policy.seconds
 
     @property
     def held(self) -> int:
         """Bytes held in memory for this subscriber while it does not read."""
-        return self._charged
+        return 0 if self._behind is None else self._behind.charged
 
     def evict(self, reason: str) -> None:
         """Give the subscriber up; its connection is closed with ``reason``."""
-        if not self.closed and not self._evicted:
-            self._evicted = True
-            self._close(reason)
+        if not self.closed and not self._late().evicted:
+            self._late().evicted = True
+            self._subscriber.evict(reason)
 
     def _charge(self, nbytes: int) -> None:
-        if nbytes != self._charged:
-            before, self._charged = self._charged, nbytes
+        before = self.held
+        if nbytes != before:
+            self._late().charged = nbytes
             self._router.memory.charge(self, before, nbytes, _HOLDER_MARK)
 
     # The end
@@ -292,18 +311,20 @@ class Outbox:
         self.closed = self._paused = True
         self._ready = False
         unsent: dict[Topic, int] = {}
-        for _data, _count, topic, offset in self._queue:
+        queue, self._queue = self._queue or (), None
+        for _data, _count, topic, offset in queue:
             unsent[topic] = min(offset, unsent.get(topic, offset))
         if reason is not None:
-            for _data, count, topic, _offset in self._queue:
+            for _data, count, topic, _offset in queue:
                 self._router.dropped(self.label, topic, reason, count)
-        self._queue.clear()
-        self.queued = self._inflight = 0
-        self._charge(0)
-        self._router.slow.discard(self)
-        self._unblock()
-        if self._drained is not None:
-            call, self._drained = self._drained, None
-            # Not now: who waits may act on the connection, which is in the middle of ending.
-            self._router.at_turn_end(call)
+        self.queued = 0
+        behind = self._behind
+        if behind is not None:
+            behind.inflight = 0
+            self._charge(0)
+            self._forgive(behind)
+            self._behind = None
+            if behind.drained is not None:
+                # Not now: who waits may act on the connection, which is in the middle of ending.
+                self._router.at_turn_end(behind.drained)
         return unsent

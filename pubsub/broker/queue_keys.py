@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -133,10 +133,3 @@ class QueueKeys:
         self._sealed.pop(topic.name, None)
         # Hashed where it holds nobody up.
         self._store.put(KEYS, topic.name, partial(self._seal.of, key))
-
-
-Recheck = Callable[["Topic", KeyChange | None], bool]
-"""Asked of a subscriber when what it may read may have changed: does the subscription stay?
-
-It tells its client, in its protocol's terms, before it answers no.
-"""

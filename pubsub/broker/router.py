@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.counters import Counters
 from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.small import added, removed
 from pubsub.broker.topics import Topic
 
 if TYPE_CHECKING:
@@ -159,16 +160,17 @@ class Router:
         # What was published before the subscription is not for it, though the turn goes on.
         self._hand_out(group)
         group.add(outbox)
-        outbox.subscriptions[topic] = encoding
+        outbox.subscriptions = added(outbox.subscriptions, topic, encoding)
         if topic.upstream is not None:
             topic.upstream.want(topic)
         return True
 
     def unsubscribe(self, outbox: Outbox, topic: Topic) -> bool:
         """End a subscription; False if there was none."""
-        encoding = outbox.subscriptions.pop(topic, None)
+        encoding = outbox.subscriptions.get(topic)
         if encoding is None:
             return False
+        outbox.subscriptions = removed(outbox.subscriptions, topic)
         group = topic.groups.get(encoding)
         if group is not None:
             self._hand_out(group)

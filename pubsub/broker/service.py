@@ -94,7 +94,8 @@ class BrokerService(MultiService):
             self.events = Events(clock.seconds, self.at_turn_end, self._tell, draw)
             self.counters.watcher = self.events.dropped
             self.audit.watcher = self.events.audited
-        self.clients: set[Client] = set()
+        # A dict, as a set takes twice the memory.
+        self.clients: dict[Client, None] = {}
         self.listeners: list[Listener] = []
         self._shared: dict[Hashable, Any] = {}
         self._when_open: list[Callable[[], object]] | None = []
@@ -253,11 +254,11 @@ class BrokerService(MultiService):
 
     def arrived(self, client: Client) -> None:
         """A connection has been accepted."""
-        self.clients.add(client)
+        self.clients[client] = None
 
     def left(self, client: Client) -> None:
         """A connection is gone."""
-        self.clients.discard(client)
+        self.clients.pop(client, None)
         if self._emptied is not None and not self.clients:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from pubsub.broker.small import NOTHING
 from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
@@ -16,12 +17,19 @@ if TYPE_CHECKING:
 SESSION_BYTES = 768
 
 
+class Owner(Protocol):
+    """The connection that has a session."""
+
+    def displaced(self) -> None:
+        """Another connection has resumed the session: this one has to close."""
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """A client's place in the broker, which outlives its connection for the resume window.
 
     ``kind`` stands for the listener and the role: a session is resumed as what it was.
-    ``displace`` closes the connection that has the session now; None while it is detached.
+    ``owner`` is the connection that has the session now; None while it is detached.
     ``subscriptions`` has, for each topic, where in the history the client stopped receiving it,
     ``kept`` what else its protocol needs to go on.
     """
@@ -29,8 +37,8 @@ class Session:
     id: int
     kind: Hashable
     client: bytes
-    displace: Callable[[], None] | None
-    subscriptions: Mapping[Topic, int] = field(default_factory=dict)
+    owner: Owner | None
+    subscriptions: Mapping[Topic, int] = field(default_factory=lambda: NOTHING)
     expires: float = 0.0
     kept: object = None
 
@@ -63,7 +71,7 @@ class SessionRegistry:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, kind: Hashable, client: bytes, displace: Callable[[], None]) -> Session:
+    def open(self, kind: Hashable, client: bytes, owner: Owner) -> Session:
         """A new session; raises LimitReached or MemoryExhausted."""
         if len(self._sessions) >= self._limit:
             self._make_room()
@@ -71,7 +79,7 @@ class SessionRegistry:
         number = self._draw()
         while not number or number in self._sessions:
             number = self._draw()
-        session = self._sessions[number] = Session(number, kind, client, displace)
+        session = self._sessions[number] = Session(number, kind, client, owner)
         return session
 
     def find(self, number: int, kind: Hashable, client: bytes) -> Session:
@@ -90,22 +98,22 @@ class SessionRegistry:
         self.expire()
         return self._absent.get((kind, client))
 
-    def resume(self, session: Session, displace: Callable[[], None]) -> None:
+    def resume(self, session: Session, owner: Owner) -> None:
         """Give ``session`` to a new connection; one just found.
 
         One that still has a connection is taken over: the old connection is closed first.
         """
-        if session.displace is not None:
-            session.displace()
+        if session.owner is not None:
+            session.owner.displaced()
         self._found(session)
-        session.displace = displace
+        session.owner = owner
 
     def detach(self, session: Session, subscriptions: Mapping[Topic, int]) -> None:
         """The connection is gone: keep the session for the window, to go on at these offsets."""
         if not self._window:
             self.close(session)
             return
-        session.displace = None
+        session.owner = None
         session.subscriptions = subscriptions
         session.expires = self._seconds() + self._window
         self._detached[session.id] = session

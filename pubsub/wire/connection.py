@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.topics import Topic
 
 # Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
@@ -51,7 +52,6 @@ class Connection(Unfinished):
     log: ClassVar[Logger] = Logger()
 
     outbox: Outbox | None = None
-    peer = ""
     publisher: Publisher | None = None
     why = "left"
     """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
@@ -79,24 +79,35 @@ class Connection(Unfinished):
     def revoked(self, topic: Topic) -> None:
         """The subscription to ``topic`` ends, as the client may not read it any more."""
 
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        if self.listener.may_stay(self.label, topic):
+            return True
+        self.revoked(topic)
+        return False
+
     @property
     def label(self) -> str:
         """The client's name for counters and logs."""
         return self.peer
 
     @property
+    def peer(self) -> str:
+        """Where the client is, as text."""
+        address = self.stream.getPeer()
+        if isinstance(address, IPv4Address | IPv6Address):
+            return f"{address.host}:{address.port}"
+        return "unix"
+
+    @property
     def _host(self) -> str:
-        return self.peer.rpartition(":")[0] or self.peer
+        address = self.stream.getPeer()
+        return address.host if isinstance(address, IPv4Address | IPv6Address) else "unix"
 
     # Input
 
     def connectionMade(self) -> None:
         """Count the connection in, or turn it away."""
-        address = self.stream.getPeer()
-        if isinstance(address, IPv4Address | IPv6Address):
-            self.peer = f"{address.host}:{address.port}"
-        else:
-            self.peer = "unix"
         try:
             self.listener.admit(self._host)
         except Refused as error:
@@ -104,12 +115,13 @@ class Connection(Unfinished):
             self.close(self.refusal(error))
             return
         self._admitted = True
-        self._visit = self.listener.visit(self.peer)
+        if self.listener.broker.events is not None:
+            self._visit = self.listener.visit(self.peer)
         self.listener.broker.arrived(self)
         self.stream.registerProducer(self, True)
 
     def evict(self, reason: str) -> None:
-        """Give the connection up for the sake of the others (see ``Holder``)."""
+        """Give the connection up for the others' sake (see ``Holder`` and ``Subscriber``)."""
         if not self.closing:
             self.listener.evicted(reason, self.label, self._visit)
         self.abort(reason)
@@ -203,7 +215,7 @@ class Connection(Unfinished):
     def open_outbox(self) -> Outbox:
         """The connection's outbox, made when first asked for."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(self.stream, self.evict, self.label, self.revoked)
+            self.outbox = self.listener.outbox(self.stream, self)
             if self._output_full:
                 self.outbox.pause()
         return self.outbox

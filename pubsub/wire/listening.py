@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
-from pubsub.wire.transport import DirectServer
+from pubsub.wire.light import serve
 
 log = Logger()
 # Connections the kernel completes before they are accepted. Twisted's 50 drops SYNs, each for a
@@ -92,7 +92,7 @@ class ListenerService(Service):
     def _listening(self, port: IListeningPort) -> None:
         self._ports.append(port)
         if type(port) is tcp.Port:
-            port.transport = DirectServer
+            port.transport = serve  # type: ignore[assignment]
             port.socket.listen(BACKLOG)
             _tune(port)
         log.info("{line}", line=f"{self._protocol} on {_where(port)}")

@@ -45,7 +45,7 @@ class StreamTransport(Protocol):
 
 
 class DirectServer(tcp.Server):
-    """Serves one accepted connection; set as ``Port.transport``."""
+    """Serves one accepted connection."""
 
     bufferSize = READ_BYTES
 
@@ -92,9 +92,9 @@ class DirectServer(tcp.Server):
             # own time; to do it here would call connectionLost from inside somebody's write.
             sent = 0
         if sent < len(data):
-            self._keep(data, sent)
+            self.keep(data, sent)
 
-    def _keep(self, data: bytes, sent: int) -> None:
+    def keep(self, data: bytes, sent: int) -> None:
         """Send the rest of ``data`` when the kernel takes it."""
         if len(data) - sent > _COPIED:
             # As `doWrite` does when it sent only a part of what it had: nothing is copied.

@@ -75,7 +75,8 @@ class Unfinished(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Buffer and parse."""
-        self._quiet = 0
+        if self._quiet:
+            self._quiet = 0
         if self.closing or self._leaving:
             return
         rest = self._rest

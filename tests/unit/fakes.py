@@ -25,9 +25,10 @@ from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
-from pubsub.broker.queue_keys import Recheck
+from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
+from pubsub.broker.topics import Topic
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
@@ -47,6 +48,40 @@ def drawing(*numbers: int) -> Callable[[int], int]:
     """Random bits that are these numbers in turn, then 1000, 1001 and so on."""
     script = chain(numbers, count(1000))
     return lambda bits: next(script)
+
+
+Recheck = Callable[[Topic, KeyChange | None], bool]
+
+
+@dataclass
+class Reader:
+    """Who has an outbox: what it answers when it is asked, what it does when it is given up."""
+
+    label: str = "bob"
+    recheck: Recheck = lambda topic, change: True
+    evict: Callable[[str], None] = lambda reason: None
+
+
+class Ruled(Reader):
+    """One that answers by the rules of ``listener``; ``revoked`` has what it lost."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.revoked: list[Topic] = []
+
+        def recheck(topic: Topic, change: KeyChange | None) -> bool:
+            if listener.may_stay(self.label, topic):
+                return True
+            self.revoked.append(topic)
+            return False
+
+        super().__init__(recheck=recheck)
+
+
+@dataclass
+class Owner:
+    """Who has a session: what it does when that is resumed by another."""
+
+    displaced: Callable[[], None] = lambda: None
 
 
 class Transport:
@@ -220,7 +255,7 @@ class Bench:
             self.closed.append(reason)
             box.shut("disconnected")
 
-        box = Outbox(self.router, transport, policy or SlowPolicy(), close, label, recheck)
+        box = Outbox(self.router, transport, policy or SlowPolicy(), Reader(label, recheck, close))
         transport.outbox = box
         return transport
 

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.store.memory import MemoryStore
-from tests.unit.fakes import Lines, Transport
+from tests.unit.fakes import Lines, Reader, Transport
 from tests.unit.test_http_streams import Threads
 from tests.unit.web import Answer, WebHouse, stream_of
 
@@ -164,7 +164,7 @@ class CommitTests(WritingCase):
         broker = self.house.broker
         topic = broker.topics.create("a")
         transport = Transport()
-        transport.outbox = self.house.listener.outbox(transport, lambda reason: None, "bob")
+        transport.outbox = self.house.listener.outbox(transport, Reader())
         broker.router.subscribe(transport.outbox, topic, Lines())
         self.commit(self.part(b"1", b"2"))
         self.house.pass_time(1)

@@ -14,10 +14,9 @@ from pubsub.broker.counters import OTHERS, Counters
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.listener import Listener
 from pubsub.broker.outbox import DROP, SlowPolicy
-from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
 from pubsub.wire.runs import Run
-from tests.unit.fakes import Transport, make_broker, make_listener
+from tests.unit.fakes import Reader, Transport, make_broker, make_listener
 
 
 class ListenerTests(SynchronousTestCase):
@@ -65,24 +64,26 @@ class ListenerTests(SynchronousTestCase):
         listener = make_listener(
             make_broker(), slow_consumer="drop", slow_bytes="1K", slow_seconds=7
         )
-        box = listener.outbox(Transport(), lambda reason: None, "bob")
+        box = listener.outbox(Transport(), Reader())
         assert box.policy == SlowPolicy(DROP, 1024, 7)
         assert box.label == "bob"
 
-    def test_its_outboxes_ask_its_rules_as_they_are_now(self) -> None:
+    def test_who_may_stay_is_asked_of_its_rules_as_they_are_now(self) -> None:
         broker = make_broker()
         listener = make_listener(broker, allow_subscribe="news")
-        revoked: list[Topic] = []
-        box = listener.outbox(Transport(), lambda reason: None, "bob", revoked.append)
         news, sport = broker.topics.create("news"), broker.topics.create("sport")
-        assert box.recheck(news, None)
-        assert revoked == []
-        assert not box.recheck(sport, None)
+        assert listener.may_stay("bob", news)
+        assert not listener.may_stay("bob", sport)
         listener.reconfigure({**listener.settings, "allow-subscribe": ("sport",)})
-        assert box.recheck(sport, None)
-        assert not box.recheck(news, None)
-        assert revoked == [sport, news]
+        assert listener.may_stay("bob", sport)
+        assert not listener.may_stay("bob", news)
         assert broker.counters.refusals == {("toy", "revoked"): 2}
+
+    def test_sessions_of_a_role_are_of_one_kind(self) -> None:
+        broker = make_broker()
+        ours, theirs = make_listener(broker), make_listener(broker)
+        assert ours.kind("reader") is ours.kind("reader")
+        assert len({ours.kind("reader"), ours.kind("writer"), theirs.kind("reader")}) == 3
 
     def test_a_new_configuration_changes_rules_and_rates(self) -> None:
         listener = make_listener(make_broker())

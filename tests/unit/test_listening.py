@@ -22,8 +22,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 from pubsub.broker.service import BrokerService
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.light import LightServer
 from pubsub.wire.listening import BACKLOG, ListenerService
-from pubsub.wire.transport import DirectServer
 from tests.unit.cafe_wire import Cafe
 from tests.unit.streams import logged
 
@@ -123,8 +123,8 @@ class ListenTests(TestCase):
         with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
             port.doRead()
             (server,) = made
-            transport = cast(DirectServer, server.transport)
-            assert type(transport) is DirectServer
+            transport = cast(LightServer, server.transport)
+            assert type(transport) is LightServer
             assert transport.getTcpNoDelay()
             transport.write(b"hello")
             assert client.recv(10) == b"hello"

@@ -17,7 +17,17 @@ from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized
 from pubsub.wire.runs import Run
-from tests.unit.fakes import START, Lines, Transport, clock_at, make_broker, make_listener, scratch
+from tests.unit.fakes import (
+    START,
+    Lines,
+    Reader,
+    Ruled,
+    Transport,
+    clock_at,
+    make_broker,
+    make_listener,
+    scratch,
+)
 from tests.unit.tokens import hmac_secret, token
 
 
@@ -48,9 +58,8 @@ class KeyCase(SynchronousTestCase):
 
     def subscriber(self, key: bytes, topic: Topic | None = None) -> KeyHolder:
         holder = KeyHolder(key)
-        box = Outbox(
-            self.broker.router, holder, SlowPolicy(), lambda reason: None, "bob", holder.recheck
-        )
+        reader = Reader(recheck=holder.recheck)
+        box = Outbox(self.broker.router, holder, SlowPolicy(), reader)
         holder.outbox = box
         self.broker.router.subscribe(box, topic or self.topic, Lines())
         return holder
@@ -149,9 +158,8 @@ class ChangeTests(KeyCase):
 
         keys = self.keys
         holder = Asking(b"")
-        box = Outbox(
-            self.broker.router, holder, SlowPolicy(), lambda reason: None, "bob", holder.recheck
-        )
+        reader = Reader(recheck=holder.recheck)
+        box = Outbox(self.broker.router, holder, SlowPolicy(), reader)
         self.broker.router.subscribe(box, self.topic, Lines())
         keys.rotate(self.topic, b"new", "ada", "client")
         assert matched == [False, True]
@@ -217,18 +225,17 @@ class AccessTests(KeyCase):
 
     def test_closing_ends_what_a_listener_had_let_in_unless_it_is_granted(self) -> None:
         transports: list[Transport] = []
-        revoked: list[str] = []
+        readers: list[Ruled] = []
         for grant in ("", "orders"):
             listener = make_listener(self.broker, grant=grant)
             transport = Transport()
-            box = listener.outbox(
-                transport, lambda reason: None, "bob", lambda topic: revoked.append(topic.name)
-            )
+            readers.append(Ruled(listener))
+            box = listener.outbox(transport, readers[-1])
             self.broker.router.subscribe(box, self.topic, Lines())
             transports.append(transport)
         self.keys.close(self.topic, b"key", "ada", "client")
         self.publish(b"x")
         self.clock.advance(0)
         assert [transport.data for transport in transports] == [b"", b"x\n"]
-        assert revoked == ["orders"]
+        assert [reader.revoked for reader in readers] == [[self.topic], []]
         assert self.broker.counters.refusals == {("toy", "revoked"): 1}

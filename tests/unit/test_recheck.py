@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pubsub.broker.outbox import DISCONNECT, SlowPolicy
-from pubsub.broker.queue_keys import KeyChange, Recheck
+from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.topics import Topic
-from tests.unit.fakes import Held, Lines, Transport
+from tests.unit.fakes import Held, Lines, Recheck, Transport
 from tests.unit.test_router import RouterCase
 
 
@@ -59,13 +59,12 @@ class RecheckTests(RouterCase):
         assert list(self.box(bob).subscriptions) == [self.sport]
 
     def test_one_that_is_disconnected_by_the_answer_is_no_trouble(self) -> None:
-        bob, eve = self.subscriber(self.news), self.subscriber(self.news)
-
         def leave(topic: Topic, change: KeyChange | None) -> bool:
             self.box(bob).evict("does not read its errors")
             return False
 
-        self.box(bob).recheck = leave
+        bob, eve = self.bench.outbox(recheck=leave), self.subscriber(self.news)
+        self.router.subscribe(self.box(bob), self.news, Lines())
         assert self.router.recheck(self.news) == (1, 1)
         self.route(self.news, b"a")
         self.bench.turn()

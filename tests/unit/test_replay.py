@@ -15,7 +15,7 @@ from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import Topic
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.runs import Run
-from tests.unit.fakes import Lines, Transport, clock_at, make_broker, make_listener
+from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
 
 LARGE = b"." * (PAGE_BYTES // 4)
 
@@ -52,7 +52,7 @@ class ReplayCase(SynchronousTestCase):
         self.sport = self.broker.topics.create("sport")
         self.transport = Transport()
         policy = SlowPolicy(DROP, 2**30)
-        self.box = Outbox(self.broker.router, self.transport, policy, lambda reason: None, "bob")
+        self.box = Outbox(self.broker.router, self.transport, policy, Reader())
         self.transport.outbox = self.box
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:

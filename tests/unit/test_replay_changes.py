@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pubsub.broker.listener import Listener
-from pubsub.broker.topics import Topic
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.runs import Run
-from tests.unit.fakes import Transport, make_listener
+from tests.unit.fakes import Ruled, Transport, make_listener
 from tests.unit.test_replay import LARGE, ReplayCase
 
 
@@ -18,11 +17,9 @@ class ReplayChangeCase(ReplayCase):
     def start_broker(self, store: MemoryStore) -> None:
         super().start_broker(store)
         self.listener = make_listener(self.broker, slow_consumer="drop")
-        self.revoked: list[Topic] = []
+        self.reader = Ruled(self.listener)
         self.transport = Transport()
-        self.box = self.listener.outbox(
-            self.transport, lambda reason: None, "bob", self.revoked.append
-        )
+        self.box = self.listener.outbox(self.transport, self.reader)
         self.transport.outbox = self.box
 
     def allow(self, *names: str) -> None:
@@ -59,7 +56,7 @@ class RevocationTests(ReplayChangeCase):
         assert rest[-2:] == [b"10", b"news"]
         assert b"11" not in rest
         assert b"sport" not in rest
-        assert self.revoked == [self.sport]
+        assert self.reader.revoked == [self.sport]
         assert list(self.box.subscriptions) == [self.news]
 
     def test_one_of_which_nothing_more_was_missed_is_not_live_either(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
-from tests.unit.fakes import Lines
+from tests.unit.fakes import Lines, Reader
 from tests.unit.rheos_wire import (
     ALICE,
     BOB,
@@ -362,7 +362,7 @@ class MoveTests(SynchronousTestCase):
     def test_other_subscribers_are_as_before(self) -> None:
         rheos = Rheos()
         topic = rheos.broker.topics.named("news")
-        box = rheos.listener.outbox(rheos.connect("rheos").stream, lambda reason: None, "x")
+        box = rheos.listener.outbox(rheos.connect("rheos").stream, Reader())
         rheos.broker.router.subscribe(box, topic, Lines())
         for _ in range(3):
             rheos.reader(ALICE)

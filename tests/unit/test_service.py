@@ -20,6 +20,9 @@ from tests.unit.fakes import (
     Guest,
     Held,
     Lines,
+    Owner,
+    Reader,
+    Ruled,
     Transport,
     clock_at,
     drawing,
@@ -39,7 +42,7 @@ class ServiceCase(SynchronousTestCase):
 
     def subscriber(self, broker: BrokerService, name: str) -> Transport:
         transport = Transport()
-        box = Outbox(broker.router, transport, listener_of(broker).slow, lambda reason: None, "bob")
+        box = Outbox(broker.router, transport, listener_of(broker).slow, Reader())
         transport.outbox = box
         broker.router.subscribe(box, broker.topics.create(name), Lines())
         return transport
@@ -113,7 +116,7 @@ class TopicTests(ServiceCase):
     def test_every_topic_is_looked_at_again(self) -> None:
         listener = listener_of(self.broker)
         for names in (("a", "b"), ("b", "c"), ()):
-            box = listener.outbox(Transport(), lambda reason: None, "bob")
+            box = listener.outbox(Transport(), Ruled(listener))
             for name in names:
                 self.broker.router.subscribe(box, self.broker.topics.create(name), Lines())
         assert self.broker.recheck() == (4, 0)
@@ -170,7 +173,7 @@ class IdTests(ServiceCase):
 
     def test_session_ids_have_64_random_bits(self) -> None:
         broker = make_broker(draw=drawing(1, 2**64 - 1))
-        assert broker.sessions.open("kind", b"", lambda: None).id == 2**64 - 1
+        assert broker.sessions.open("kind", b"", Owner()).id == 2**64 - 1
 
     @given(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1))
     def test_a_message_id_is_a_uuid_of_version_8(self, run: int, sequence: int) -> None:
@@ -262,7 +265,7 @@ class SweepTests(ServiceCase):
         assert len(guest.calls) == 2
 
     def test_sessions_expire(self) -> None:
-        session = self.broker.sessions.open("kind", b"", lambda: None)
+        session = self.broker.sessions.open("kind", b"", Owner())
         self.broker.sessions.detach(session, {})
         self.advance(59)
         assert len(self.broker.sessions) == 1
@@ -272,7 +275,7 @@ class SweepTests(ServiceCase):
     def test_slow_subscribers_are_given_up(self) -> None:
         reasons: list[str] = []
         listener = listener_of(self.broker, slow_seconds=3)
-        box = listener.outbox(Transport(), reasons.append, "bob")
+        box = listener.outbox(Transport(), Reader(evict=reasons.append))
         box.pause()
         self.advance(3)
         assert reasons == []

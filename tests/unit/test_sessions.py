@@ -11,13 +11,12 @@ from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown
-from tests.unit.fakes import clock_at
+from tests.unit.fakes import Owner, clock_at
 
 KIND = ("toy", "subscriber")
 
 
-def nothing() -> None:
-    """Close no connection."""
+NOBODY = Owner()
 
 
 class SessionCase(SynchronousTestCase):
@@ -40,23 +39,23 @@ class IdTests(SessionCase):
 
     def test_an_id_is_never_zero(self) -> None:
         sessions = self.registry([0, 0, 7])
-        assert sessions.open(KIND, b"bob", nothing).id == 7
+        assert sessions.open(KIND, b"bob", NOBODY).id == 7
 
     def test_an_id_is_unique_among_live_and_resumable_sessions(self) -> None:
         sessions = self.registry([5, 5, 6, 5, 6, 0, 9])
-        detached = sessions.open(KIND, b"a", nothing)
+        detached = sessions.open(KIND, b"a", NOBODY)
         sessions.detach(detached, {})
-        assert sessions.open(KIND, b"b", nothing).id == 6
-        assert sessions.open(KIND, b"c", nothing).id == 9
+        assert sessions.open(KIND, b"b", NOBODY).id == 6
+        assert sessions.open(KIND, b"c", NOBODY).id == 9
 
     def test_an_id_may_be_used_again_after_its_session_closed(self) -> None:
         sessions = self.registry([5, 5])
-        sessions.close(sessions.open(KIND, b"a", nothing))
-        assert sessions.open(KIND, b"a", nothing).id == 5
+        sessions.close(sessions.open(KIND, b"a", NOBODY))
+        assert sessions.open(KIND, b"a", NOBODY).id == 5
 
     def test_all_64_bits_are_kept(self) -> None:
         sessions = self.registry([2**64 - 1])
-        session = sessions.open(KIND, b"a", nothing)
+        session = sessions.open(KIND, b"a", NOBODY)
         assert sessions.find(2**64 - 1, KIND, b"a") is session
 
 
@@ -65,18 +64,18 @@ class ResumeTests(SessionCase):
 
     def test_a_detached_session_is_found_with_what_was_left_in_it(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         topic = Topic("news")
         sessions.detach(session, {topic: 42})
         self.clock.advance(59.9)
         found = sessions.find(session.id, KIND, b"bob")
-        sessions.resume(found, nothing)
+        sessions.resume(found, NOBODY)
         assert found is session
         assert found.subscriptions == {topic: 42}
 
     def test_the_window_is_counted_from_the_end_of_the_connection(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         self.clock.advance(1000)
         sessions.detach(session, {})
         self.clock.advance(60)
@@ -87,26 +86,26 @@ class ResumeTests(SessionCase):
 
     def test_a_live_session_does_not_expire(self) -> None:
         sessions = self.registry()
-        resumed = sessions.open(KIND, b"bob", nothing)
+        resumed = sessions.open(KIND, b"bob", NOBODY)
         sessions.detach(resumed, {})
         self.clock.advance(30)
-        sessions.resume(sessions.find(resumed.id, KIND, b"bob"), nothing)
+        sessions.resume(sessions.find(resumed.id, KIND, b"bob"), NOBODY)
         self.clock.advance(1000)
         sessions.expire()
         assert sessions.find(resumed.id, KIND, b"bob") is resumed
 
     def test_each_break_opens_a_whole_window(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         for _ in range(3):
             sessions.detach(session, {})
             self.clock.advance(50)
-            sessions.resume(sessions.find(session.id, KIND, b"bob"), nothing)
+            sessions.resume(sessions.find(session.id, KIND, b"bob"), NOBODY)
         assert len(sessions) == 1
 
     def test_expiry_closes_only_those_whose_window_has_passed(self) -> None:
         sessions = self.registry()
-        first, second = (sessions.open(KIND, name, nothing) for name in (b"1", b"2"))
+        first, second = (sessions.open(KIND, name, NOBODY) for name in (b"1", b"2"))
         sessions.detach(second, {})
         self.clock.advance(30)
         sessions.detach(first, {})
@@ -117,7 +116,7 @@ class ResumeTests(SessionCase):
 
     def test_another_kind_another_client_and_another_id_are_unknown(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         sessions.detach(session, {})
         for number, kind, client in (
             (session.id, ("toy", "publisher"), b"bob"),
@@ -138,14 +137,14 @@ class ResumeTests(SessionCase):
             sessions.detach(session, {topic: 17})
 
         topic = Topic("news")
-        session = sessions.open(KIND, b"bob", leave)
+        session = sessions.open(KIND, b"bob", Owner(leave))
         sessions.resume(
-            sessions.find(session.id, KIND, b"bob"), lambda: self.displaced.append("new")
+            sessions.find(session.id, KIND, b"bob"), Owner(lambda: self.displaced.append("new"))
         )
         assert self.displaced == ["old"]
         assert session.subscriptions == {topic: 17}
-        assert session.displace is not None
-        session.displace()
+        assert session.owner is not None
+        session.owner.displaced()
         assert self.displaced == ["old", "new"]
         self.clock.advance(1000)
         sessions.expire()
@@ -153,7 +152,7 @@ class ResumeTests(SessionCase):
 
     def test_a_closed_session_is_gone(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         sessions.detach(session, {})
         sessions.close(session)
         sessions.close(session)
@@ -167,7 +166,7 @@ class WindowZeroTests(SessionCase):
 
     def test_nothing_is_kept(self) -> None:
         sessions = self.registry(window=0)
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         assert not sessions.keeps(session)
         sessions.detach(session, {})
         assert len(sessions) == 0
@@ -175,7 +174,7 @@ class WindowZeroTests(SessionCase):
 
     def test_a_live_session_is_not_found_and_its_connection_stays(self) -> None:
         sessions = self.registry(window=0)
-        session = sessions.open(KIND, b"bob", lambda: self.displaced.append("old"))
+        session = sessions.open(KIND, b"bob", Owner(lambda: self.displaced.append("old")))
         with pytest.raises(SessionUnknown):
             sessions.find(session.id, KIND, b"bob")
         assert self.displaced == []
@@ -183,7 +182,7 @@ class WindowZeroTests(SessionCase):
 
     def test_keeps_says_what_detach_would_do(self) -> None:
         sessions = self.registry()
-        session = sessions.open(KIND, b"bob", nothing)
+        session = sessions.open(KIND, b"bob", NOBODY)
         assert sessions.keeps(session)
         sessions.close(session)
         assert not sessions.keeps(session)
@@ -193,13 +192,13 @@ class LimitTests(SessionCase):
     """How many sessions there may be"""
 
     def opened(self, sessions: SessionRegistry, count: int) -> list[Session]:
-        return [sessions.open(KIND, b"%d" % n, nothing) for n in range(count)]
+        return [sessions.open(KIND, b"%d" % n, NOBODY) for n in range(count)]
 
     def test_live_sessions_are_never_given_up(self) -> None:
         sessions = self.registry()
         self.opened(sessions, 3)
         with pytest.raises(LimitReached):
-            sessions.open(KIND, b"x", nothing)
+            sessions.open(KIND, b"x", NOBODY)
         assert len(sessions) == 3
         assert self.memory.used == 3 * SESSION_BYTES
 
@@ -209,23 +208,23 @@ class LimitTests(SessionCase):
         sessions.detach(second, {})
         self.clock.advance(1)
         sessions.detach(first, {})
-        sessions.open(KIND, b"x", nothing)
+        sessions.open(KIND, b"x", NOBODY)
         assert sessions.find(first.id, KIND, b"0") is first
         assert sessions.find(third.id, KIND, b"2") is third
         with pytest.raises(SessionUnknown):
             sessions.find(second.id, KIND, b"1")
-        sessions.open(KIND, b"y", nothing)
+        sessions.open(KIND, b"y", NOBODY)
         with pytest.raises(LimitReached):
-            sessions.open(KIND, b"z", nothing)
+            sessions.open(KIND, b"z", NOBODY)
 
     def test_a_session_detached_again_goes_to_the_end_of_the_line(self) -> None:
         sessions = self.registry()
         first, second, _third = self.opened(sessions, 3)
         sessions.detach(first, {})
         sessions.detach(second, {})
-        sessions.resume(first, nothing)
+        sessions.resume(first, NOBODY)
         sessions.detach(first, {})
-        sessions.open(KIND, b"x", nothing)
+        sessions.open(KIND, b"x", NOBODY)
         assert sessions.find(first.id, KIND, b"0") is first
         with pytest.raises(SessionUnknown):
             sessions.find(second.id, KIND, b"1")
@@ -233,12 +232,12 @@ class LimitTests(SessionCase):
     def test_at_the_memory_bound_there_are_no_new_sessions(self) -> None:
         self.memory = MemoryBudget(SESSION_BYTES)
         sessions = self.registry()
-        session = sessions.open(KIND, b"a", nothing)
+        session = sessions.open(KIND, b"a", NOBODY)
         with pytest.raises(MemoryExhausted):
-            sessions.open(KIND, b"b", nothing)
+            sessions.open(KIND, b"b", NOBODY)
         assert len(sessions) == 1
         sessions.close(session)
-        sessions.open(KIND, b"b", nothing)
+        sessions.open(KIND, b"b", NOBODY)
 
 
 class StopTests(SessionCase):
@@ -246,7 +245,7 @@ class StopTests(SessionCase):
 
     def test_when_the_broker_stops_no_session_is_kept(self) -> None:
         sessions = self.registry()
-        away, here = (sessions.open(KIND, name, nothing) for name in (b"1", b"2"))
+        away, here = (sessions.open(KIND, name, NOBODY) for name in (b"1", b"2"))
         sessions.detach(away, {})
         sessions.stop()
         assert not sessions.keeps(here)

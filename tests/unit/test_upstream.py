@@ -9,7 +9,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, TopicUnreachable
 from pubsub.wire.runs import Run
-from tests.unit.fakes import Bench, Lines, make_broker, make_listener
+from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener
 
 
 class Far:
@@ -103,7 +103,7 @@ class PublishTests(SynchronousTestCase):
 
     def test_it_goes_there_and_is_neither_stored_nor_routed(self) -> None:
         lines = Lines()
-        outbox = make_listener(self.broker).outbox(_Sink(), lambda reason: None, "bob")
+        outbox = make_listener(self.broker).outbox(_Sink(), Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
         publisher = make_listener(self.broker).publisher(None, b"alice")
         batch = publisher.publish(self.topic, Run.of([b"a", b"b"]))
@@ -127,7 +127,7 @@ class PublishTests(SynchronousTestCase):
     def test_what_comes_from_there_is_delivered_here_only(self) -> None:
         lines = Lines()
         sink = _Sink()
-        outbox = make_listener(self.broker).outbox(sink, lambda reason: None, "bob")
+        outbox = make_listener(self.broker).outbox(sink, Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
         self.broker.relay(self.topic, Run.of([b"x"]), b"tcp://b:1", "spot")
         self.broker.router.flush()

@@ -11,7 +11,7 @@ each state, everything else being an error (cafe §4.2, §4.4, §5, in the order
     both                                             HANDSHAKE_*: ERROR 0x01, close
                                                      others: ERROR 0x06
 
-The stream and the datagram server each drive one of these a client, through ``Link``.
+The stream's and the datagram server's clients are one each, over what ``Link`` says of both.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from pubsub.broker.replay import Replay, leave
+from pubsub.broker.small import NOTHING
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.client_id import split_client_id
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.protocols.cafe.link import Link
+else:
+    Link = object
 
 # Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
 ACK_GAP = 0.02
@@ -77,32 +80,30 @@ _BROKERS_OPCODES = frozenset(OPCODES[frame] for frame in FROM_BROKER)
 _WELCOME_OPCODES = frozenset(OPCODES[frame] for frame in _WELCOME)
 
 
-class Conversation:
-    """One client's side of the protocol."""
+class Conversation(Link):
+    """One client's side of the protocol, mixed into what is under it.
 
-    __slots__ = ("_channels", "_link", "_publisher", "_replay", "_session", "client", "state")
+    The attributes start as class attributes, so that an idle connection costs little.
+    """
 
-    def __init__(self, channels: Channels, link: Link) -> None:
-        self._channels = channels
-        self._link = link
-        self.state = State.NEW
-        self.client = b""
-        self._session: Session | None = None
-        self._publisher: Publisher | None = None
-        self._replay: Replay | None = None
+    state = State.NEW
+    client = b""
+    _channels: Channels
+    _session: Session | None = None
+    _publisher: Publisher | None = None
+    _replay: Replay | None = None
 
     @property
     def label(self) -> str:
         """The client's name for counters and logs."""
         name = self.client.decode(errors="replace")
-        return f"{name}@{self._link.peer}" if name else self._link.peer
+        return f"{name}@{self.peer}" if name else self.peer
 
     # Input
 
     def consume(self, data: bytes, at: int = 0) -> tuple[int, int]:
         """Handle the whole frames from ``at`` on; see ``Connection.consume``."""
-        link = self._link
-        while not link.closing:
+        while not self.closing:
             if self.state is State.PUBLISHER:
                 at, runs = scan(data, at)
                 for channel, run in runs:
@@ -140,7 +141,7 @@ class Conversation:
             return True
         if data[at + 2] in _WELCOME_OPCODES:
             return True
-        self._link.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE), data[at:])
+        self.fail("no-handshake", error(ErrorCode.INVALID_HANDSHAKE), data[at:])
         return False
 
     def _faulty(self, problem: CafeError, data: bytes, at: int) -> int:
@@ -150,18 +151,18 @@ class Conversation:
             if code is ErrorCode.INVALID_HANDSHAKE:
                 self._reject(code, "malformed-handshake", frame)
             else:
-                self._link.fail("malformed", error(ErrorCode.INVALID_HANDSHAKE), frame)
+                self.fail("malformed", error(ErrorCode.INVALID_HANDSHAKE), frame)
         elif code is ErrorCode.INVALID_OPCODE and problem.end is not None:
             self._refuse(code, "invalid-opcode", frame=frame)
             return problem.end
         else:
-            self._link.fail(code.name.lower().replace("_", "-"), error(code), frame)
+            self.fail(code.name.lower().replace("_", "-"), error(code), frame)
         return at
 
     def _handle(self, frame: Frame) -> None:
         match frame:
             case Ping():
-                self._link.reply(_PONG)
+                self.reply(_PONG)
             case Disconnect():
                 self._leave()
             case HandshakePub() | HandshakeSub():
@@ -178,7 +179,7 @@ class Conversation:
 
     def _handshake(self, frame: HandshakePub | HandshakeSub) -> None:
         if self.state is not State.NEW:
-            self._link.fail("second-handshake", error(ErrorCode.INVALID_HANDSHAKE))
+            self.fail("second-handshake", error(ErrorCode.INVALID_HANDSHAKE))
             return
         try:
             self._open(frame)
@@ -187,11 +188,11 @@ class Conversation:
 
     def _open(self, frame: HandshakePub | HandshakeSub) -> None:
         """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
-        link, listener = self._link, self._link.listener
+        listener = self.listener
         sessions = listener.broker.sessions
         state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
         name, number = split_client_id(frame.client_id)
-        kind = (listener, state)
+        kind = listener.kind(state)
         session = None if number is None else sessions.find(number, kind, name)
         if isinstance(frame, HandshakePub):
             listener.access.check_publish(self._topic(frame.channel).name)
@@ -199,13 +200,13 @@ class Conversation:
         else:
             wanted = self._subscribable(frame.channels)
         if session is None:
-            session = sessions.open(kind, name, self._displaced)
+            session = sessions.open(kind, name, self)
         else:
-            sessions.resume(session, self._displaced)
+            sessions.resume(session, self)
         self._session, self.state, self.client = session, state, name
-        link.reply(encode(HandshakeAck(0, session.id)))
+        self.reply(encode(HandshakeAck(0, session.id)))
         if state is State.PUBLISHER:
-            self._publisher = listener.publisher(link.publishing, name)
+            self._publisher = listener.publisher(self.publishing, name)
         else:
             self._start_receiving(session, wanted)
 
@@ -213,18 +214,18 @@ class Conversation:
         """The topics of ``channels``; raises TopicNotFound before NotAuthorized."""
         topics = [self._topic(channel) for channel in channels]
         for topic in topics:
-            self._link.listener.access.check_subscribe(topic.name)
+            self.listener.access.check_subscribe(topic.name)
         return {topic: self._channels.encoding(topic) for topic in topics}
 
     def _start_receiving(self, session: Session, wanted: Mapping[Topic, Encoding]) -> None:
-        broker = self._link.listener.broker
-        outbox = self._link.open_outbox()
+        broker = self.listener.broker
+        outbox = self.open_outbox()
         outbox.hold()
         broker.clock.callLater(ACK_GAP, outbox.release)
         # What has been closed to the client meanwhile is left out.
-        may_read = self._link.listener.access.may_subscribe
+        may_read = self.listener.access.may_subscribe
         missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
-        session.subscriptions = {}
+        session.subscriptions = NOTHING
         for topic, encoding in wanted.items():
             if topic not in missed:
                 broker.router.subscribe(outbox, topic, encoding)
@@ -235,7 +236,7 @@ class Conversation:
             self._replay.start()
 
     def _reject(self, code: ErrorCode, reason: str, frame: bytes | None = None) -> None:
-        self._link.fail(reason, encode(HandshakeAck(code, 0)), frame)
+        self.fail(reason, encode(HandshakeAck(code, 0)), frame)
 
     # Publishing and subscribing
 
@@ -279,16 +280,16 @@ class Conversation:
             self._refuse(code_of(refused), refused.reason, topic=self._name(frame.channel))
 
     def _subscribe(self, topic: Topic) -> None:
-        listener = self._link.listener
+        listener = self.listener
         listener.access.check_subscribe(topic.name)
         if self._replay is None or topic not in self._replay.positions:
-            outbox = self._link.open_outbox()
+            outbox = self.open_outbox()
             listener.broker.router.subscribe(outbox, topic, self._channels.encoding(topic))
 
     def _unsubscribe(self, topic: Topic) -> None:
         if self._replay is not None:
             self._replay.discard(topic)
-        self._link.listener.broker.router.unsubscribe(self._link.open_outbox(), topic)
+        self.listener.broker.router.unsubscribe(self.open_outbox(), topic)
 
     def _topic(self, channel: int) -> Topic:
         topic = self._channels.topics.get(channel)
@@ -308,8 +309,8 @@ class Conversation:
         topic: str | None = None,
         frame: bytes | None = None,
     ) -> None:
-        self._link.refuse(reason, count, topic, frame)
-        self._link.reply(error(code) * count)
+        self.refuse(reason, count, topic, frame)
+        self.reply(error(code) * count)
 
     # The end
 
@@ -323,17 +324,18 @@ class Conversation:
         """The client said goodbye: its session ends with it (cafe §4.5)."""
         session, self._session = self._session, None
         if session is not None:
-            self._link.listener.broker.sessions.close(session)
-        self._link.close()
+            self.listener.broker.sessions.close(session)
+        self.close()
 
-    def _displaced(self) -> None:
-        self._link.abort("its session was resumed by another connection")
+    def displaced(self) -> None:
+        """See ``Owner``."""
+        self.abort("its session was resumed by another connection")
 
     def ended(self, keep: bool = True) -> None:
         """The connection is gone: end the session, or leave it to be resumed if it may be."""
-        broker = self._link.listener.broker
+        broker = self.listener.broker
         session, self._session = self._session, None
-        outbox = self._link.outbox
+        outbox = self.outbox
         if session is None or not keep or not broker.sessions.keeps(session):
             if outbox is not None:
                 outbox.shut("disconnected")

@@ -26,6 +26,8 @@ from pubsub.protocols.cafe.scan import split_frames
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
+    from pubsub.broker.queue_keys import KeyChange
+    from pubsub.broker.topics import Topic
     from pubsub.interfaces import Publishing
 
 MAX_DATAGRAM = 65_507
@@ -36,19 +38,23 @@ _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
 Address = tuple[str, int]
 
 
-class CafePeer:
-    """A client behind one address: the ``Link`` of its conversation and its ``Consumer``."""
+class CafePeer(Conversation):
+    """A client behind one address, its own ``Link`` and ``Consumer``."""
 
     def __init__(self, server: CafeDatagrams, address: Address, channels: Channels) -> None:
         self.listener = server.listener
         self.outbox: Outbox | None = None
         self.closing = False
         self.address = address
-        self.peer = f"{address[0]}:{address[1]}"
         self.heard = server.listener.broker.seconds()
         self._server = server
-        self.conversation = Conversation(channels, self)
+        self._channels = channels
         self._visit = server.listener.visit(self.peer)
+
+    @property
+    def peer(self) -> str:
+        """See ``Link``."""
+        return f"{self.address[0]}:{self.address[1]}"
 
     @property
     def publishing(self) -> Publishing | None:
@@ -60,7 +66,7 @@ class CafePeer:
         for piece in split_frames(data, FULL_DATAGRAM):
             if not self._server.send(piece, self.address):
                 counters = self.listener.broker.counters
-                counters.drop(self.conversation.label, OTHERS, "unsendable", 1)
+                counters.drop(self.label, OTHERS, "unsendable", 1)
 
     def reply(self, data: bytes) -> None:
         """See ``Link``."""
@@ -73,7 +79,7 @@ class CafePeer:
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
         """See ``Link``."""
-        label = self.conversation.label
+        label = self.label
         self.listener.refuse(reason, label, count, topic=topic, visit=self._visit, frame=frame)
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
@@ -91,28 +97,31 @@ class CafePeer:
         """See ``Link``: another connection goes on with the session."""
         self._end(reason, keep=True)
 
-    def _evict(self, reason: str) -> None:
-        self.listener.evicted(reason, self.conversation.label, self._visit)
+    def evict(self, reason: str) -> None:
+        """See ``Subscriber``."""
+        self.listener.evicted(reason, self.label, self._visit)
         self.abort(reason)
 
     def _end(self, why: str, keep: bool) -> None:
         if not self.closing:
-            self.conversation.ended(keep)
+            self.ended(keep)
             self.closing = True
             if self._visit is not None:
-                self._visit.end(self.conversation.label, why, *self.conversation.published)
+                self._visit.end(self.label, why, *self.published)
             self._server.forget(self)
 
     def open_outbox(self) -> Outbox:
         """See ``Link``."""
         if self.outbox is None:
-            self.outbox = self.listener.outbox(
-                self,
-                self._evict,
-                self.conversation.label,
-                lambda topic: self.reply(error(ErrorCode.UNAUTHORIZED)),
-            )
+            self.outbox = self.listener.outbox(self, self)
         return self.outbox
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber`` (cafe §5.4)."""
+        if self.listener.may_stay(self.label, topic):
+            return True
+        self.reply(error(ErrorCode.UNAUTHORIZED))
+        return False
 
 
 class CafeDatagrams(DatagramProtocol):
@@ -146,7 +155,7 @@ class CafeDatagrams(DatagramProtocol):
             if peer is None:
                 return
         peer.heard = self.listener.broker.seconds()
-        done, _need = peer.conversation.consume(datagram)
+        done, _need = peer.consume(datagram)
         if done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 

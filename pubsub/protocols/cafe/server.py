@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
@@ -37,30 +36,17 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-class CafeConnection(Connection):
+class CafeConnection(Conversation, Connection):
     """A client on TCP or TLS."""
 
     def __init__(self, listener: Listener, channels: Channels) -> None:
-        super().__init__(listener)
-        self._conversation = Conversation(channels, self)
+        Connection.__init__(self, listener)
+        self._channels = channels
 
     @property
     def publishing(self) -> Publishing | None:
         """See ``Link``."""
         return self
-
-    @property
-    def label(self) -> str:
-        """See ``Connection``."""
-        return self._conversation.label
-
-    def consume(self, data: bytes) -> tuple[int, int]:
-        """See ``Connection``."""
-        return self._conversation.consume(data)
-
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
-        """See ``Connection``."""
-        return self._conversation.large(head, need)
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
@@ -73,10 +59,6 @@ class CafeConnection(Connection):
     def goodbye(self) -> bytes:
         """See ``Connection``."""
         return GOODBYE
-
-    def ended(self) -> None:
-        """See ``Connection``."""
-        self._conversation.ended()
 
 
 @implementer(IDatagramSource)

@@ -50,6 +50,7 @@ from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
+    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import Topic
     from pubsub.protocols.fast.server import FastFactory
@@ -248,6 +249,10 @@ class FastConnection(Connection):
         self.listener.broker.queue_keys.rotate(topic, packet.key, token.subject, self.label)
 
     # Answers and ends
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        return self._readers is not None and self._readers.recheck(topic, change)
 
     def _ended(self, topic: Topic) -> None:
         self.refuse("subscription-ended", topic=topic.name)

@@ -70,7 +70,6 @@ class Readers:
         self._ended = ended
         self._updated = updated
         self._readers: dict[Topic, _Reader] = {}
-        outbox.recheck = self._recheck
 
     def add(self, topic: Topic, token: Token) -> None:
         """Subscribe, or rest a subscription on another token from now on.
@@ -96,8 +95,8 @@ class Readers:
         for topic in tuple(self._readers):
             self._forget(topic)
 
-    def _recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """See ``Recheck``: the token, and the key it was proved with, must have held until now."""
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``: the token, and the key it came with, must have held until now."""
         reader = self._readers.get(topic)
         if reader is None:
             return False

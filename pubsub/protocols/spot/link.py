@@ -69,11 +69,15 @@ class Link(ZmtpConnection):
         self._subscribed: set[Topic] = set()
         self.is_open = False
 
+    @property
+    def peer(self) -> str:
+        """See ``Connection``."""
+        return self._far.endpoint
+
     # Opening
 
     def connectionMade(self) -> None:
         """Not counted among the listener's clients, which did not come here by themselves."""
-        self.peer = self._far.endpoint
         self.listener.broker.arrived(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):

@@ -48,8 +48,14 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-def _stay() -> None:
-    """Who has an identity already is not displaced by another that claims it."""
+class _Steady:
+    """Owns any session: who has an identity already is not displaced by another that claims it."""
+
+    def displaced(self) -> None:
+        """See ``Owner``."""
+
+
+_STEADY = _Steady()
 
 
 class SpotConnection(ZmtpConnection):
@@ -89,13 +95,13 @@ class SpotConnection(ZmtpConnection):
         identity = self.handshake.metadata.get(b"identity", b"")
         if not identity or self.is_node:
             return None
-        sessions, kind = self.listener.broker.sessions, (self.listener, "spot")
+        sessions, kind = self.listener.broker.sessions, self.listener.kind("spot")
         session = sessions.absent(kind, identity)
         if session is not None:
-            sessions.resume(session, _stay)
+            sessions.resume(session, _STEADY)
             return session
         try:
-            return sessions.open(kind, identity, _stay)
+            return sessions.open(kind, identity, _STEADY)
         except Refused as refused:
             self.refuse(refused.reason)
             return None

@@ -1,0 +1,51 @@
+"""Mappings of none or one item, as most subscribers have: a dict of one takes 224 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class One(Mapping[_Key, _Value]):
+    """One item."""
+
+    __slots__ = ("_key", "_value")
+
+    def __init__(self, key: _Key, value: _Value) -> None:
+        self._key = key
+        self._value = value
+
+    def __getitem__(self, key: object) -> _Value:
+        if key != self._key:
+            raise KeyError(key)
+        return self._value
+
+    def __iter__(self) -> Iterator[_Key]:
+        yield self._key
+
+    def __len__(self) -> int:
+        return 1
+
+
+def added(items: Mapping[_Key, _Value], key: _Key, value: _Value) -> Mapping[_Key, _Value]:
+    """``items``, which is used up, with one more, or with another value for ``key``."""
+    if isinstance(items, MutableMapping):
+        items[key] = value
+        return items
+    if items.keys() <= {key}:
+        return One(key, value)
+    return {**items, key: value}
+
+
+def removed(items: Mapping[_Key, _Value], key: _Key) -> Mapping[_Key, _Value]:
+    """``items``, which is used up, without ``key``, which is in it."""
+    if isinstance(items, MutableMapping):
+        del items[key]
+        return items
+    return NOTHING
