@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
 # Where `pause` starts to hold publishers, unless a quarter of the byte limit is less.
 _BLOCKING_MARK = 1024 * 1024
+# What an outbox may be; one that is closed is paused for good.
+_PAUSED, _HELD, _CLOSED = 1, 2, 4
 # From here on an outbox counts among those that can be evicted to free memory.
 _HOLDER_MARK = 64 * 1024
 
@@ -69,13 +71,11 @@ class Outbox:
     __slots__ = (
         "_behind",
         "_consumer",
-        "_held",
-        "_paused",
         "_queue",
         "_ready",
         "_router",
+        "_state",
         "_subscriber",
-        "closed",
         "policy",
         "queued",
         "subscriptions",
@@ -93,11 +93,10 @@ class Outbox:
         self._queue: list[tuple[bytes, int, Topic, int]] | None = None
         self._behind: _Behind | None = None
         self.queued = 0
+        # What keeps it from writing, if anything.
+        self._state = 0
         # Nothing is queued and nothing stands in the way: what is asked for every message.
         self._ready = True
-        self._paused = False
-        self._held = False
-        self.closed = False
 
     @property
     def label(self) -> str:
@@ -112,7 +111,7 @@ class Outbox:
 
     def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
         """Take ``count`` messages of ``topic``, encoded; the first one's offset is ``offset``."""
-        if self._paused or self._held:
+        if self._state:
             if self.closed:
                 # Given up in the middle of what a turn gathered for its group.
                 self._router.dropped(self.label, topic, "disconnected", count)
@@ -136,7 +135,7 @@ class Outbox:
             return
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
-        if self._paused:
+        if self._state:
             self._late().inflight = len(data)
             self._charge(len(data))
 
@@ -150,16 +149,15 @@ class Outbox:
 
     def flush(self) -> None:
         """Write what is queued, until the transport has enough."""
-        while self._queue and not (self._paused or self._held):
+        while self._queue and not self._state:
             data = self._portion(self._queue)
             self._consumer.write(data)
             # The write itself may have paused this outbox: then the transport holds the data.
-            if self._paused:
+            if self._state:
                 self._late().inflight = len(data)
         if self._behind is not None:
-            waits = self._paused or self._held
-            self._charge(self.queued + self._behind.inflight if waits else 0)
-        if not self._queue and not self._paused:
+            self._charge(self.queued + self._behind.inflight if self._state else 0)
+        if not self._queue and not self._state & _PAUSED:
             self._caught_up()
 
     def send(self, data: bytes) -> None:
@@ -191,19 +189,19 @@ class Outbox:
 
     def hold(self) -> None:
         """Queue deliveries until ``release``, for a reason of the protocol's own."""
-        self._held = True
+        self._state |= _HELD
         self._ready = False
 
     def release(self) -> None:
         """End ``hold``."""
-        self._held = False
+        self._state &= ~_HELD
         self.flush()
 
     def pause(self) -> None:
         """The transport has enough. Called again and again while it has."""
         if self.closed:
             return
-        self._paused = True
+        self._state |= _PAUSED
         self._ready = False
         behind = self._late()
         if behind.since is None:
@@ -214,22 +212,27 @@ class Outbox:
         """The transport has sent everything it had."""
         if self.closed:
             return
-        self._paused = False
+        self._state &= ~_PAUSED
         if self._behind is not None:
             self._behind.inflight = 0
         self.flush()
         # Still full, but it reads and is hardly behind: it keeps up with all it can be asked.
-        if self._paused and self.queued + self._late().inflight <= self.policy.mark:
+        if self.paused and self.queued + self._late().inflight <= self.policy.mark:
             self._late().since = self._router.seconds()
 
     @property
     def paused(self) -> bool:
         """Has the transport more than it can send now?"""
-        return self._paused
+        return bool(self._state & _PAUSED)
+
+    @property
+    def closed(self) -> bool:
+        """Has it been shut?"""
+        return bool(self._state & _CLOSED)
 
     def when_drained(self, call: Callable[[], None]) -> None:
         """Call ``call`` as soon as nothing is queued and the transport is ready, maybe now."""
-        if self._queue or self._paused or self._held:
+        if self._queue or self._state:
             self._late().drained = call
         else:
             call()
@@ -240,12 +243,12 @@ class Outbox:
         return self._behind
 
     def _caught_up(self) -> None:
-        self._ready = not self._held
+        self._ready = not self._state
         behind = self._behind
         if behind is None:
             return
         self._forgive(behind)
-        if not self._held:
+        if not self._state:
             self._behind = None
             if behind.drained is not None:
                 behind.drained()
@@ -308,7 +311,7 @@ class Outbox:
         was not written, for each topic that has one.
         """
         self._router.forget(self)
-        self.closed = self._paused = True
+        self._state |= _CLOSED | _PAUSED
         self._ready = False
         unsent: dict[Topic, int] = {}
         queue, self._queue = self._queue or (), None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.counters import Counters
 from pubsub.broker.limits import MemoryBudget
-from pubsub.broker.small import added, removed
+from pubsub.broker.small import One, added, removed
 from pubsub.broker.topics import Topic
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ Part = tuple[bytes, int, int]
 class Group:
     """The subscribers of one topic that share an encoding, and what they are to get this turn."""
 
-    __slots__ = ("_outboxes", "_targets", "encoding", "parts", "topic")
+    __slots__ = ("_outboxes", "_targets", "alone", "encoding", "parts", "topic")
 
     def __init__(self, topic: Topic, encoding: Encoding) -> None:
         self.topic = topic
         self.encoding = encoding
+        # The subscriptions of all who have no other.
+        self.alone = One(topic, encoding)
         self.parts: list[Part] = []
         self._outboxes: dict[Outbox, None] = {}
         self._targets: tuple[Outbox, ...] = ()
@@ -160,7 +162,7 @@ class Router:
         # What was published before the subscription is not for it, though the turn goes on.
         self._hand_out(group)
         group.add(outbox)
-        outbox.subscriptions = added(outbox.subscriptions, topic, encoding)
+        outbox.subscriptions = added(outbox.subscriptions, group.alone)
         if topic.upstream is not None:
             topic.upstream.want(topic)
         return True

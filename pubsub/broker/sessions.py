@@ -39,7 +39,6 @@ class Session:
     client: bytes
     owner: Owner | None
     subscriptions: Mapping[Topic, int] = field(default_factory=lambda: NOTHING)
-    expires: float = 0.0
     kept: object = None
 
 
@@ -64,8 +63,8 @@ class SessionRegistry:
         self._limit = limit
         self._memory = memory
         self._sessions: dict[int, Session] = {}
-        # Insertion order is expiry order, as the window is the same for all.
-        self._detached: dict[int, Session] = {}
+        # When they expire, which is in the order they came in, as the window is the same for all.
+        self._detached: dict[Session, float] = {}
         self._absent: dict[tuple[Hashable, bytes], Session] = {}
 
     def __len__(self) -> int:
@@ -115,8 +114,7 @@ class SessionRegistry:
             return
         session.owner = None
         session.subscriptions = subscriptions
-        session.expires = self._seconds() + self._window
-        self._detached[session.id] = session
+        self._detached[session] = self._seconds() + self._window
         self._absent[session.kind, session.client] = session
 
     def close(self, session: Session) -> None:
@@ -127,7 +125,7 @@ class SessionRegistry:
 
     def _found(self, session: Session) -> None:
         """``session`` is detached no more."""
-        self._detached.pop(session.id, None)
+        self._detached.pop(session, None)
         key = (session.kind, session.client)
         if self._absent.get(key) is session:
             del self._absent[key]
@@ -139,18 +137,19 @@ class SessionRegistry:
     def expire(self) -> None:
         """Close the detached sessions whose window has passed."""
         now = self._seconds()
-        for session in list(self._detached.values()):
-            if session.expires > now:
-                break
-            self.close(session)
+        while (oldest := self._oldest()) is not None and self._detached[oldest] <= now:
+            self.close(oldest)
 
     def keeps(self, session: Session) -> bool:
         """Would ``detach`` keep this session?"""
         return self._window > 0 and session.id in self._sessions
 
+    def _oldest(self) -> Session | None:
+        """The detached session that expires first."""
+        return next(iter(self._detached), None)
+
     def _make_room(self) -> None:
-        """Give up the detached session that would expire first."""
-        oldest = next(iter(self._detached.values()), None)
+        oldest = self._oldest()
         if oldest is None:
             raise LimitReached("sessions")
         self.close(oldest)

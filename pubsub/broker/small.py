@@ -33,14 +33,12 @@ class One(Mapping[_Key, _Value]):
         return 1
 
 
-def added(items: Mapping[_Key, _Value], key: _Key, value: _Value) -> Mapping[_Key, _Value]:
-    """``items``, which is used up, with one more, or with another value for ``key``."""
+def added(items: Mapping[_Key, _Value], one: One[_Key, _Value]) -> Mapping[_Key, _Value]:
+    """``items``, which is used up, with ``one`` more, which others may have too."""
     if isinstance(items, MutableMapping):
-        items[key] = value
+        items.update(one)
         return items
-    if items.keys() <= {key}:
-        return One(key, value)
-    return {**items, key: value}
+    return {**items, **one} if items else one
 
 
 def removed(items: Mapping[_Key, _Value], key: _Key) -> Mapping[_Key, _Value]:

@@ -56,7 +56,8 @@ class Connection(Unfinished):
     why = "left"
     """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
     _visit: Visit | None = None
-    _admitted = False
+    # Counted in, unless it was turned away at the door, and not out yet.
+    _counted = True
     _output_full = False
     _holds: set[object] | None = None
     _lingering: IDelayedCall | None = None
@@ -111,10 +112,10 @@ class Connection(Unfinished):
         try:
             self.listener.admit(self._host)
         except Refused as error:
+            self._counted = False
             self.listener.refuse(error.reason, self.peer)
             self.close(self.refusal(error))
             return
-        self._admitted = True
         if self.listener.broker.events is not None:
             self._visit = self.listener.visit(self.peer)
         self.listener.broker.arrived(self)
@@ -310,8 +311,8 @@ class Connection(Unfinished):
         self._end()
         if self._lingering is not None and self._lingering.active():
             self._lingering.cancel()
-        if self._admitted:
-            self._admitted = False
+        if self._counted:
+            self._counted = False
             self.listener.leave(self._host)
             self.listener.broker.left(self)
 

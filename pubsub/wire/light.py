@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from typing import Any
 
 from twisted.internet import tcp
@@ -16,6 +15,7 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IHalfCloseableDescriptor,
+    IPushProducer,
     IReadDescriptor,
     ISystemHandle,
     ITCPTransport,
@@ -25,6 +25,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.wire.transport import READ_BYTES, DirectServer
+
+# Set in the address, as it is kept, if it is one of IPv6.
+_IPV6 = 1 << 128
 
 
 @implementer(ITCPTransport, ISystemHandle, IReadDescriptor, IHalfCloseableDescriptor)
@@ -36,7 +39,7 @@ class LightServer:
     still asked of this one is passed on to that.
     """
 
-    __slots__ = ("_fd", "_full", "_host", "_number", "_port", "_producer", "bufferSize", "protocol")
+    __slots__ = ("_fd", "_full", "_peer", "_port", "bufferSize", "protocol")
 
     def __init__(
         self, sock: socket.socket, protocol: Any, client: tuple[Any, ...], port: tcp.Port
@@ -45,19 +48,16 @@ class LightServer:
         # As a number, and not its socket object.
         self._fd = sock.detach()
         self._full: DirectServer | None = None
-        # One text for all of a host's connections.
-        self._host = sys.intern(client[0])
-        self._number: int = client[1]
+        self._peer = _packed(*client[:2])
         self._port: Any = port
-        self._producer: object = None
         self.protocol = protocol
         self.bufferSize = READ_BYTES
         self._port.reactor.addReader(self)
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """See ITransport."""
-        kind = IPv6Address if ":" in self._host else IPv4Address
-        return kind("TCP", self._host, self._number)
+        host, number = _unpacked(self._peer)
+        return (IPv6Address if ":" in host else IPv4Address)("TCP", host, number)
 
     def write(self, data: bytes) -> None:
         """See ``DirectServer.write``."""
@@ -72,17 +72,9 @@ class LightServer:
             self.full().keep(data, sent)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """See IConsumer."""
-        if self._full is None and streaming and self._producer is None:
-            self._producer = producer
-        else:
+        """See IConsumer: a protocol that is its own producer has nothing to be told yet."""
+        if producer is not self.protocol or not streaming or self._full is not None:
             self.full().registerProducer(producer, streaming)  # type: ignore[no-untyped-call]
-
-    def unregisterProducer(self) -> None:
-        """See IConsumer."""
-        self._producer = None
-        if self._full is not None:
-            self._full.unregisterProducer()  # type: ignore[no-untyped-call]
 
     def full(self) -> DirectServer:
         """The transport of Twisted's that does everything, from now on."""
@@ -90,14 +82,15 @@ class LightServer:
             reactor = self._port.reactor
             # Before the other is added, as it has the same number there.
             reactor.removeReader(self)
+            host, number = _unpacked(self._peer)
             # What IPv6 has besides is zero (see `serve`).
-            client = (self._host, self._number, 0, 0)[: 4 if ":" in self._host else 2]
+            client = (host, number, 0, 0) if ":" in host else (host, number)
             full = self._full = DirectServer(
                 socket.socket(fileno=self._fd), self.protocol, client, self._port, self._fd, reactor
             )
             full.bufferSize = self.bufferSize
-            if self._producer is not None:
-                full.registerProducer(self._producer, True)  # type: ignore[no-untyped-call]
+            if IPushProducer.providedBy(self.protocol):
+                full.registerProducer(self.protocol, True)  # type: ignore[no-untyped-call]
             self.protocol.transport = full
         return self._full
 
@@ -140,6 +133,22 @@ class LightServer:
     def connectionLost(self, reason: Failure) -> None:
         """See IFileDescriptor."""
         self.full().connectionLost(reason)
+
+
+def _packed(host: str, number: int) -> int:
+    """An address and a port in one number, which takes a third of the memory."""
+    if ":" in host:
+        address = int.from_bytes(socket.inet_pton(socket.AF_INET6, host), "big") | _IPV6
+    else:
+        address = int.from_bytes(socket.inet_aton(host), "big")
+    return address << 16 | number
+
+
+def _unpacked(peer: int) -> tuple[str, int]:
+    address, number = divmod(peer, 1 << 16)
+    if address & _IPV6:
+        return socket.inet_ntop(socket.AF_INET6, (address ^ _IPV6).to_bytes(16, "big")), number
+    return socket.inet_ntoa(address.to_bytes(4, "big")), number
 
 
 def serve(

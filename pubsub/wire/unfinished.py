@@ -14,6 +14,8 @@ from twisted.internet.protocol import Protocol
 from pubsub.wire.transport import READ_BYTES, StreamTransport
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import ITransport
+
     from pubsub.broker.listener import Listener
 
 # From here on a partial frame is accounted for; below it is part of what a connection costs.
@@ -51,6 +53,11 @@ class Unfinished(Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+
+    def makeConnection(self, transport: ITransport) -> None:
+        """See IProtocol: as Twisted's, but for an attribute that nothing asks for."""
+        self.transport = transport
+        self.connectionMade()  # type: ignore[no-untyped-call]
 
     @property
     def stream(self) -> StreamTransport:

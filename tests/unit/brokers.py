@@ -73,7 +73,7 @@ class Cable:
         self.sent = bytearray()
         self.is_cut = False
         self.far = far.connect("spot")
-        link.makeConnection(self.near)  # type: ignore[no-untyped-call]
+        link.makeConnection(self.near)  # type: ignore[arg-type]
 
     def carry(self) -> bool:
         """Move what was written on either side; False if there was nothing."""

@@ -177,7 +177,7 @@ class Client:
         self.stream = stream
         self._clock = clock
         stream.protocol = protocol
-        protocol.makeConnection(stream)  # type: ignore[no-untyped-call]
+        protocol.makeConnection(stream)  # type: ignore[arg-type]
 
     def send(self, data: bytes) -> None:
         """Send ``data`` in one read, and let the turn end."""
