@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet import tcp
@@ -28,6 +29,16 @@ from pubsub.wire.transport import READ_BYTES, DirectServer
 
 # Set in the address, as it is kept, if it is one of IPv6.
 _IPV6 = 1 << 128
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    """A method that is the full transport's business."""
+
+    def method(self: LightServer, *args: Any) -> Any:
+        return getattr(self.full(), name)(*args)
+
+    method.__name__ = name
+    return method
 
 
 @implementer(ITCPTransport, ISystemHandle, IReadDescriptor, IHalfCloseableDescriptor)
@@ -94,11 +105,21 @@ class LightServer:
             self.protocol.transport = full
         return self._full
 
-    def __getattr__(self, name: str) -> Any:
-        # What transports can do besides. (zope.interface asks any object for its own names.)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.full(), name)
+    # One by one, as a class with __getattr__ has every access to its attributes looked up anew.
+    unregisterProducer = _passed_on("unregisterProducer")
+    pauseProducing = _passed_on("pauseProducing")
+    resumeProducing = _passed_on("resumeProducing")
+    stopProducing = _passed_on("stopProducing")
+    writeSequence = _passed_on("writeSequence")
+    loseConnection = _passed_on("loseConnection")
+    loseWriteConnection = _passed_on("loseWriteConnection")
+    abortConnection = _passed_on("abortConnection")
+    getHost = _passed_on("getHost")
+    getHandle = _passed_on("getHandle")
+    getTcpNoDelay = _passed_on("getTcpNoDelay")
+    setTcpNoDelay = _passed_on("setTcpNoDelay")
+    getTcpKeepAlive = _passed_on("getTcpKeepAlive")
+    setTcpKeepAlive = _passed_on("setTcpKeepAlive")
 
     # What the reactor asks of a descriptor
 
