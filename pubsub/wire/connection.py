@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -56,8 +57,9 @@ class Connection(Unfinished):
     why = "left"
     """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
     _visit: Visit | None = None
-    # Counted in, unless it was turned away at the door, and not out yet.
-    _counted = True
+    # What it was counted in by, until it is counted out. What a transport says of its peer may
+    # change, for example when a proxy's header has come.
+    _counted: str | None = None
     _output_full = False
     _holds: set[object] | None = None
     _lingering: IDelayedCall | None = None
@@ -100,22 +102,20 @@ class Connection(Unfinished):
             return f"{address.host}:{address.port}"
         return "unix"
 
-    @property
-    def _host(self) -> str:
-        address = self.stream.getPeer()
-        return address.host if isinstance(address, IPv4Address | IPv6Address) else "unix"
-
     # Input
 
     def connectionMade(self) -> None:
         """Count the connection in, or turn it away."""
+        address = self.stream.getPeer()
+        # One text for all of a host's connections.
+        host = intern(address.host) if isinstance(address, IPv4Address | IPv6Address) else "unix"
         try:
-            self.listener.admit(self._host)
+            self.listener.admit(host)
         except Refused as error:
-            self._counted = False
             self.listener.refuse(error.reason, self.peer)
             self.close(self.refusal(error))
             return
+        self._counted = host
         if self.listener.broker.events is not None:
             self._visit = self.listener.visit(self.peer)
         self.listener.broker.arrived(self)
@@ -311,9 +311,9 @@ class Connection(Unfinished):
         self._end()
         if self._lingering is not None and self._lingering.active():
             self._lingering.cancel()
-        if self._counted:
-            self._counted = False
-            self.listener.leave(self._host)
+        host, self._counted = self._counted, None
+        if host is not None:
+            self.listener.leave(host)
             self.listener.broker.left(self)
 
     def _end(self) -> None:

@@ -15,6 +15,7 @@ from twisted.internet import tcp
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
+    IConsumer,
     IHalfCloseableDescriptor,
     IPushProducer,
     IReadDescriptor,
@@ -41,7 +42,14 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return method
 
 
-@implementer(ITCPTransport, ISystemHandle, IReadDescriptor, IHalfCloseableDescriptor)
+@implementer(
+    ITCPTransport,
+    ISystemHandle,
+    IConsumer,
+    IPushProducer,
+    IReadDescriptor,
+    IHalfCloseableDescriptor,
+)
 class LightServer:
     """Serves one accepted connection while all there is to do is to receive and to send at once.
 
@@ -50,7 +58,7 @@ class LightServer:
     still asked of this one is passed on to that.
     """
 
-    __slots__ = ("_fd", "_full", "_peer", "_port", "bufferSize", "protocol")
+    __slots__ = ("_fd", "_full", "_peer", "_port", "_producer", "bufferSize", "protocol")
 
     def __init__(
         self, sock: socket.socket, protocol: Any, client: tuple[Any, ...], port: tcp.Port
@@ -61,6 +69,7 @@ class LightServer:
         self._full: DirectServer | None = None
         self._peer = _packed(*client[:2])
         self._port: Any = port
+        self._producer: object = None
         self.protocol = protocol
         self.bufferSize = READ_BYTES
         self._port.reactor.addReader(self)
@@ -83,8 +92,10 @@ class LightServer:
             self.full().keep(data, sent)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """See IConsumer: a protocol that is its own producer has nothing to be told yet."""
-        if producer is not self.protocol or not streaming or self._full is not None:
+        """See IConsumer: one that is only told when to pause has nothing to be told yet."""
+        if self._full is None and self._producer is None and streaming:
+            self._producer = producer
+        else:
             self.full().registerProducer(producer, streaming)  # type: ignore[no-untyped-call]
 
     def full(self) -> DirectServer:
@@ -100,8 +111,9 @@ class LightServer:
                 socket.socket(fileno=self._fd), self.protocol, client, self._port, self._fd, reactor
             )
             full.bufferSize = self.bufferSize
-            if IPushProducer.providedBy(self.protocol):
-                full.registerProducer(self.protocol, True)  # type: ignore[no-untyped-call]
+            if self._producer is not None:
+                full.registerProducer(self._producer, True)  # type: ignore[no-untyped-call]
+                self._producer = None
             self.protocol.transport = full
         return self._full
 
@@ -114,6 +126,7 @@ class LightServer:
     loseConnection = _passed_on("loseConnection")
     loseWriteConnection = _passed_on("loseWriteConnection")
     abortConnection = _passed_on("abortConnection")
+    writeConnectionLost = _passed_on("writeConnectionLost")
     getHost = _passed_on("getHost")
     getHandle = _passed_on("getHandle")
     getTcpNoDelay = _passed_on("getTcpNoDelay")

@@ -1,32 +1,39 @@
-"""The transport that sends at once: real sockets, driven by hand."""
+"""The transports that send at once: real sockets, driven by hand."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet import main
 from twisted.internet.error import ConnectionDone
-from twisted.internet.protocol import Protocol
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.wire.light import serve
 from pubsub.wire.transport import DirectServer
 
 
 class Reactor:
-    """Notes who wants to write."""
+    """Notes who wants to read and to write."""
 
     def __init__(self) -> None:
+        self.readers: list[Any] = []
         self.writers: set[object] = set()
         self.later: list[Any] = []
 
-    def addReader(self, reader: object) -> None: ...
+    def addReader(self, reader: object) -> None:
+        if reader not in self.readers:
+            self.readers.append(reader)
 
-    def removeReader(self, reader: object) -> None: ...
+    def removeReader(self, reader: object) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
 
     def addWriter(self, writer: object) -> None:
         self.writers.add(writer)
@@ -68,30 +75,48 @@ class Failing:
         return getattr(self._real, name)
 
 
-class Link:
-    """A DirectServer and the socket at the other end."""
+class Port:
+    """What a transport asks of its port."""
+
+    _realPortNumber = 1883
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.reactor = reactor
+
+
+class Peer(Protocol):
+    """Notes what it is told."""
 
     def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.calls.append("lost")
+
+
+class Link:
+    """A transport and the socket at the other end."""
+
+    def __init__(self, make: Callable[..., Any], protocol: Peer | None = None) -> None:
         self.ours, self.theirs = socket.socketpair()
         for end in (self.ours, self.theirs):
             end.setblocking(False)
         self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         self.reactor = Reactor()
-        self.protocol = Protocol()
-        # Twisted's own methods have no types.
-        self.transport: Any = DirectServer(
-            self.ours,
-            self.protocol,
-            ("192.0.2.1", 4711),
-            None,
-            0,
-            self.reactor,
+        self.protocol = Peer() if protocol is None else protocol
+        first = make(
+            self.ours, self.protocol, ("192.0.2.1", 4711), Port(self.reactor), 0, self.reactor
         )
-        self.protocol.makeConnection(self.transport)
+        self.protocol.makeConnection(first)  # type: ignore[no-untyped-call]
         self.got = bytearray()
 
+    @property
+    def transport(self) -> Any:
+        """The protocol's, which may become another one. (Twisted's methods have no types.)"""
+        return self.protocol.transport
+
     def close(self) -> None:
-        self.ours.close()
+        self.transport.connectionLost(Failure(ConnectionDone()))
         self.theirs.close()
 
     @property
@@ -123,11 +148,13 @@ class Link:
         return bytes(self.got)
 
 
-class DirectServerTests(SynchronousTestCase):
-    """DirectServer.write"""
+class Sending(SynchronousTestCase):
+    """What both do; the subclasses say how one is made."""
+
+    make: Callable[..., Any]
 
     def link(self) -> Link:
-        link = Link()
+        link = Link(type(self).make)
         self.addCleanup(link.close)
         return link
 
@@ -148,7 +175,11 @@ class DirectServerTests(SynchronousTestCase):
         assert got == [b"hello"]
         link.theirs.close()
         assert link.transport.doRead() is main.CONNECTION_DONE
-        link.ours.close()
+
+    def test_a_connection_that_was_reset_is_lost(self) -> None:
+        link = self.link()
+        link.transport.write(b"never read")
+        link.theirs.close()
         assert link.transport.doRead() is main.CONNECTION_LOST
 
     def test_what_it_does_not_take_is_buffered_in_order(self) -> None:
@@ -163,23 +194,6 @@ class DirectServerTests(SynchronousTestCase):
         link.transport.write(b" at once again")
         link.read()
         assert link.got.endswith(b"third at once again")
-
-    @given(st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=12))
-    def test_the_order_is_kept_whatever_is_read_when(
-        self, steps: list[tuple[int, bool, bool]]
-    ) -> None:
-        link = Link()
-        sent = b""
-        for number, (size, reads, writes) in enumerate(steps):
-            data = bytes([number]) * size
-            link.transport.write(data)
-            sent += data
-            if reads:
-                link.read()
-            if writes and link.waits:
-                link.transport.doWrite()
-        assert link.finish() == sent
-        link.close()
 
     def test_over_128_kib_the_producer_is_paused_and_later_resumed(self) -> None:
         link = self.link()
@@ -228,19 +242,6 @@ class DirectServerTests(SynchronousTestCase):
         link.transport.loseConnection()
         assert len(link.finish()) == 100_000
 
-    def test_a_failing_send_is_met_again_by_the_reactor(self) -> None:
-        for number in (errno.EPIPE, errno.ECONNRESET, errno.ENOBUFS):
-            link = self.link()
-            problem = OSError(number, "no")
-            link.transport.socket = Failing(link.ours, problem)
-            link.transport.write(b"hello")
-            assert link.waits
-            result = link.transport.doWrite()
-            if number == errno.ENOBUFS:
-                assert result is None
-            else:
-                assert result is main.CONNECTION_LOST
-
     def test_a_peer_that_is_gone_raises_nothing(self) -> None:
         link = self.link()
         link.theirs.close()
@@ -256,3 +257,56 @@ class DirectServerTests(SynchronousTestCase):
         assert not link.waits
         link.transport.writeSequence([b"a", b"", b"b"])
         assert link.finish() == b"ab"
+
+
+class DirectServerTests(Sending):
+    """DirectServer"""
+
+    make = DirectServer
+
+    def test_a_failing_send_is_met_again_by_the_reactor(self) -> None:
+        for number in (errno.EPIPE, errno.ECONNRESET, errno.ENOBUFS):
+            link = self.link()
+            problem = OSError(number, "no")
+            link.transport.socket = Failing(link.ours, problem)
+            link.transport.write(b"hello")
+            assert link.waits
+            result = link.transport.doWrite()
+            if number == errno.ENOBUFS:
+                assert result is None
+            else:
+                assert result is main.CONNECTION_LOST
+
+
+class OrderTests(SynchronousTestCase):
+    """Either transport"""
+
+    @given(
+        st.sampled_from((DirectServer, serve)),
+        st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=12),
+    )
+    def test_the_order_is_kept_whatever_is_read_when(
+        self, make: Callable[..., Any], steps: list[tuple[int, bool, bool]]
+    ) -> None:
+        link = Link(make)
+        sent = b""
+        for number, (size, reads, writes) in enumerate(steps):
+            data = bytes([number]) * size
+            link.transport.write(data)
+            sent += data
+            if reads:
+                link.read()
+            if writes and link.waits:
+                link.transport.doWrite()
+        assert link.finish() == sent
+        link.close()
+
+
+class LightServerTests(Sending):
+    """LightServer"""
+
+    make = serve
+
+
+# The tests of both, and of neither by itself.
+del Sending

@@ -57,7 +57,6 @@ class Far(Protocol):
 class Link(ZmtpConnection):
     """One connection to another broker; it is also the ``Role`` of the other side."""
 
-    _counted = False
     _sent = 0
     _confirmed = 0
     _asked: float | None = None
