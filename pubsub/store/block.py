@@ -18,6 +18,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
@@ -31,6 +32,8 @@ HAS_HEADERS = 1 << 31
 _U32 = struct.Struct("<I")
 _HEADED = struct.Struct("<IH")
 _FIXED = struct.Struct("<qIqqq")
+# Bytes of names that are remembered as they were decoded.
+_REMEMBERED = 4096
 
 
 class Damaged(Exception):
@@ -81,7 +84,7 @@ class Block:
 
     def topics(self) -> set[str]:
         """The topics of its messages, once it has been checked."""
-        names = list(decode_names(self.names))
+        names = decode_names(self.names)
         return {names[index].decode() for index in {run[2] for run in RUN.iter_unpack(self.runs)}}
 
     def holds(self, names: Sequence[str]) -> bool:
@@ -173,7 +176,7 @@ def _sealed(block: Block) -> Block:
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[Run]:
     """The runs of a block that has been checked, of ``topics`` (None: of all)."""
-    names = list(decode_names(block.names))
+    names = decode_names(block.names)
     texts: dict[int, str] = {}
     wanted = None if topics is None else _indexes(topics, names)
     lengths = array("I")
@@ -244,12 +247,22 @@ def _encode_names(names: Iterable[bytes]) -> bytes:
     return b"".join([_U32.pack(len(name)) + name for name in names])
 
 
-def decode_names(data: bytes) -> Iterator[bytes]:
+def decode_names(data: bytes) -> Sequence[bytes]:
     """The names of a block, which its runs mean by number."""
+    return _remembered_names(data) if len(data) <= _REMEMBERED else tuple(_names(data))
+
+
+def _names(data: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(data):
         name, at = _piece(data, at)
         yield name
+
+
+@lru_cache(128)
+def _remembered_names(data: bytes) -> Sequence[bytes]:
+    """Small blocks are merged many at a time, and each asks for its names again and again."""
+    return tuple(_names(data))
 
 
 def decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:

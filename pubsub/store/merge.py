@@ -20,7 +20,7 @@ _RUNS = 2048
 # Blocks that one step merges, and those that it looks at.
 _FEWEST = 16
 _MOST = 32
-_STEP = 128
+_STEP = 64
 # µs: blocks of such a span stay apart, as they expire whole.
 _SPAN = 600_000_000
 

@@ -11,7 +11,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import attrgetter
+from operator import itemgetter
+from typing import Final
 
 from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.wire.runs import MIXED, cut_run
@@ -24,8 +25,20 @@ _MESSAGE_BYTES = 64
 _SCAN = 2_000
 # Topics that have ended before what was theirs is looked for.
 _FORGOTTEN = 10_000
-_last = attrgetter("last")
-_timestamp = attrgetter("timestamp")
+Kept = tuple[
+    int, int, int, int, str, int, bytes, int, bytes | None, int, bytes, str,
+    "Sequence[Headers] | None",
+]  # fmt: skip
+"""A run as the log keeps it: of a plain tuple of texts and numbers the garbage collector soon finds
+that it cannot be part of a cycle, and looks at it no more. Tens of thousands of objects of a class
+would be looked through again and again, for ten milliseconds at a time."""
+_LAST: Final = 0
+_OFFSET: Final = 1
+_TIMESTAMP: Final = 2
+_NBYTES: Final = 3
+_TOPIC: Final = 4
+_last = itemgetter(_LAST)
+_timestamp = itemgetter(_TIMESTAMP)
 
 
 class Run:
@@ -82,6 +95,25 @@ class Run:
         run.nbytes = len(data) + RUN_BYTES
         return run
 
+    def kept(self) -> Kept:
+        """This as the log keeps it."""
+        lengths = None if self.lengths is None else self.lengths.tobytes()
+        return (
+            self.last, self.offset, self.timestamp, self.nbytes, self.topic, self.count, self.data,
+            self.size, lengths, self.sequence, self.sender, self.protocol, self.headers,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, kept: Kept) -> Run:
+        """What was kept as a run again."""
+        run = cls.__new__(cls)
+        (
+            run.last, run.offset, run.timestamp, run.nbytes, run.topic, run.count, run.data,
+            run.size, lengths, run.sequence, run.sender, run.protocol, run.headers,
+        ) = kept  # fmt: skip
+        run.lengths = None if lengths is None else array("I", lengths)
+        return run
+
     def cost(self) -> int:
         """What it takes of a page, in bytes."""
         return self.nbytes + _MESSAGE_BYTES * self.count
@@ -120,8 +152,8 @@ def cut(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> li
     return [data[a:b] for a, b in zip(starts, ends, strict=True)]
 
 
-# Stands where a run was, so that its memory is free before the list is cut.
-_GONE = Run.__new__(Run)
+# Stands where a run was.
+_GONE: Kept = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None)
 
 
 class RunLog:
@@ -133,7 +165,7 @@ class RunLog:
     def __init__(self, messages: int, nbytes: int, offset: int = 0) -> None:
         self.max_messages = messages if nbytes else 0
         self.max_bytes = nbytes
-        self._runs: list[Run] = []
+        self._runs: list[Kept] = []
         # Runs before this index are gone; the list is cut now and then, not at every removal.
         self._head = 0
         self._bytes = 0
@@ -144,7 +176,7 @@ class RunLog:
     def first_offset(self) -> int:
         """The oldest message that is still here, or the next one if there is none."""
         if self._head < len(self._runs):
-            return self._runs[self._head].offset
+            return self._runs[self._head][_OFFSET]
         return self.next_offset
 
     @property
@@ -159,11 +191,11 @@ class RunLog:
         if not self.max_messages:
             return None
         run = Run(batch)
-        self._runs.append(run)
+        self._runs.append(run.kept())
         self._bytes += run.nbytes
         if (
             self._bytes > self.max_bytes
-            or self.next_offset - self._runs[self._head].offset > self.max_messages
+            or self.next_offset - self._runs[self._head][_OFFSET] > self.max_messages
         ):
             self._trim()
         return run
@@ -178,13 +210,14 @@ class RunLog:
         found: list[Batch] = []
         room = max_bytes
         next_offset = max(offset, self.first_offset)
-        for run in runs[start : start + _SCAN]:
-            if run.offset >= last:
+        for kept in runs[start : start + _SCAN]:
+            if kept[_OFFSET] >= last:
                 return Page(found, max(next_offset, last))
-            if (topics is None or run.topic in topics) and self._shown(run):
+            if (topics is None or kept[_TOPIC] in topics) and self._shown(kept):
+                run = Run.of(kept)
                 found.append(run.batch(offset))
                 room -= run.cost()
-            next_offset = run.last + 1
+            next_offset = kept[_LAST] + 1
             if room <= 0:
                 return Page(found, next_offset)
         if start + _SCAN >= len(runs):
@@ -198,30 +231,31 @@ class RunLog:
         """The runs of a range, as many as ``read`` would give, and the offset they go up to."""
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=_last)
         found: list[Run] = []
-        for run in self._runs[begin : begin + _SCAN]:
-            if run.offset >= stop:
+        for kept in self._runs[begin : begin + _SCAN]:
+            if kept[_OFFSET] >= stop:
                 return found, stop
             if max_bytes <= 0:
-                return found, max(start, run.offset)
-            if (topics is None or run.topic in topics) and self._shown(run):
-                found.append(run)
-                max_bytes -= run.cost()
+                return found, max(start, kept[_OFFSET])
+            if (topics is None or kept[_TOPIC] in topics) and self._shown(kept):
+                found.append(Run.of(kept))
+                max_bytes -= found[-1].cost()
         if begin + _SCAN < len(self._runs):
-            stop = min(stop, self._runs[begin + _SCAN].offset)
+            stop = min(stop, self._runs[begin + _SCAN][_OFFSET])
         return found, max(start, stop)
 
     def parts(self, start: int, stop: int) -> Iterator[Run]:
         """All that is within a range; runs that are not wholly are cut."""
-        for run in self._runs[bisect_right(self._runs, start - 1, lo=self._head, key=_last) :]:
-            if run.offset >= stop:
+        for kept in self._runs[bisect_right(self._runs, start - 1, lo=self._head, key=_last) :]:
+            if kept[_OFFSET] >= stop:
                 return
-            if self._shown(run):
+            if self._shown(kept):
+                run = Run.of(kept)
                 yield run if start <= run.offset and run.last < stop else run.within(start, stop)
 
     def offset_at(self, timestamp: int) -> int:
         """The first message of this time (µs) or later, else the next one."""
         at = bisect_left(self._runs, timestamp, lo=self._head, key=_timestamp)
-        return self._runs[at].offset if at < len(self._runs) else self.next_offset
+        return self._runs[at][_OFFSET] if at < len(self._runs) else self.next_offset
 
     def forget(self, topic: str) -> None:
         """Show no more of ``topic`` than comes from now on. Its offsets stay unused.
@@ -232,20 +266,22 @@ class RunLog:
         self._forgotten[topic] = self.next_offset
         if len(self._forgotten) > _FORGOTTEN:
             self._runs, self._head = [r for r in self._runs[self._head :] if self._shown(r)], 0
-            self._bytes = sum(run.nbytes for run in self._runs)
+            self._bytes = sum(kept[_NBYTES] for kept in self._runs)
             self._forgotten.clear()
 
-    def _shown(self, run: Run) -> bool:
-        return run.offset >= self._forgotten.get(run.topic, 0)
+    def _shown(self, kept: Kept) -> bool:
+        return kept[_OFFSET] >= self._forgotten.get(kept[_TOPIC], 0)
 
     def _trim(self) -> None:
         """Let go of the oldest runs, but never of the newest."""
         runs = self._runs
         head = self._head
         while head < len(runs) - 1 and (
-            self._bytes > self.max_bytes or self.next_offset - runs[head].offset > self.max_messages
+            self._bytes > self.max_bytes
+            or self.next_offset - runs[head][_OFFSET] > self.max_messages
         ):
-            self._bytes -= runs[head].nbytes
+            self._bytes -= runs[head][_NBYTES]
+            # Its memory is free before the list is cut.
             runs[head] = _GONE
             head += 1
         self._head = head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -218,6 +219,12 @@ class ReadTests(StoreCase):
 
     def setUp(self) -> None:
         self.store = MemoryStore(10_000, 2**24)
+
+    def test_the_garbage_collector_does_not_look_through_what_is_kept(self) -> None:
+        for payloads in ([b"abc", b"def"], [b"a", b"bcd"]):
+            self.store.append(batch_of(payloads, "a"))
+        gc.collect()
+        assert [gc.is_tracked(kept) for kept in self.store._log._runs] == [False, False]
 
     def test_a_page_ends_when_it_has_its_bytes(self) -> None:
         for _ in range(10):
