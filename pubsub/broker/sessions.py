@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -64,7 +65,8 @@ class SessionRegistry:
         self._memory = memory
         self._sessions: dict[int, Session] = {}
         # When they expire, which is in the order they came in, as the window is the same for all.
-        self._detached: dict[Session, float] = {}
+        # A plain dict would look for the first of them past all that have left.
+        self._detached: OrderedDict[Session, float] = OrderedDict()
         self._absent: dict[tuple[Hashable, bytes], Session] = {}
 
     def __len__(self) -> int:
