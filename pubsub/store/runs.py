@@ -31,7 +31,7 @@ Kept = tuple[
 ]  # fmt: skip
 """A run as the log keeps it: of a plain tuple of texts and numbers the garbage collector soon finds
 that it cannot be part of a cycle, and looks at it no more. Tens of thousands of objects of a class
-would be looked through again and again, for ten milliseconds at a time."""
+would be looked through again and again, for milliseconds at a time."""
 _LAST: Final = 0
 _OFFSET: Final = 1
 _TIMESTAMP: Final = 2
