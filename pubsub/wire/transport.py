@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from twisted.internet import tcp
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 
 READ_BYTES = 128 * 1024
 """Of one read, which costs the same however many messages are in it. Twisted's are 64 KiB."""
@@ -66,19 +64,6 @@ class DirectServer(tcp.Server):
         super().stopWriting()  # type: ignore[no-untyped-call]
         ending = self.disconnecting or self._writeDisconnecting
         self._direct = bool(self.connected) and not ending
-
-    def doRead(self) -> ConnectionDone | ConnectionLost | None:  # type: ignore[override]
-        """See IReadDescriptor: as Twisted's, without a step in between."""
-        try:
-            data = self.socket.recv(self.bufferSize)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return CONNECTION_LOST
-        if not data:
-            return CONNECTION_DONE
-        self.protocol.dataReceived(data)
-        return None
 
     def write(self, data: bytes) -> None:
         """Send ``data``; what the kernel does not take now is buffered as by any transport."""

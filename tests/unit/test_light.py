@@ -31,17 +31,8 @@ DONE = Failure(ConnectionDone())
 
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
-class Own(Peer):
+class Own(Producer, Peer):
     """A protocol that is its own producer, as the broker's are."""
-
-    def pauseProducing(self) -> None:
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.calls.append("resume")
-
-    def stopProducing(self) -> None:
-        self.calls.append("stop")
 
     def readConnectionLost(self) -> None:
         self.calls.append("read lost")
