@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +29,7 @@ from pubsub.reload import Reloader
 from pubsub.store.memory import MemoryStore
 from pubsub.store.sqlite import MEMORY_BYTES, SqliteOptions, SqliteStore
 from pubsub.wire.listening import ListenerService
-from pubsub.wire.turns import at_turn_end
+from pubsub.wire.turns import Call, at_turn_end
 
 log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
@@ -60,7 +60,8 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     Raises ConfigurationError.
     """
     settings = config.broker
-    store, nbytes = _make_store(settings, reactor)
+    turn_end = at_turn_end(reactor)
+    store, nbytes = _make_store(settings, reactor, turn_end)
     max_memory = settings["max-memory"]
     if max_memory:
         # The history's part is set aside, so that clients cannot be starved by it or the reverse.
@@ -82,7 +83,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
         events=settings["events"],
-        at_turn_end=at_turn_end(reactor),
+        at_turn_end=turn_end,
     )
     for listener in config.listeners:
         _add(broker, listener, reactor)
@@ -91,7 +92,9 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     return broker
 
 
-def _make_store(settings: Mapping[str, Any], reactor: IReactorTime) -> tuple[IStore, int]:
+def _make_store(
+    settings: Mapping[str, Any], reactor: IReactorTime, turn_end: Callable[[Call], object]
+) -> tuple[IStore, int]:
     """The history and the bytes of memory it takes; raises ConfigurationError."""
     path = settings["store"]
     if path is None:
@@ -105,7 +108,7 @@ def _make_store(settings: Mapping[str, Any], reactor: IReactorTime) -> tuple[ISt
     options = SqliteOptions(
         settings["commit-interval"], settings["commit-bytes"], settings["retention"]
     )
-    return SqliteStore(path, reactor, options), MEMORY_BYTES
+    return SqliteStore(path, reactor, options, turn_end), MEMORY_BYTES
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:

@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
 
@@ -46,7 +46,7 @@ class Damaged(Exception):
         self.stop = stop
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Block:
     """A row, in the order of the table's columns. ``run`` is the broker's run its ids come from."""
 
@@ -69,10 +69,14 @@ class Block:
 
     def checksum(self) -> int:
         """What ``crc`` must be."""
-        value = crc32(_FIXED.pack(self.base, self.count, self.first, self.last, self.run))
-        for column in (self.names, self.runs, self.lengths, self.headers, self.payloads):
-            value = crc32(column, crc32(_U32.pack(len(column)), value))
-        return value
+        names, runs, lengths, headers = self.names, self.runs, self.lengths, self.headers
+        size = _U32.pack
+        before = (
+            _FIXED.pack(self.base, self.count, self.first, self.last, self.run),
+            size(len(names)), names, size(len(runs)), runs, size(len(lengths)), lengths,
+            size(len(headers)), headers, size(len(self.payloads)),
+        )  # fmt: skip
+        return crc32(self.payloads, crc32(b"".join(before)))
 
     def check(self) -> None:
         """Raises Damaged."""
@@ -171,7 +175,8 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
 
 
 def _sealed(block: Block) -> Block:
-    return replace(block, crc=block.checksum())
+    block.crc = block.checksum()
+    return block
 
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[Run]:

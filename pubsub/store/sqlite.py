@@ -66,17 +66,24 @@ class SqliteOptions:
 
 @implementer(IStore)
 class SqliteStore(Questions):
-    """A history in the file at ``path``."""
+    """A history in the file at ``path``. ``at_turn_end`` is as ``BrokerService``'s."""
 
     durable = True
 
-    def __init__(self, path: Path, reactor: Any, options: SqliteOptions | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        reactor: Any,
+        options: SqliteOptions | None = None,
+        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
         self.path = path
         self.gate = Gate()
         self.epoch = ""
         self.committed = self.first_offset = 0
         self.failures = 0
         self._reactor = reactor
+        self._at_turn_end = at_turn_end or partial(reactor.callLater, 0)
         self._options = options or SqliteOptions()
         self._log = RunLog(2**62, MEMORY_BYTES)
         self._gathering = Group()
@@ -86,7 +93,7 @@ class SqliteStore(Questions):
         self._timer: IDelayedCall | None = None
         self._tidying: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        self._due = self._hurried = self._held = False
+        self._due = self._held = False
         self._failing: str | None = None
         self._closing = False
 
@@ -246,36 +253,42 @@ class SqliteStore(Questions):
         if self._writing is None and self._gathering.nbytes >= self._options.nbytes:
             self._hand_over()
         elif self._timer is None and not self._due:
-            self._timer = self._reactor.callLater(self._options.interval, self._hand_over)
+            self._timer = self._reactor.callLater(self._options.interval, self._elapsed)
+
+    def _elapsed(self) -> None:
+        """What has gathered has waited long enough; not as long if the timer was an earlier one's,
+        as to set it anew for each group costs more than a commit that comes early."""
+        self._timer = None
+        self._hand_over()
 
     def _hurry(self) -> None:
         """Somebody waits for what has gathered."""
-        timer = self._timer
-        if timer is not None and not self._hurried:
-            self._hurried = True
-            # Not at once, as this turn may bring more.
-            timer.reset(0.0)
+        if not self._due:
+            self._due = True
+            if self._writing is None:
+                # Not at once, as this turn may bring more.
+                self._at_turn_end(self._hand_over)
 
     def _hand_over(self) -> None:
         """Give what has gathered to the writer, as soon as it has nothing else to do."""
-        _cancel(self._timer)
-        self._timer = None
-        self._hurried = False
-        self._due = True
-        if self._writing is None and self._gathering:
+        if not self._gathering:
             self._due = False
-            self._writing, self._gathering = self._gathering, Group()
+        elif self._writing is not None:
+            self._due = True
+        else:
+            self._due = False
+            group, self._gathering = self._gathering, Group()
+            self._writing = group
             self._commit()
 
     def _commit(self) -> None:
-        group = self._writing
-        assert group is not None
-        self._thread.run(partial(self._writer.commit, group)).addCallbacks(
-            lambda _: self._committed(group), self._failed
-        )
+        assert self._writing is not None
+        commit = partial(self._writer.commit, self._writing)
+        self._thread.hand_over(commit, self._committed, self._failed)
 
-    def _committed(self, group: Group) -> None:
-        self._writing = None
+    def _committed(self, _: None) -> None:
+        group, self._writing = self._writing, None
+        assert group is not None
         if self._failing is not None:
             log.info("history: it is written again")
             self._failing = None
