@@ -12,7 +12,7 @@ from pathlib import Path
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store.block import encode_block, topics_of
 from pubsub.store.merge import insert_block
-from pubsub.store.runs import Run
+from pubsub.store.runs import keep
 from pubsub.store.schema import begin_epoch, open_writer
 from pubsub.wire.runs import MIXED
 
@@ -61,7 +61,7 @@ class History:
         for batch in batches:
             batch.offset = batch.sequence = self.next
             batch.timestamp = self._start + 1000 * (self.next // 1000)
-            runs.append(Run(batch))
+            runs.append(keep(batch))
             self.next += len(batch.payloads)
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute

@@ -22,7 +22,7 @@ from functools import lru_cache
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
-from pubsub.store.runs import Run
+from pubsub.store.runs import COUNT, DATA, RUN_BYTES, TOPIC, Kept, Run
 from pubsub.wire.runs import MIXED
 
 RUN = struct.Struct("<IIIIIiqq")
@@ -97,41 +97,43 @@ class Block:
         return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
 
 
-def encode_block(runs: Sequence[Run], run: int, base: int, stop: int) -> Block:
+def encode_block(runs: Sequence[Kept], run: int, base: int, stop: int) -> Block:
     """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""
     names: dict[bytes, int] = {}
     records: list[bytes] = []
     headers: list[bytes] = []
-    lengths = array("I")
-    for item in runs:
-        start = item.offset - base
-        headed = 0
-        if item.headers is not None:
-            headed = HAS_HEADERS
-            headers += _encode_headers(start, item.headers)
-        if item.lengths is not None:
-            lengths.extend(item.lengths)
+    lengths: list[bytes] = []
+    stamps: list[int] = []
+    number = names.setdefault
+    for _, first, stamp, _, topic, count, _, size, own, sequence, sender, protocol, headed in runs:
+        start = first - base
+        if headed is not None:
+            count |= HAS_HEADERS
+            headers += _encode_headers(start, headed)
+        if own is not None:
+            lengths.append(own)
+        stamps.append(stamp)
         records.append(
             RUN.pack(
                 start,
-                item.count | headed,
-                names.setdefault(item.topic.encode(), len(names)),
-                names.setdefault(item.sender, len(names)),
-                names.setdefault(item.protocol.encode(), len(names)),
-                item.size,
-                item.timestamp,
-                item.sequence,
+                count,
+                number(topic.encode(), len(names)),
+                number(sender, len(names)),
+                number(protocol.encode(), len(names)),
+                size,
+                stamp,
+                sequence,
             )
         )
-    stamps = [item.timestamp for item in runs] or [0]
     columns = (
         _encode_names(names),
         b"".join(records),
-        _little(lengths).tobytes(),
+        _little(array("I", b"".join(lengths))).tobytes(),
         b"".join(headers),
-        b"".join([item.data for item in runs]),
+        b"".join([item[DATA] for item in runs]),
     )
-    return _sealed(Block(base, stop - base, min(stamps), max(stamps), run, 0, *columns))
+    first, last = (min(stamps), max(stamps)) if stamps else (0, 0)
+    return _sealed(Block(base, stop - base, first, last, run, 0, *columns))
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
@@ -203,27 +205,22 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
         for index in (topic, protocol):
             if index not in texts:
                 texts[index] = names[index].decode()
-        yield Run.restore(
-            texts[topic],
-            block.base + start,
-            count,
-            size,
-            own,
-            block.payloads[begin:at],
-            timestamp,
-            sequence,
-            names[sender],
-            texts[protocol],
+        data = block.payloads[begin:at]
+        first = block.base + start
+        yield Run(
+            first + count - 1, first, timestamp, len(data) + RUN_BYTES, texts[topic], count, data,
+            size, own, sequence, names[sender], texts[protocol],
             [headers.get(start + i, {}) for i in range(count)] if number & HAS_HEADERS else None,
-        )
+        )  # fmt: skip
 
 
-def topics_of(runs: Iterable[Run]) -> dict[str, tuple[int, int]]:
+def topics_of(runs: Iterable[Kept]) -> dict[str, tuple[int, int]]:
     """How many messages and bytes there are of each topic."""
     totals: dict[str, tuple[int, int]] = {}
     for run in runs:
-        count, nbytes = totals.get(run.topic, (0, 0))
-        totals[run.topic] = (count + run.count, nbytes + len(run.data))
+        topic = run[TOPIC]
+        count, nbytes = totals.get(topic, (0, 0))
+        totals[topic] = (count + run[COUNT], nbytes + len(run[DATA]))
     return totals
 
 

@@ -89,7 +89,8 @@ class MemoryStore:
         first = self._log.first_offset
         if not runs:
             return succeed(Parcel(start, reached, first))
-        block = encode_block(runs, self._run, runs[0].offset, runs[-1].last + 1)
+        kept = [run.kept() for run in runs]
+        block = encode_block(kept, self._run, runs[0].offset, runs[-1].last + 1)
         names = frozenset(run.topic for run in runs)
         return succeed(Parcel(start, reached, first, ((block, names),)))
 
@@ -99,7 +100,7 @@ class MemoryStore:
 
     def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
         """See IStore."""
-        return succeed(topics_of(self._log.parts(start, stop)))
+        return succeed(topics_of(run.kept() for run in self._log.parts(start, stop)))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See IStore."""

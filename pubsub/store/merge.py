@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pubsub.store.block import RUN, Block, Damaged, decode_block, encode_block, join_blocks
 from pubsub.store.reader import read_block
-from pubsub.store.runs import Run
+from pubsub.store.runs import Kept
 
 # What a merged block has at the most, in payload bytes and in runs, which are what takes time.
 _BYTES = 256 * 1024
@@ -138,9 +138,9 @@ def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
 
 
 def _without_expired(blocks: list[Block], left: Mapping[int, set[str]]) -> Block:
-    runs: list[Run] = []
+    runs: list[Kept] = []
     for block in blocks:
-        runs += decode_block(block, frozenset(left[block.base]))
+        runs += [run.kept() for run in decode_block(block, frozenset(left[block.base]))]
     return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
 
 

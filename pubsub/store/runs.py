@@ -1,8 +1,8 @@
 """Batches at rest, and a bounded log of them in memory.
 
-A run is a batch in columns: payloads joined, and either the one length they share or an array of
-lengths. It costs the same whatever it holds, so storing adds a join to the path of a message and
-nothing for each message.
+A run is a batch in columns: payloads joined, and either the one length they share or all of them.
+It costs the same whatever it holds, so storing adds a join to the path of a message and nothing for
+each message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 from typing import Final
@@ -31,69 +32,58 @@ Kept = tuple[
 ]  # fmt: skip
 """A run as the log keeps it: of a plain tuple of texts and numbers the garbage collector soon finds
 that it cannot be part of a cycle, and looks at it no more. Tens of thousands of objects of a class
-would be looked through again and again, for milliseconds at a time."""
-_LAST: Final = 0
-_OFFSET: Final = 1
+would be looked through again and again, for milliseconds at a time.
+
+Its last message's offset, its first's, timestamp, bytes with overhead, topic, count, payloads, size
+or MIXED, lengths (u32 each, of this machine's byte order) if it is that, sequence, sender,
+protocol, headers."""
+LAST: Final = 0
+OFFSET: Final = 1
 _TIMESTAMP: Final = 2
-_NBYTES: Final = 3
-_TOPIC: Final = 4
-_last = itemgetter(_LAST)
+NBYTES: Final = 3
+TOPIC: Final = 4
+COUNT: Final = 5
+DATA: Final = 6
+_last = itemgetter(LAST)
 _timestamp = itemgetter(_TIMESTAMP)
 
 
-class Run:
-    """A batch at rest. ``offset`` is its first message's, ``last`` its last message's."""
-
-    __slots__ = (
-        "count", "data", "headers", "last", "lengths", "nbytes", "offset", "protocol",
-        "sender", "sequence", "size", "timestamp", "topic",
+def keep(batch: Batch) -> Kept:
+    """``batch``, which has its offset, as a run."""
+    payloads, size, offset, headers = batch.payloads, batch.size, batch.offset, batch.headers
+    count = len(payloads)
+    nbytes = batch.nbytes + RUN_BYTES
+    lengths = None
+    if size == MIXED:
+        lengths = array("I", map(len, payloads)).tobytes()
+        nbytes += len(lengths)
+    if headers is not None:
+        nbytes += sum(len(key) + len(value) + 200 for h in headers for key, value in h.items())
+    return (
+        offset + count - 1, offset, batch.timestamp, nbytes, batch.topic, count,
+        payloads[0] if count == 1 else b"".join(payloads), size, lengths, batch.sequence,
+        batch.sender, batch.protocol, headers,
     )  # fmt: skip
 
-    def __init__(self, batch: Batch) -> None:
-        payloads = batch.payloads
-        self.topic = batch.topic
-        self.offset = batch.offset
-        self.count = len(payloads)
-        self.last = batch.offset + self.count - 1
-        self.timestamp = batch.timestamp
-        self.sequence = batch.sequence
-        self.sender = batch.sender
-        self.protocol = batch.protocol
-        self.headers: Sequence[Headers] | None = batch.headers
-        self.data = payloads[0] if self.count == 1 else b"".join(payloads)
-        self.size = batch.size
-        self.lengths = array("I", map(len, payloads)) if batch.size == MIXED else None
-        self.nbytes = batch.nbytes + RUN_BYTES
-        if self.lengths is not None:
-            self.nbytes += 4 * self.count
-        if batch.headers is not None:
-            self.nbytes += sum(
-                len(key) + len(value) + 200 for h in batch.headers for key, value in h.items()
-            )
 
-    @classmethod
-    def restore(
-        cls,
-        topic: str,
-        offset: int,
-        count: int,
-        size: int,
-        lengths: array[int] | None,
-        data: bytes,
-        timestamp: int,
-        sequence: int,
-        sender: bytes,
-        protocol: str,
-        headers: Sequence[Headers] | None,
-    ) -> Run:
-        """A run as it was kept in columns."""
-        run = cls.__new__(cls)
-        run.topic, run.sender, run.protocol = topic, sender, protocol
-        run.offset, run.count, run.last = offset, count, offset + count - 1
-        run.size, run.lengths, run.data, run.headers = size, lengths, data, headers
-        run.timestamp, run.sequence = timestamp, sequence
-        run.nbytes = len(data) + RUN_BYTES
-        return run
+@dataclass(slots=True, eq=False)
+class Run:
+    """A run to be read. ``offset`` is its first message's, ``last`` its last message's; ``nbytes``
+    are those of its payloads and what it costs beside them."""
+
+    last: int
+    offset: int
+    timestamp: int
+    nbytes: int
+    topic: str
+    count: int
+    data: bytes
+    size: int
+    lengths: array[int] | None
+    sequence: int
+    sender: bytes
+    protocol: str
+    headers: Sequence[Headers] | None
 
     def kept(self) -> Kept:
         """This as the log keeps it."""
@@ -106,13 +96,14 @@ class Run:
     @classmethod
     def of(cls, kept: Kept) -> Run:
         """What was kept as a run again."""
-        run = cls.__new__(cls)
         (
-            run.last, run.offset, run.timestamp, run.nbytes, run.topic, run.count, run.data,
-            run.size, lengths, run.sequence, run.sender, run.protocol, run.headers,
+            last, offset, timestamp, nbytes, topic, count, data,
+            size, lengths, sequence, sender, protocol, headers,
         ) = kept  # fmt: skip
-        run.lengths = None if lengths is None else array("I", lengths)
-        return run
+        return cls(
+            last, offset, timestamp, nbytes, topic, count, data, size,
+            None if lengths is None else array("I", lengths), sequence, sender, protocol, headers,
+        )  # fmt: skip
 
     def cost(self) -> int:
         """What it takes of a page, in bytes."""
@@ -121,7 +112,8 @@ class Run:
     def within(self, start: int, stop: int) -> Run:
         """The messages from ``start`` to before ``stop``."""
         batch = self.batch()
-        return Run(batch.part(max(start - self.offset, 0), min(stop - self.offset, self.count)))
+        part = batch.part(max(start - self.offset, 0), min(stop - self.offset, self.count))
+        return Run.of(keep(part))
 
     def batch(self, offset: int = 0) -> Batch:
         """The messages from ``offset`` on as the batch they were made from."""
@@ -176,7 +168,7 @@ class RunLog:
     def first_offset(self) -> int:
         """The oldest message that is still here, or the next one if there is none."""
         if self._head < len(self._runs):
-            return self._runs[self._head][_OFFSET]
+            return self._runs[self._head][OFFSET]
         return self.next_offset
 
     @property
@@ -184,18 +176,18 @@ class RunLog:
         """What is kept, with its overhead."""
         return self._bytes
 
-    def append(self, batch: Batch) -> Run | None:
+    def append(self, batch: Batch) -> Kept | None:
         """Give ``batch`` its offset and keep it, as the run that is returned."""
         batch.offset = self.next_offset
         self.next_offset += len(batch.payloads)
         if not self.max_messages:
             return None
-        run = Run(batch)
-        self._runs.append(run.kept())
-        self._bytes += run.nbytes
+        run = keep(batch)
+        self._runs.append(run)
+        self._bytes += run[NBYTES]
         if (
             self._bytes > self.max_bytes
-            or self.next_offset - self._runs[self._head][_OFFSET] > self.max_messages
+            or self.next_offset - self._runs[self._head][OFFSET] > self.max_messages
         ):
             self._trim()
         return run
@@ -211,13 +203,13 @@ class RunLog:
         room = max_bytes
         next_offset = max(offset, self.first_offset)
         for kept in runs[start : start + _SCAN]:
-            if kept[_OFFSET] >= last:
+            if kept[OFFSET] >= last:
                 return Page(found, max(next_offset, last))
-            if (topics is None or kept[_TOPIC] in topics) and self._shown(kept):
+            if (topics is None or kept[TOPIC] in topics) and self._shown(kept):
                 run = Run.of(kept)
                 found.append(run.batch(offset))
                 room -= run.cost()
-            next_offset = kept[_LAST] + 1
+            next_offset = kept[LAST] + 1
             if room <= 0:
                 return Page(found, next_offset)
         if start + _SCAN >= len(runs):
@@ -232,21 +224,21 @@ class RunLog:
         begin = bisect_right(self._runs, start - 1, lo=self._head, key=_last)
         found: list[Run] = []
         for kept in self._runs[begin : begin + _SCAN]:
-            if kept[_OFFSET] >= stop:
+            if kept[OFFSET] >= stop:
                 return found, stop
             if max_bytes <= 0:
-                return found, max(start, kept[_OFFSET])
-            if (topics is None or kept[_TOPIC] in topics) and self._shown(kept):
+                return found, max(start, kept[OFFSET])
+            if (topics is None or kept[TOPIC] in topics) and self._shown(kept):
                 found.append(Run.of(kept))
                 max_bytes -= found[-1].cost()
         if begin + _SCAN < len(self._runs):
-            stop = min(stop, self._runs[begin + _SCAN][_OFFSET])
+            stop = min(stop, self._runs[begin + _SCAN][OFFSET])
         return found, max(start, stop)
 
     def parts(self, start: int, stop: int) -> Iterator[Run]:
         """All that is within a range; runs that are not wholly are cut."""
         for kept in self._runs[bisect_right(self._runs, start - 1, lo=self._head, key=_last) :]:
-            if kept[_OFFSET] >= stop:
+            if kept[OFFSET] >= stop:
                 return
             if self._shown(kept):
                 run = Run.of(kept)
@@ -255,7 +247,7 @@ class RunLog:
     def offset_at(self, timestamp: int) -> int:
         """The first message of this time (µs) or later, else the next one."""
         at = bisect_left(self._runs, timestamp, lo=self._head, key=_timestamp)
-        return self._runs[at][_OFFSET] if at < len(self._runs) else self.next_offset
+        return self._runs[at][OFFSET] if at < len(self._runs) else self.next_offset
 
     def forget(self, topic: str) -> None:
         """Show no more of ``topic`` than comes from now on. Its offsets stay unused.
@@ -266,11 +258,11 @@ class RunLog:
         self._forgotten[topic] = self.next_offset
         if len(self._forgotten) > _FORGOTTEN:
             self._runs, self._head = [r for r in self._runs[self._head :] if self._shown(r)], 0
-            self._bytes = sum(kept[_NBYTES] for kept in self._runs)
+            self._bytes = sum(kept[NBYTES] for kept in self._runs)
             self._forgotten.clear()
 
     def _shown(self, kept: Kept) -> bool:
-        return kept[_OFFSET] >= self._forgotten.get(kept[_TOPIC], 0)
+        return kept[OFFSET] >= self._forgotten.get(kept[TOPIC], 0)
 
     def _trim(self) -> None:
         """Let go of the oldest runs, but never of the newest."""
@@ -278,9 +270,9 @@ class RunLog:
         head = self._head
         while head < len(runs) - 1 and (
             self._bytes > self.max_bytes
-            or self.next_offset - runs[head][_OFFSET] > self.max_messages
+            or self.next_offset - runs[head][OFFSET] > self.max_messages
         ):
-            self._bytes -= runs[head][_NBYTES]
+            self._bytes -= runs[head][NBYTES]
             # Its memory is free before the list is cut.
             runs[head] = _GONE
             head += 1

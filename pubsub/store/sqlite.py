@@ -38,7 +38,7 @@ from pubsub.store.questions import Questions
 from pubsub.store.ranges import epochs
 from pubsub.store.reader import read_bounds
 from pubsub.store.retention import MICROSECONDS, Limits, Retention
-from pubsub.store.runs import RunLog
+from pubsub.store.runs import LAST, NBYTES, RunLog
 from pubsub.store.schema import Lock, begin_epoch
 from pubsub.store.writer import Group, Writer
 
@@ -195,8 +195,9 @@ class SqliteStore(Questions):
         assert run is not None
         group = self._gathering
         group.runs.append(run)
-        group.nbytes += run.nbytes
-        self._backlog += run.nbytes
+        nbytes = run[NBYTES]
+        group.nbytes += nbytes
+        self._backlog += nbytes
         if self._backlog > BACKLOG:
             self.gate.close()
         self._soon()
@@ -293,7 +294,7 @@ class SqliteStore(Questions):
             log.info("history: it is written again")
             self._failing = None
         if group.runs:
-            self.committed = group.runs[-1].last + 1
+            self.committed = group.runs[-1][LAST] + 1
         self._backlog -= group.nbytes
         for name, offset in group.forgotten:
             if self._forgotten.get(name) == offset:

@@ -18,7 +18,7 @@ from pubsub.store.mark import Mark
 from pubsub.store.merge import Merger, insert_block
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
-from pubsub.store.runs import Run
+from pubsub.store.runs import DATA, LAST, OFFSET, TOPIC, Kept
 from pubsub.store.schema import PAGE_BYTES, open_writer
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
@@ -34,7 +34,7 @@ class Group:
     no more; ``forgotten`` the topics that ended, and the offset at which they did; ``waiting`` is
     for the thread that gathers."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Kept] = field(default_factory=list)
     puts: dict[tuple[str, str], Value | None] = field(default_factory=dict)
     forgotten: list[tuple[str, int]] = field(default_factory=list)
     nbytes: int = 0
@@ -43,14 +43,14 @@ class Group:
     def __bool__(self) -> bool:
         return bool(self.runs or self.puts or self.forgotten)
 
-    def split(self) -> list[Sequence[Run]]:
+    def split(self) -> list[Sequence[Kept]]:
         """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
         ends = {offset for _, offset in self.forgotten}
-        parts: list[Sequence[Run]] = []
+        parts: list[Sequence[Kept]] = []
         start = size = 0
         for index, run in enumerate(self.runs, 1):
-            size += len(run.data)
-            if size >= BLOCK_BYTES or index == len(self.runs) or run.last + 1 in ends:
+            size += len(run[DATA])
+            if size >= BLOCK_BYTES or index == len(self.runs) or run[LAST] + 1 in ends:
                 parts.append(self.runs[start:index])
                 start, size = index, 0
         return parts
@@ -81,7 +81,7 @@ class Writer:
     def commit(self, group: Group) -> None:
         """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
         parts = group.split()
-        blocks = [encode_block(p, self._run, p[0].offset, p[-1].last + 1) for p in parts]
+        blocks = [encode_block(p, self._run, p[0][OFFSET], p[-1][LAST] + 1) for p in parts]
         puts = {key: value() if callable(value) else value for key, value in group.puts.items()}
         with self._transaction():
             forgotten = deque(group.forgotten)
@@ -98,10 +98,10 @@ class Writer:
         if blocks:
             self.mark.write(blocks[-1].stop)
         # The columns, the pages around them, and one of the index for each topic.
-        topics = len({run.topic for run in group.runs})
+        topics = len({run[TOPIC] for run in group.runs})
         self.unsaved += group.nbytes + (4 + topics) * PAGE_BYTES
 
-    def _insert(self, block: Block, runs: Sequence[Run]) -> None:
+    def _insert(self, block: Block, runs: Sequence[Kept]) -> None:
         insert_block(self._connection, block)
         for name, (count, nbytes) in topics_of(runs).items():
             topic = self._topic(name)
@@ -204,7 +204,8 @@ class Writer:
             except Damaged:
                 # Left as it is, to be reported when it is read.
                 return
-            runs = list(decode_block(block, frozenset(name for name, _ in rows)))
+            left = decode_block(block, frozenset(name for name, _ in rows))
+            runs = [run.kept() for run in left]
             smaller = encode_block(runs, block.run, block.base, block.stop)
             self._connection.execute("DELETE FROM blocks WHERE base = ?", (base,))
             insert_block(self._connection, smaller)

@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from itertools import takewhile
+from operator import attrgetter
+from typing import Protocol
+
+from pubsub.errors import HistoryUnavailable
+
+_known = attrgetter("known")
 
 
-class _Answer:
-    """What is sent, once it is known."""
+class Answering(Protocol):
+    """A connection, as far as its answers go."""
 
-    __slots__ = ("data", "known")
+    closing: bool
 
-    def __init__(self, data: bytes, known: bool) -> None:
+    def refuse(self, reason: str, count: int = 1) -> None:
+        """Count requests that were answered with an error."""
+
+    def send_known(self) -> None:
+        """Send the answers that need not wait any more."""
+
+
+class Answer:
+    """``data`` answers ``count`` requests on ``connection``: at once, or, if ``failed`` is given,
+    when all that was published is on disk; that is sent instead if it cannot be."""
+
+    __slots__ = ("_connection", "_count", "_failed", "data", "known")
+
+    def __init__(
+        self, connection: Answering, data: bytes, failed: bytes | None = None, count: int = 1
+    ) -> None:
         self.data = data
-        self.known = known
+        self.known = failed is None
+        self._connection = connection
+        self._failed = failed
+        self._count = count
+
+    def stored(self, done: bool) -> None:
+        """See ``IStore.when_stored``."""
+        connection = self._connection
+        if connection.closing:
+            return
+        if not done:
+            connection.refuse(HistoryUnavailable.reason, self._count)
+            self.data = self._failed or b""
+        self.known = True
+        connection.send_known()
 
 
-class Answers:
-    """The answers of one connection from the first that has to wait on.
-
-    ``send`` takes what may leave; ``done`` is called when nothing waits any more.
-    """
-
-    def __init__(self, send: Callable[[bytes], None], done: Callable[[], None]) -> None:
-        self._send = send
-        self._done = done
-        self._answers: deque[_Answer] = deque()
-
-    def add(self, data: bytes) -> None:
-        """An answer that is known, and waits for those before it."""
-        self._answers.append(_Answer(data, True))
-
-    def promise(self) -> Callable[[bytes], None]:
-        """An answer that is not known yet; call what is returned with it."""
-        answer = _Answer(b"", False)
-        self._answers.append(answer)
-
-        def keep(data: bytes) -> None:
-            answer.data, answer.known = data, True
-            self._flush()
-
-        return keep
-
-    def _flush(self) -> None:
-        answers = self._answers
-        ready = []
-        while answers and answers[0].known:
-            ready.append(answers.popleft().data)
-        if ready:
-            self._send(b"".join(ready))
-        if not answers:
-            self._done()
+def take_known(answers: list[Answer]) -> bytes:
+    """What can be sent of ``answers``, which are in order: all before the first that waits."""
+    if len(answers) == 1 and answers[0].known:
+        return answers.pop().data
+    known = [answer.data for answer in takewhile(_known, answers)]
+    del answers[: len(known)]
+    return b"".join(known)

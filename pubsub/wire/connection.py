@@ -24,8 +24,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from pubsub.errors import HistoryUnavailable, Refused
-from pubsub.wire.answers import Answers
+from pubsub.errors import Refused
+from pubsub.wire.answers import Answer, take_known
 from pubsub.wire.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Connection(Unfinished):
     _output_full = False
     _holds: set[object] | None = None
     _lingering: IDelayedCall | None = None
-    _answers: Answers | None = None
+    _answers: list[Answer] | None = None
     _leaving: Callable[[], None] | None = None
 
     # For subclasses
@@ -150,7 +150,7 @@ class Connection(Unfinished):
     def reply(self, data: bytes) -> None:
         """Send an answer, after those that wait for the disk."""
         if self._answers is not None:
-            self._answers.add(data)
+            self._answers.append(Answer(self, data))
         else:
             self._write_answer(data)
 
@@ -160,24 +160,25 @@ class Connection(Unfinished):
         Either answers ``count`` requests. Later answers come after it. Nothing else waits:
         neither further requests of this client nor its deliveries.
         """
+        answer = Answer(self, data, failed, count)
         if self._answers is None:
-            self._answers = Answers(self._write_answer, self._answered)
-        keep = self._answers.promise()
+            self._answers = []
+        self._answers.append(answer)
+        self.listener.broker.store.when_stored(answer.stored)
 
-        def stored(done: bool) -> None:
-            if self.closing:
-                return
-            if not done:
-                self.refuse(HistoryUnavailable.reason, count)
-            keep(data if done else failed)
-
-        self.listener.broker.store.when_stored(stored)
-
-    def _answered(self) -> None:
-        self._answers = None
-        leaving, self._leaving = self._leaving, None
-        if leaving is not None:
-            leaving()
+    def send_known(self) -> None:
+        """Send the answers that need not wait for the disk any more."""
+        answers = self._answers
+        if answers is None:
+            return
+        data = take_known(answers)
+        if data:
+            self._write_answer(data)
+        if not answers:
+            self._answers = None
+            leaving, self._leaving = self._leaving, None
+            if leaving is not None:
+                leaving()
 
     def _answers_first(self, leave: Callable[[], None]) -> bool:
         """Must the client get answers first? Then ``leave`` is called after them."""

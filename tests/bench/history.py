@@ -22,7 +22,7 @@ from pubsub.broker.batch import Batch
 from pubsub.client.history import HistoryClient
 from pubsub.store import arrow
 from pubsub.store.retention import Retention
-from pubsub.store.runs import Run
+from pubsub.store.runs import keep
 from pubsub.store.schema import begin_epoch, open_reader
 from pubsub.store.writer import Group, Writer
 from pubsub.wire.runs import MIXED
@@ -67,7 +67,7 @@ def write(path: Path, messages: int, longest: int) -> None:
             at = chance.randrange(100)
             some = payloads[at : at + count]
             group.runs.append(
-                Run(
+                keep(
                     Batch(
                         f"topic/{chance.randrange(_TOPICS)}", some, sum(map(len, some)), MIXED,
                         offset, offset, b"bench", "cafe", None, offset,

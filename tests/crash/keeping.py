@@ -14,7 +14,7 @@ from pathlib import Path
 from pubsub.broker.batch import Batch
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
-from pubsub.store.runs import RunLog
+from pubsub.store.runs import LAST, RunLog
 from pubsub.store.schema import begin_epoch
 from pubsub.store.writer import Group, Writer
 
@@ -35,7 +35,7 @@ def main(path: Path) -> None:
         run = log.append(batch)
         assert run is not None
         writer.commit(Group([run]))
-        print(run.last, flush=True)
+        print(run[LAST], flush=True)
         if number % _COMMITS == _COMMITS - 1:
             while writer.tidy()[1]:
                 pass

@@ -19,7 +19,7 @@ from pubsub.store.block import (
     join_blocks,
     topics_of,
 )
-from pubsub.store.runs import Run
+from pubsub.store.runs import Kept, keep
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "bé", "c/d")
@@ -47,14 +47,14 @@ def batches(draw: st.DrawFn) -> Batch:
     )
 
 
-def rows(appended: list[Batch], base: int) -> tuple[list[Run], Block]:
+def rows(appended: list[Batch], base: int) -> tuple[list[Kept], Block]:
     """The batches one after another from the offset ``base`` on, and their block."""
     at = base
     runs = []
     for batch in appended:
         batch.offset = at
         at += len(batch.payloads)
-        runs.append(Run(batch))
+        runs.append(keep(batch))
     return runs, encode_block(runs, 7, base, at)
 
 
@@ -100,12 +100,14 @@ class RoundTripTests(SynchronousTestCase):
     @given(st.lists(batches(), min_size=1, max_size=8))
     def test_what_was_decoded_encodes_to_the_same(self, appended: list[Batch]) -> None:
         _, block = rows(appended, 3)
-        again = encode_block(list(decode_block(block)), block.run, block.base, block.stop)
+        again = encode_block(
+            [run.kept() for run in decode_block(block)], block.run, block.base, block.stop
+        )
         assert again == block
 
     def test_a_part_keeps_its_offsets(self) -> None:
         _, block = rows([batch_of([b"1", b"2"], "a"), batch_of([b"3"], "b")], 5)
-        kept = list(decode_block(block, frozenset("b")))
+        kept = [run.kept() for run in decode_block(block, frozenset("b"))]
         (run,) = decode_block(encode_block(kept, 7, block.base, block.stop))
         assert (run.offset, run.data) == (7, b"3")
 

@@ -18,7 +18,7 @@ from pubsub.store.merge import insert_block
 from pubsub.store.ranges import offset_at, read_parcel, topics_in
 from pubsub.store.reader import SCAN
 from pubsub.store.retention import FORGOTTEN
-from pubsub.store.runs import Run
+from pubsub.store.runs import keep
 from pubsub.store.schema import create
 from tests.unit.fakes import batch_of
 from tests.unit.test_arrow import row, rows_of, without_headers
@@ -49,7 +49,7 @@ class Log:
         for batch in added:
             batch.offset = self.next
             self.next += len(batch.payloads)
-        runs = [Run(batch) for batch in added]
+        runs = [keep(batch) for batch in added]
         block = encode_block(runs, RUN, base, self.next)
         insert_block(self.connection, block)
         for name, sums in topics_of(runs).items():

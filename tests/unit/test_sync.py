@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -11,7 +10,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.answers import Answers
+from pubsub.wire.answers import Answer, take_known
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids, publish
 
@@ -250,26 +249,59 @@ class RuleTests(SynchronousTestCase):
         assert len(message_ids(client.take())) == 3
 
 
+class Asking:
+    """A connection that keeps what it would send."""
+
+    closing = False
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.sent: list[bytes] = []
+        self.refused: list[tuple[str, int]] = []
+
+    def refuse(self, reason: str, count: int = 1) -> None:
+        self.refused.append((reason, count))
+
+    def send_known(self) -> None:
+        self.sent.append(take_known(self.answers))
+
+    def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Answer:
+        """Have something answered."""
+        self.answers.append(Answer(self, data, failed, count))
+        return self.answers[-1]
+
+
 class AnswersTests(SynchronousTestCase):
     """The order of answers"""
 
+    def setUp(self) -> None:
+        self.client = Asking()
+
     def test_they_leave_in_the_order_of_their_requests(self) -> None:
-        sent: list[Any] = []
-        answers = Answers(sent.append, lambda: sent.append("done"))
-        first, second = answers.promise(), answers.promise()
-        answers.add(b"3")
-        second(b"2")
-        assert sent == []
-        first(b"1")
-        assert sent == [b"123", "done"]
+        first, second = self.client.ask(b"1", b"a"), self.client.ask(b"2", b"b")
+        self.client.ask(b"3")
+        second.stored(True)
+        first.stored(True)
+        assert self.client.sent == [b"", b"123"]
+        assert self.client.answers == []
 
     def test_what_is_known_leaves_though_more_waits(self) -> None:
-        sent: list[Any] = []
-        answers = Answers(sent.append, lambda: sent.append("done"))
-        first = answers.promise()
-        answers.add(b"2")
-        second = answers.promise()
-        first(b"1")
-        assert sent == [b"12"]
-        second(b"3")
-        assert sent == [b"12", b"3", "done"]
+        first = self.client.ask(b"1", b"a")
+        self.client.ask(b"2")
+        second = self.client.ask(b"3", b"c")
+        first.stored(True)
+        assert self.client.sent == [b"12"]
+        second.stored(True)
+        assert self.client.sent == [b"12", b"3"]
+
+    def test_what_could_not_be_stored_is_answered_otherwise_and_counted(self) -> None:
+        self.client.ask(b"1", b"a", 7).stored(False)
+        assert self.client.sent == [b"a"]
+        assert self.client.refused == [(HistoryUnavailable.reason, 7)]
+
+    def test_a_connection_that_ended_gets_none(self) -> None:
+        answer = self.client.ask(b"1", b"a")
+        self.client.closing = True
+        answer.stored(False)
+        assert not self.client.sent
+        assert not self.client.refused
