@@ -67,6 +67,14 @@ class Block:
         """The offset after its last message."""
         return self.base + self.count
 
+    @property
+    def row(self) -> tuple[int | bytes, ...]:
+        """What the table's columns have."""
+        return (
+            self.base, self.count, self.first, self.last, self.run, self.crc,
+            self.names, self.runs, self.lengths, self.headers, self.payloads,
+        )  # fmt: skip
+
     def checksum(self) -> int:
         """What ``crc`` must be."""
         names, runs, lengths, headers = self.names, self.runs, self.lengths, self.headers

@@ -146,10 +146,4 @@ def _without_expired(blocks: list[Block], left: Mapping[int, set[str]]) -> Block
 
 def insert_block(connection: sqlite3.Connection, block: Block) -> None:
     """Add a row to the table of blocks."""
-    connection.execute(
-        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            block.base, block.count, block.first, block.last, block.run, block.crc,
-            block.names, block.runs, block.lengths, block.headers, block.payloads,
-        ),
-    )  # fmt: skip
+    connection.execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", block.row)

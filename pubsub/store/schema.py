@@ -54,6 +54,23 @@ CREATE TABLE epochs (
 );
 """
 
+COMMITS = """
+CREATE TEMP VIEW commits AS SELECT *, '' AS topics FROM blocks;
+CREATE TEMP TRIGGER committed INSTEAD OF INSERT ON commits BEGIN
+    INSERT INTO blocks VALUES (
+        NEW.base, NEW.count, NEW.first, NEW.last, NEW.run, NEW.crc,
+        NEW.names, NEW.runs, NEW.lengths, NEW.headers, NEW.payloads
+    );
+    INSERT INTO contents SELECT
+        NEW.base, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+        json_extract(value, '$[2]') FROM json_each(NEW.topics);
+    UPDATE state SET next = NEW.base + NEW.count;
+END;
+"""
+"""Of a connection that writes: a block with what the index has of it, ``topics`` in JSON with its
+topic, count and bytes each, is added in one statement. Python lets go of the interpreter for each,
+and has to wait to get it back."""
+
 UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
 """What makes a file of version n+1 out of one of version n, from version 1 on."""
 VERSION = 1 + len(UPGRADES)
@@ -94,6 +111,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection = _connect(f"file:{_quoted(path)}?mode=rwc")
         try:
             _prepare(connection, path)
+            connection.executescript(COMMITS)
         except BaseException:
             connection.close()
             raise

@@ -16,9 +16,10 @@ from pubsub.interfaces import Value
 from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
 from pubsub.store.mark import Mark
 from pubsub.store.merge import Merger, insert_block
+from pubsub.store.ranges import Topics
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
-from pubsub.store.runs import DATA, LAST, OFFSET, TOPIC, Kept
+from pubsub.store.runs import DATA, LAST, OFFSET, Kept
 from pubsub.store.schema import PAGE_BYTES, open_writer
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
@@ -42,6 +43,11 @@ class Group:
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.puts or self.forgotten)
+
+    @property
+    def others(self) -> bool:
+        """Is there anything but messages?"""
+        return bool(self.puts or self.forgotten)
 
     def split(self) -> list[Sequence[Kept]]:
         """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
@@ -82,33 +88,40 @@ class Writer:
         """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
         parts = group.split()
         blocks = [encode_block(p, self._run, p[0][OFFSET], p[-1][LAST] + 1) for p in parts]
+        totals = [topics_of(part) for part in parts]
+        if len(blocks) == 1 and not group.others and self._topics.keys() >= totals[0].keys():
+            # A statement by itself is a transaction.
+            self._insert(blocks[0], totals[0])
+        else:
+            self._commit_all(group, blocks, totals)
+        if blocks:
+            self.mark.write(blocks[-1].stop)
+        # The columns, the pages around them, and one of the index for each topic.
+        topics = len(set().union(*totals))
+        self.unsaved += group.nbytes + (4 + topics) * PAGE_BYTES
+
+    def _commit_all(self, group: Group, blocks: Sequence[Block], totals: Sequence[Topics]) -> None:
         puts = {key: value() if callable(value) else value for key, value in group.puts.items()}
         with self._transaction():
             forgotten = deque(group.forgotten)
-            for block, runs in zip(blocks, parts, strict=True):
+            for block, topics in zip(blocks, totals, strict=True):
                 while forgotten and forgotten[0][1] <= block.base:
                     self._forget(forgotten.popleft()[0])
-                self._insert(block, runs)
+                self._insert(block, topics)
             for name, _ in forgotten:
                 self._forget(name)
             for (space, key), value in puts.items():
                 self._put(space, key, value)
-            if blocks:
-                self._connection.execute("UPDATE state SET next = ?", (blocks[-1].stop,))
-        if blocks:
-            self.mark.write(blocks[-1].stop)
-        # The columns, the pages around them, and one of the index for each topic.
-        topics = len({run[TOPIC] for run in group.runs})
-        self.unsaved += group.nbytes + (4 + topics) * PAGE_BYTES
 
-    def _insert(self, block: Block, runs: Sequence[Kept]) -> None:
-        insert_block(self._connection, block)
-        for name, (count, nbytes) in topics_of(runs).items():
-            topic = self._topic(name)
-            self._connection.execute(
-                "INSERT INTO contents VALUES (?, ?, ?, ?)", (block.base, topic, count, nbytes)
-            )
-            self._retention.added(topic, name, count, nbytes)
+    def _insert(self, block: Block, topics: Topics) -> None:
+        numbered = [(self._topic(name), name, *sums) for name, sums in topics.items()]
+        listed = ",".join([f"[{topic},{count},{size}]" for topic, _, count, size in numbered])
+        self._connection.execute(
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*block.row, f"[{listed}]"),
+        )
+        for row in numbered:
+            self._retention.added(*row)
 
     def _forget(self, name: str) -> None:
         """A topic of the same name will be another one; what is left of this one expires."""

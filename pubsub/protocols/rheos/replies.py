@@ -36,13 +36,15 @@ class Replies:
     def add(self, answer: bytes, failed: bytes | None = None) -> None:
         """Answer a request, with ``failed`` instead if it cannot be stored as it has to be."""
         self._close()
-        self._append(answer, failed)
+        self.waits = self.waits or failed is not None
+        self._append(answer, answer if failed is None else failed)
 
     def accepted(self, sequence: int, count: int, sync: bool) -> None:
         """Acknowledge ``count`` messages, numbered from ``sequence`` on."""
         if sequence != self._next or sync != self._sync:
             self._close()
             self._first, self._sync = sequence, sync
+            self.waits = self.waits or sync
         self._next = sequence + count
 
     def refused(self, count: int = 1) -> None:
@@ -51,19 +53,22 @@ class Replies:
 
     def take(self) -> tuple[bytes, bytes]:
         """All answers, and all there are instead if nothing can be stored."""
+        if not self._answers:
+            return self._acks()
         self._close()
         return b"".join(self._answers), b"".join(self._failed)
 
     def _close(self) -> None:
-        if self._next < 0:
-            return
+        if self._next >= 0:
+            self._append(*self._acks())
+
+    def _acks(self) -> tuple[bytes, bytes]:
         count = self._next - self._first
         first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
         answer = encode_acks(first, count, self._codec.checksum)
-        self._append(answer, self._codec.failed * count if self._sync else None)
+        return answer, self._codec.failed * count if self._sync else answer
 
-    def _append(self, answer: bytes, failed: bytes | None) -> None:
-        self.waits = self.waits or failed is not None
+    def _append(self, answer: bytes, failed: bytes) -> None:
         self._answers.append(answer)
-        self._failed.append(answer if failed is None else failed)
+        self._failed.append(failed)
