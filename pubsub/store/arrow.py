@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
-from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names
+from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names, numbers
 from pubsub.store.ranges import Parcel, Piece, continues, epochs, offset_at, read_parcel, topics_in
 from pubsub.store.reader import read_bounds as bounds
 from pubsub.wire.runs import MIXED
@@ -108,7 +108,7 @@ class _Columns:
     def _read_runs(self, names: list[list[bytes]]) -> tuple[Any, Any, Any]:
         """The runs that are meant; where each run ends in the payloads, and its size."""
         joined = b"".join([block.runs for block, _ in self._pieces])
-        words, longs = _numbers("i", joined), _numbers("q", joined)
+        words, longs = numbers("i", joined), numbers("q", joined)
         width, long_width = RUN.size // 4, RUN.size // 8
         start, number, topic, sender, protocol, size = (
             _wrapped(pa.int32(), words[column::width]) for column in range(6)
@@ -148,7 +148,7 @@ class _Columns:
         found: list[bool] = []
         for own, (block, topics) in zip(names, self._pieces, strict=True):
             wanted = frozenset(map(str.encode, topics))
-            column = _numbers("I", block.runs)[2 :: RUN.size // 4]
+            column = numbers("I", block.runs)[2 :: RUN.size // 4]
             used = {own[index] for index in set(column)}
             found += [name in wanted or name not in used for name in own]
         return found
@@ -156,7 +156,7 @@ class _Columns:
     def _read_values(self, ends: Any, sizes: Any) -> Any:
         """Every payload of the blocks, meant or not."""
         mixed = pc.equal(sizes, MIXED)
-        lengths = _numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
+        lengths = numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
         if not lengths:
             each = _expand(ends, sizes)
         elif pc.all(mixed).as_py():
@@ -296,14 +296,6 @@ def _id_ends() -> Any:
 def _text(binary: Any) -> Any:
     """Binary that is known to be UTF-8, as text."""
     return pa.Array.from_buffers(pa.string(), len(binary), binary.buffers(), offset=binary.offset)
-
-
-def _numbers(kind: str, data: bytes) -> array[int]:
-    numbers = array(kind)
-    numbers.frombytes(data)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
 
 
 def _wrapped(kind: Any, numbers: array[int]) -> Any:

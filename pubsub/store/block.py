@@ -19,6 +19,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
@@ -27,6 +28,9 @@ from pubsub.wire.runs import MIXED
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence."""
+_WORDS = RUN.size // 4
+_TOPIC = 2
+_NAMED = (_TOPIC, 3, 4)
 HAS_HEADERS = 1 << 31
 """Set in a run's count if any of its messages has headers."""
 _U32 = struct.Struct("<I")
@@ -97,7 +101,7 @@ class Block:
     def topics(self) -> set[str]:
         """The topics of its messages, once it has been checked."""
         names = decode_names(self.names)
-        return {names[index].decode() for index in {run[2] for run in RUN.iter_unpack(self.runs)}}
+        return {names[index].decode() for index in set(numbers("I", self.runs)[_TOPIC::_WORDS])}
 
     def holds(self, names: Sequence[str]) -> bool:
         """Are these different names all among its own?"""
@@ -105,49 +109,83 @@ class Block:
         return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
 
 
-def encode_block(runs: Sequence[Kept], run: int, base: int, stop: int) -> Block:
-    """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""
-    names: dict[bytes, int] = {}
-    records: list[bytes] = []
-    headers: list[bytes] = []
-    lengths: list[bytes] = []
-    stamps: list[int] = []
-    number = names.setdefault
-    for _, first, stamp, _, topic, count, _, size, own, sequence, sender, protocol, headed in runs:
-        start = first - base
-        if headed is not None:
-            count |= HAS_HEADERS
-            headers += _encode_headers(start, headed)
-        if own is not None:
-            lengths.append(own)
-        stamps.append(stamp)
-        records.append(
-            RUN.pack(
-                start,
-                count,
-                number(topic.encode(), len(names)),
-                number(sender, len(names)),
-                number(protocol.encode(), len(names)),
-                size,
-                stamp,
-                sequence,
+class Builder:
+    """The columns of a block of the broker's ``run`` that begins at ``base``."""
+
+    def __init__(self, run: int, base: int) -> None:
+        self._run = run
+        self._base = base
+        self._numbers: dict[bytes, int] = {}
+        self._names: list[bytes] = []
+        self._records: list[bytes] = []
+        self._lengths: list[bytes] = []
+        self._headers: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._stamps: list[int] = []
+
+    def add(self, runs: Sequence[Kept]) -> None:
+        """Go on with ``runs``, which are in order."""
+        base, known, records = self._base, self._numbers, self._records
+        number = known.setdefault
+        for kept in runs:
+            (
+                _, first, stamp, _, topic, count, data,
+                size, own, sequence, sender, protocol, headed,
+            ) = kept  # fmt: skip
+            start = first - base
+            if headed is not None:
+                count |= HAS_HEADERS
+                self._headers += _encode_headers(start, headed)
+            if own is not None:
+                self._lengths.append(own)
+            records.append(
+                RUN.pack(
+                    start,
+                    count,
+                    number(topic.encode(), len(known)),
+                    number(sender, len(known)),
+                    number(protocol.encode(), len(known)),
+                    size,
+                    stamp,
+                    sequence,
+                )
+            )
+            self._payloads.append(data)
+            self._stamps.append(stamp)
+        if len(known) > len(self._names):
+            self._names += map(_encode_name, islice(known, len(self._names), None))
+
+    def block(self, stop: int) -> Block:
+        """All of it, up to before the offset ``stop``."""
+        base, stamps = self._base, self._stamps or (0,)
+        return _sealed(
+            Block(
+                base,
+                stop - base,
+                min(stamps),
+                max(stamps),
+                self._run,
+                0,
+                b"".join(self._names),
+                b"".join(self._records),
+                _little(array("I", b"".join(self._lengths))).tobytes() if self._lengths else b"",
+                b"".join(self._headers),
+                b"".join(self._payloads),
             )
         )
-    columns = (
-        _encode_names(names),
-        b"".join(records),
-        _little(array("I", b"".join(lengths))).tobytes(),
-        b"".join(headers),
-        b"".join([item[DATA] for item in runs]),
-    )
-    first, last = (min(stamps), max(stamps)) if stamps else (0, 0)
-    return _sealed(Block(base, stop - base, first, last, run, 0, *columns))
+
+
+def encode_block(runs: Sequence[Kept], run: int, base: int, stop: int) -> Block:
+    """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""
+    builder = Builder(run, base)
+    builder.add(runs)
+    return builder.block(stop)
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """All that is in neighbours of the same broker's run, as one block.
 
-    They have been checked. Their runs are not made, so it costs a third of decoding them.
+    They have been checked. Their runs are not looked at one by one, as commits may have to wait.
     """
     first = blocks[0]
     names: dict[bytes, int] = {}
@@ -156,14 +194,11 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     for block in blocks:
         shift = block.base - first.base
         own = [names.setdefault(name, len(names)) for name in decode_names(block.names)]
-        records += [
-            RUN.pack(
-                start + shift, count, own[topic], own[sender], own[protocol], size, time, sequence
-            )
-            for start, count, topic, sender, protocol, size, time, sequence in RUN.iter_unpack(
-                block.runs
-            )
-        ]
+        words = numbers("I", block.runs)
+        words[::_WORDS] = array("I", map(shift.__add__, words[::_WORDS]))
+        for column in _NAMED:
+            words[column::_WORDS] = array("I", map(own.__getitem__, words[column::_WORDS]))
+        records.append(_little(words).tobytes())
         if block.headers:
             for index, one in decode_headers(block.headers):
                 headers += _encode_headers(index + shift, (one,))
@@ -175,7 +210,7 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
             max(block.last for block in blocks),
             first.run,
             0,
-            _encode_names(names),
+            b"".join(map(_encode_name, names)),
             b"".join(records),
             b"".join([block.lengths for block in blocks]),
             b"".join(headers),
@@ -194,9 +229,7 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
     names = decode_names(block.names)
     texts: dict[int, str] = {}
     wanted = None if topics is None else _indexes(topics, names)
-    lengths = array("I")
-    lengths.frombytes(block.lengths)
-    lengths = _little(lengths)
+    lengths = numbers("I", block.lengths)
     headers = dict(decode_headers(block.headers)) if block.headers else {}
     at = mixed = 0
     for start, number, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
@@ -237,11 +270,16 @@ def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:
     return frozenset(index for index, name in enumerate(names) if name in wanted)
 
 
-def _little(numbers: array[int]) -> array[int]:
+def numbers(kind: str, data: bytes) -> array[int]:
+    """What is in a column, of the type that ``array`` calls so."""
+    return _little(array(kind, data))
+
+
+def _little(words: array[int]) -> array[int]:
     if sys.byteorder == "big":
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers
+        words = words[:]
+        words.byteswap()
+    return words
 
 
 def _encode_headers(start: int, headers: Sequence[Headers]) -> Iterator[bytes]:
@@ -253,8 +291,8 @@ def _encode_headers(start: int, headers: Sequence[Headers]) -> Iterator[bytes]:
                 yield _U32.pack(len(text)) + text + _U32.pack(len(value)) + value
 
 
-def _encode_names(names: Iterable[bytes]) -> bytes:
-    return b"".join([_U32.pack(len(name)) + name for name in names])
+def _encode_name(name: bytes) -> bytes:
+    return _U32.pack(len(name)) + name
 
 
 def decode_names(data: bytes) -> Sequence[bytes]:

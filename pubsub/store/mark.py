@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
 from pubsub.store.block import Block
 from pubsub.store.merge import insert_block
 from pubsub.store.retention import LOST
+from pubsub.store.schema import NEXT
 
 _NOTE = struct.Struct("<qqq")
 """When and how the log began, and the offset after the last that was committed."""
@@ -52,8 +52,10 @@ class Mark:
         """Everything before ``stop`` is committed."""
         note = _NOTE.pack(*self._origin, stop)
         # What is committed is committed: a note that is behind is as good as none.
-        with suppress(OSError):
+        try:
             os.pwrite(self._file, note + _CRC.pack(crc32(note)), 0)
+        except OSError:
+            return
 
     def close(self) -> None:
         """Let go of the file."""
@@ -66,15 +68,10 @@ def mend_end(connection: sqlite3.Connection, noted: int, now: int) -> tuple[int,
     Returns the range of offsets that had been committed and is not there any more. Who reads it
     is told that it is damaged, until it expires like messages of the time it was found missing.
     """
-    (stop,) = connection.execute("SELECT next FROM state").fetchone()
-    row = connection.execute(
-        "SELECT base + count FROM blocks ORDER BY base DESC LIMIT 1"
-    ).fetchone()
-    # Should that one number be damaged, the blocks still say it.
-    there: int = stop if row is None else max(stop, row[0])
+    there: int
+    (there,) = connection.execute(NEXT).fetchone()
     end = max(there, noted)
-    if end > stop:
-        connection.execute("UPDATE state SET next = ?", (end,))
+    connection.execute("UPDATE state SET next = ?", (end,))
     if end == there:
         return None
     # Nothing that can be read: its checksum is one that is never right.

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pubsub.store.block import RUN, Block, Damaged, decode_block, encode_block, join_blocks
-from pubsub.store.reader import read_block
+from pubsub.store.reader import COLUMNS, fits
 from pubsub.store.runs import Kept
 
 # What a merged block has at the most, in payload bytes and in runs, which are what takes time.
 _BYTES = 256 * 1024
-_RUNS = 2048
+_RUNS = 512
 # Blocks that one step merges, and those that it looks at.
-_FEWEST = 16
-_MOST = 32
-_STEP = 64
+_FEWEST = 8
+_MOST = 16
+_STEP = 24
 # µs: blocks of such a span stay apart, as they expire whole.
 _SPAN = 600_000_000
 
@@ -65,8 +65,7 @@ class Merger:
             return None, start > 0 and len(rows) == _STEP
         self._cursor = rows[stop - 1].base
         try:
-            blocks = [read_block(connection, row.base) for row in rows[start:stop]]
-            _merge(connection, blocks)
+            _merge(connection, _read(connection, rows[start].base, rows[stop - 1].base))
         except Damaged:
             # Left as it is, and so are its neighbours: it is reported when it is read.
             return None, True
@@ -111,22 +110,38 @@ def _stretch(rows: list[_Row]) -> tuple[int, int]:
     return min(start, len(rows)), len(rows)
 
 
+def _read(connection: sqlite3.Connection, first: int, last: int) -> list[Block]:
+    """The blocks from the one at ``first`` to that at ``last``; raises Damaged."""
+    try:
+        rows = connection.execute(
+            f"SELECT {COLUMNS} FROM blocks WHERE base BETWEEN ? AND ? ORDER BY base", (first, last)
+        )
+        blocks = [Block(*row) for row in rows]
+        for block in blocks:
+            block.check()
+    except (sqlite3.DatabaseError, TypeError) as error:
+        raise Damaged(first, last, str(error)) from None
+    return blocks
+
+
 def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
     """Put one block in the place of ``blocks``; raises Damaged."""
     span = (blocks[0].base, blocks[-1].stop)
-    left: defaultdict[int, set[str]] = defaultdict(set)
+    left: defaultdict[int, list[str | None]] = defaultdict(list)
     totals: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
     for base, topic, name, count, nbytes in connection.execute(
-        "SELECT base, topic, name, count, bytes FROM contents JOIN topics ON id = topic "
+        "SELECT base, topic, name, count, bytes FROM contents LEFT JOIN topics ON id = topic "
         "WHERE base >= ? AND base < ?",
         span,
     ):
-        left[base].add(name)
+        left[base].append(name)
         totals[topic][0] += count
         totals[topic][1] += nbytes
     if left.keys() != {block.base for block in blocks}:
         raise Damaged(*span, "a block is missing")
-    whole = all(block.topics() == left[block.base] for block in blocks)
+    if not all(fits(block, left[block.base]) for block in blocks):
+        raise Damaged(*span, "the index says otherwise")
+    whole = all(block.topics() == set(left[block.base]) for block in blocks)
     merged = join_blocks(blocks) if whole else _without_expired(blocks, left)
     connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
     connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
@@ -137,10 +152,11 @@ def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
     )
 
 
-def _without_expired(blocks: list[Block], left: Mapping[int, set[str]]) -> Block:
+def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None]]) -> Block:
     runs: list[Kept] = []
     for block in blocks:
-        runs += [run.kept() for run in decode_block(block, frozenset(left[block.base]))]
+        names = frozenset(name for name in left[block.base] if name is not None)
+        runs += [run.kept() for run in decode_block(block, names)]
     return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
 
 

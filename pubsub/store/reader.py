@@ -15,6 +15,7 @@ from itertools import islice
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.block import Block, Damaged, decode_block
 from pubsub.store.retention import FORGOTTEN, LOST
+from pubsub.store.schema import NEXT
 
 SCAN = 256
 """Blocks one read looks at, so that a rare topic does not keep a thread for long."""
@@ -41,7 +42,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 def read_bounds(connection: sqlite3.Connection) -> tuple[int, int]:
     """The first offset that can be read, and the one after the last."""
-    (stop,) = connection.execute("SELECT next FROM state").fetchone()
+    (stop,) = connection.execute(NEXT).fetchone()
     row = connection.execute("SELECT base FROM blocks ORDER BY base LIMIT 1").fetchone()
     return (stop if row is None else row[0]), stop
 
@@ -168,12 +169,12 @@ def read_block(connection: sqlite3.Connection, base: int) -> Block:
     rows = connection.execute(
         "SELECT name FROM contents LEFT JOIN topics ON id = topic WHERE base = ?", (base,)
     )
-    if not _fits(block, [name for (name,) in rows]):
+    if not fits(block, [name for (name,) in rows]):
         raise Damaged(base, block.stop, "the index says otherwise")
     return block
 
 
-def _fits(block: Block, names: Sequence[str | None]) -> bool:
+def fits(block: Block, names: Sequence[str | None]) -> bool:
     """Is what the index has of ``block`` some of what is in it?"""
     known = [name for name in names if name is not None]
     listed = [name for name in known if not name.startswith(FORGOTTEN)]
@@ -186,7 +187,7 @@ def _stop_of(connection: sqlite3.Connection, base: int) -> int:
         "SELECT base FROM contents WHERE base > ? ORDER BY base LIMIT 1", (base,)
     ).fetchone()
     if row is None:
-        row = connection.execute("SELECT next FROM state").fetchone()
+        row = connection.execute(NEXT).fetchone()
     stop: int = row[0]
     return stop
 

@@ -44,7 +44,8 @@ CREATE INDEX contents_by_topic ON contents (topic, base);
 CREATE TABLE metadata (
     space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
 ) WITHOUT ROWID;
--- One row: where the log goes on, whatever of it has expired, and whether it was closed in order.
+-- One row: where the log goes on if not behind its last block, as that may have expired (see NEXT);
+-- and whether it was closed in order.
 CREATE TABLE state (next INTEGER NOT NULL, clean INTEGER NOT NULL);
 INSERT INTO state VALUES (0, 1);
 -- One row each time it was opened for writing: offsets from `begins` on were given out since.
@@ -54,22 +55,26 @@ CREATE TABLE epochs (
 );
 """
 
+NEXT = (
+    "SELECT max(next, coalesce((SELECT base + count FROM blocks ORDER BY base DESC LIMIT 1), 0)) "
+    "FROM state"
+)
+"""The offset that comes next."""
 COMMITS = """
 CREATE TEMP VIEW commits AS SELECT *, '' AS topics FROM blocks;
 CREATE TEMP TRIGGER committed INSTEAD OF INSERT ON commits BEGIN
-    INSERT INTO blocks VALUES (
+    INSERT OR REPLACE INTO blocks VALUES (
         NEW.base, NEW.count, NEW.first, NEW.last, NEW.run, NEW.crc,
         NEW.names, NEW.runs, NEW.lengths, NEW.headers, NEW.payloads
     );
-    INSERT INTO contents SELECT
+    INSERT OR REPLACE INTO contents SELECT
         NEW.base, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
         json_extract(value, '$[2]') FROM json_each(NEW.topics);
-    UPDATE state SET next = NEW.base + NEW.count;
 END;
 """
 """Of a connection that writes: a block with what the index has of it, ``topics`` in JSON with its
-topic, count and bytes each, is added in one statement. Python lets go of the interpreter for each,
-and has to wait to get it back."""
+topic, count and bytes each, is written in one statement, maybe in the place of what was there of
+it. Python lets go of the interpreter for each statement, and has to wait to get it back."""
 
 UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
 """What makes a file of version n+1 out of one of version n, from version 1 on."""
@@ -140,7 +145,7 @@ def begin_epoch(connection: sqlite3.Connection) -> str:
     """
     mark = secrets.randbits(32)
     cursor = connection.execute(
-        "INSERT INTO epochs (begins, opened, mark) SELECT next, ?, ? FROM state",
+        f"INSERT INTO epochs (begins, opened, mark) VALUES (({NEXT}), ?, ?)",
         (time.time_ns() // 1000, mark),
     )
     return f"{cursor.lastrowid}-{mark:08x}"

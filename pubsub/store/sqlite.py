@@ -33,13 +33,14 @@ from pubsub.interfaces import IStore, Value
 from pubsub.store.check import Checker, check_tail
 from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.mark import Mark, mend_end
-from pubsub.store.pool import Readers, Worker, complain
+from pubsub.store.pool import Readers, Worker
 from pubsub.store.questions import Questions
 from pubsub.store.ranges import epochs
 from pubsub.store.reader import read_bounds
 from pubsub.store.retention import MICROSECONDS, Limits, Retention
 from pubsub.store.runs import LAST, NBYTES, RunLog
 from pubsub.store.schema import Lock, begin_epoch
+from pubsub.store.tidying import Tidying
 from pubsub.store.writer import Group, Writer
 
 log = Logger()
@@ -48,11 +49,8 @@ BACKLOG = 16 * 1024**2
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT
 """What the history takes of the process's memory."""
-# Seconds until a commit that failed is tried again, and between two rounds of housekeeping.
+# Seconds until a commit that failed is tried again.
 RETRY = 0.5
-TIDY = 1.0
-# Seconds between two steps of a round, so that commits come between.
-_STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +89,8 @@ class SqliteStore(Questions):
         self._backlog = 0
         self._forgotten: dict[str, int] = {}
         self._timer: IDelayedCall | None = None
-        self._tidying: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        self._due = self._held = False
+        self._due = self._looking = self._held = False
         self._failing: str | None = None
         self._closing = False
 
@@ -119,7 +116,9 @@ class SqliteStore(Questions):
         self._readers = Readers(self.path, self._reactor)
         self._checker = Checker(self._readers, self._reactor, self._unchecked)
         self._checker.start()
-        self._tidying = self._reactor.callLater(TIDY, self._tidy)
+        self._tidying = Tidying(
+            self._reactor, self._writer, self._thread, lambda: self._failing is None, self._tidied
+        )
 
     def _begin(self, connection: sqlite3.Connection, mark: Mark) -> None:
         (self._clean,) = connection.execute("SELECT clean FROM state").fetchone()
@@ -150,7 +149,7 @@ class SqliteStore(Questions):
     async def _close(self) -> None:
         self._closing = True
         self._checker.stop()
-        _cancel(self._tidying)
+        self._tidying.stop()
         _cancel(self._retry)
         stored: Deferred[bool] = Deferred()
         self.when_stored(stored.callback)
@@ -254,6 +253,26 @@ class SqliteStore(Questions):
         if self._writing is None and self._gathering.nbytes >= self._options.nbytes:
             self._hand_over()
         elif self._timer is None and not self._due:
+            self._look_at_turn_end()
+
+    def _hurry(self) -> None:
+        """Somebody waits for what has gathered."""
+        if not self._due:
+            self._due = True
+            if self._writing is None:
+                self._look_at_turn_end()
+
+    def _look_at_turn_end(self) -> None:
+        """This turn may bring more, and somebody who waits: then no timer is needed."""
+        if not self._looking:
+            self._looking = True
+            self._at_turn_end(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self._due:
+            self._hand_over()
+        elif self._timer is None and self._gathering:
             self._timer = self._reactor.callLater(self._options.interval, self._elapsed)
 
     def _elapsed(self) -> None:
@@ -262,24 +281,12 @@ class SqliteStore(Questions):
         self._timer = None
         self._hand_over()
 
-    def _hurry(self) -> None:
-        """Somebody waits for what has gathered."""
-        if not self._due:
-            self._due = True
-            if self._writing is None:
-                # Not at once, as this turn may bring more.
-                self._at_turn_end(self._hand_over)
-
     def _hand_over(self) -> None:
         """Give what has gathered to the writer, as soon as it has nothing else to do."""
-        if not self._gathering:
-            self._due = False
-        elif self._writing is not None:
-            self._due = True
-        else:
-            self._due = False
-            group, self._gathering = self._gathering, Group()
-            self._writing = group
+        group = self._gathering
+        self._due = bool(group) and self._writing is not None
+        if group and not self._due:
+            self._writing, self._gathering = group, Group()
             self._commit()
 
     def _commit(self) -> None:
@@ -328,25 +335,9 @@ class SqliteStore(Questions):
         if not self._closing:
             self._retry = self._reactor.callLater(RETRY, self._commit)
 
-    # Housekeeping
-
-    def _tidy(self) -> None:
-        self._tidying = None
-        if self._failing is None:
-            self._thread.run(self._writer.tidy).addCallbacks(self._tidied, self._untidy)
-        else:
-            self._tidying = self._reactor.callLater(TIDY, self._tidy)
-
-    def _tidied(self, result: tuple[int, bool]) -> None:
-        self.first_offset, more = result
+    def _tidied(self, first: int) -> None:
+        self.first_offset = first
         self._checkpoints.look()
-        if not self._closing:
-            self._tidying = self._reactor.callLater(_STEP if more else TIDY, self._tidy)
-
-    def _untidy(self, failure: Failure) -> None:
-        complain(failure)
-        if not self._closing:
-            self._tidying = self._reactor.callLater(10 * TIDY, self._tidy)
 
 
 def _cancel(call: IDelayedCall | None) -> None:

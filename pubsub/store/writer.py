@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pubsub.interfaces import Value
-from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.block import Block, Builder, Damaged, decode_block, encode_block, topics_of
 from pubsub.store.mark import Mark
 from pubsub.store.merge import Merger, insert_block
 from pubsub.store.ranges import Topics
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
 from pubsub.store.runs import DATA, LAST, OFFSET, Kept
-from pubsub.store.schema import PAGE_BYTES, open_writer
+from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
 BLOCK_BYTES = 256 * 1024
+# With their overhead, of those that are written anew for each commit: less than a page.
+TAIL_BYTES = 16 * 1024
 # Pages of the file that may be free before it is made smaller, and how many go in a step.
 _FREE_PAGES = 4096
 _VACUUM_PAGES = 256
@@ -45,9 +47,9 @@ class Group:
         return bool(self.runs or self.puts or self.forgotten)
 
     @property
-    def others(self) -> bool:
-        """Is there anything but messages?"""
-        return bool(self.puts or self.forgotten)
+    def few(self) -> bool:
+        """Is it no more than some messages?"""
+        return self.nbytes <= TAIL_BYTES and not (self.puts or self.forgotten)
 
     def split(self) -> list[Sequence[Kept]]:
         """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
@@ -62,6 +64,32 @@ class Group:
         return parts
 
 
+class Tail:
+    """The block at the end of the log, which small commits write anew with what they add.
+
+    It costs a commit the same pages as a block of its own would, and spares the merging of many.
+    """
+
+    def __init__(self, run: int, base: int) -> None:
+        self._builder = Builder(run, base)
+        self._stop = base
+        self.nbytes = 0
+        self.totals: Topics = {}
+
+    def add(self, group: Group, totals: Topics) -> None:
+        """Go on with the messages of ``group``, so many of each topic."""
+        self._builder.add(group.runs)
+        self._stop = group.runs[-1][LAST] + 1
+        self.nbytes += group.nbytes
+        for name, (count, nbytes) in totals.items():
+            before = self.totals.get(name, (0, 0))
+            self.totals[name] = (before[0] + count, before[1] + nbytes)
+
+    def block(self) -> Block:
+        """What is to be written."""
+        return self._builder.block(self._stop)
+
+
 class Writer:
     """The file at ``path``, written. ``run`` is the broker's run that message ids come from."""
 
@@ -73,6 +101,7 @@ class Writer:
         # µs. The second merges what the first has made, once that is over for a stretch.
         self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
+        self._tail: Tail | None = None
         # What a crash has left there is to be carried over as well.
         self.unsaved = _size(Path(f"{path}-wal"))
         """About so many bytes are in SQLite's log and not in the file yet."""
@@ -86,42 +115,52 @@ class Writer:
 
     def commit(self, group: Group) -> None:
         """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
+        tail, self._tail = self._tail, None
+        totals = topics_of(group.runs)
+        if group.few and self._topics.keys() >= totals.keys():
+            if tail is None or tail.nbytes + group.nbytes > TAIL_BYTES:
+                tail = Tail(self._run, group.runs[0][OFFSET])
+            tail.add(group, totals)
+            # A statement by itself is a transaction.
+            self._insert(tail.block(), tail.totals)
+            self._added(totals)
+            self._tail = tail
+        else:
+            self._commit_all(group)
+        if group.runs:
+            self.mark.write(group.runs[-1][LAST] + 1)
+        # The columns, the pages around them, and one of the index for each topic.
+        self.unsaved += group.nbytes + (4 + len(totals)) * PAGE_BYTES
+
+    def _commit_all(self, group: Group) -> None:
         parts = group.split()
         blocks = [encode_block(p, self._run, p[0][OFFSET], p[-1][LAST] + 1) for p in parts]
-        totals = [topics_of(part) for part in parts]
-        if len(blocks) == 1 and not group.others and self._topics.keys() >= totals[0].keys():
-            # A statement by itself is a transaction.
-            self._insert(blocks[0], totals[0])
-        else:
-            self._commit_all(group, blocks, totals)
-        if blocks:
-            self.mark.write(blocks[-1].stop)
-        # The columns, the pages around them, and one of the index for each topic.
-        topics = len(set().union(*totals))
-        self.unsaved += group.nbytes + (4 + topics) * PAGE_BYTES
-
-    def _commit_all(self, group: Group, blocks: Sequence[Block], totals: Sequence[Topics]) -> None:
         puts = {key: value() if callable(value) else value for key, value in group.puts.items()}
         with self._transaction():
             forgotten = deque(group.forgotten)
-            for block, topics in zip(blocks, totals, strict=True):
+            for block, part in zip(blocks, parts, strict=True):
                 while forgotten and forgotten[0][1] <= block.base:
                     self._forget(forgotten.popleft()[0])
-                self._insert(block, topics)
+                totals = topics_of(part)
+                self._insert(block, totals)
+                self._added(totals)
             for name, _ in forgotten:
                 self._forget(name)
             for (space, key), value in puts.items():
                 self._put(space, key, value)
 
     def _insert(self, block: Block, topics: Topics) -> None:
-        numbered = [(self._topic(name), name, *sums) for name, sums in topics.items()]
-        listed = ",".join([f"[{topic},{count},{size}]" for topic, _, count, size in numbered])
+        listed = ",".join(
+            [f"[{self._topic(name)},{count},{size}]" for name, (count, size) in topics.items()]
+        )
         self._connection.execute(
             "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (*block.row, f"[{listed}]"),
         )
-        for row in numbered:
-            self._retention.added(*row)
+
+    def _added(self, topics: Topics) -> None:
+        for name, (count, nbytes) in topics.items():
+            self._retention.added(self._topic(name), name, count, nbytes)
 
     def _forget(self, name: str) -> None:
         """A topic of the same name will be another one; what is left of this one expires."""
@@ -172,12 +211,16 @@ class Writer:
 
         Returns the first offset there is, and whether there is more to do. Raises sqlite3.Error.
         """
+        # What is settled is not written anew any more.
+        self._tail = None
         # Nobody waits for it to be on disk: the next commit sees to that.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with self._transaction():
                 now = int(time.time() * MICROSECONDS)
                 touched, expiring = self._retention.expired(self._connection, now)
+                if touched:
+                    self._note_next()
                 for base in touched:
                     self._shrink(base)
                 merging = bool(touched) or self._merge(now)
@@ -189,6 +232,10 @@ class Writer:
             "SELECT coalesce((SELECT base FROM blocks ORDER BY base LIMIT 1), next) FROM state"
         ).fetchone()
         return first, expiring or merging or vacuuming
+
+    def _note_next(self) -> None:
+        """The last block may go, and with it what says where the log goes on."""
+        self._connection.execute(f"UPDATE state SET next = ({NEXT})")
 
     def _merge(self, now: int) -> bool:
         for merger in self._mergers:
@@ -235,6 +282,7 @@ class Writer:
     def close(self) -> None:
         """Note that all is in order, and close."""
         try:
+            self._note_next()
             self._connection.execute("UPDATE state SET clean = 1")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:

@@ -15,7 +15,7 @@ from pubsub.broker.batch import Batch
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
 from pubsub.store.runs import LAST, RunLog
-from pubsub.store.schema import begin_epoch
+from pubsub.store.schema import NEXT, begin_epoch
 from pubsub.store.writer import Group, Writer
 
 _COMMITS = 20
@@ -26,7 +26,7 @@ def main(path: Path) -> None:
     writer = Writer(path, 1, Retention(()))
     writer._mergers = (Merger(0, 0), Merger(0, 0))
     begin_epoch(writer.connection)
-    (offset,) = writer.connection.execute("SELECT next FROM state").fetchone()
+    (offset,) = writer.connection.execute(NEXT).fetchone()
     log = RunLog(2**62, 2**20, offset)
     for number in count():
         payload = b"%d" % log.next_offset

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pubsub.store.reader import read_page
-from pubsub.store.schema import open_reader
+from pubsub.store.schema import NEXT, open_reader
 
 _PAUSE = 0.01
 Epoch = tuple[int, int]
@@ -63,7 +63,7 @@ class Reader:
         self._epoch = epochs[-1]
 
     def _page(self, connection: sqlite3.Connection) -> bool:
-        (end,) = connection.execute("SELECT next FROM state").fetchone()
+        (end,) = connection.execute(NEXT).fetchone()
         assert self.position <= end, f"{self.position} was read, and now the log ends at {end}"
         page = read_page(connection, self.position, None, 2**20)
         self.damaged += page.damaged

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from pubsub.store.schema import NEXT
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
 from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
@@ -137,7 +138,7 @@ def test_an_exclusive_topic_does_not_outlive_a_crash(house: House) -> None:
         fast.send(fast_wire.create(token, flags=EXCLUSIVE | DURABLE))
         fast.send(fast_wire.subscribe(token), fast_wire.publish(token, b"mine"))
         assert fast._take(9 + 4) == fast_wire.message(b"mine")
-        until(lambda: sql(house.path, "SELECT next FROM state") == [(1,)], "the commit")
+        until(lambda: sql(house.path, NEXT) == [(1,)], "the commit")
         first.kill()
     second = house.open()
     with Nsd.to(second) as nsd:
@@ -155,7 +156,7 @@ def test_the_durable_flag_makes_other_protocols_wait_too(house: House) -> None:
             fast.send(fast_wire.publish(token, b"x"))
             assert fast._take(9 + 1) == fast_wire.message(b"x")
             client.do(PUBLISH, b"news", b"y")
-            ((stored,),) = sql(house.path, "SELECT next FROM state")
+            ((stored,),) = sql(house.path, NEXT)
             assert bool(stored) == bool(flags)
             assert fast._take(9 + 1) == fast_wire.message(b"y")
 

@@ -84,6 +84,12 @@ class StoreCase(TestCase):
             self.store.append(batch)
         assert await self.stored()
 
+    async def one_each(self, *batches: Batch) -> None:
+        """Append each as a block of its own."""
+        for batch in batches:
+            await self.put(batch)
+            self.store._writer._tail = None
+
     def stored(self) -> Deferred[bool]:
         """Fires when all that was given to the store is on disk, or is not."""
         done: Deferred[bool] = Deferred()

@@ -119,7 +119,7 @@ class IndexTests(StoreCase):
     async def blocks(self) -> None:
         for number in range(3):
             self.store.append(batch_of([b"%d" % number] * 5, "a"))
-            await self.put(batch_of([b"%d" % number] * 5, "b"))
+            await self.one_each(batch_of([b"%d" % number] * 5, "b"))
 
     async def damaged(self, statement: str) -> tuple[tuple[int, int], ...]:
         await self.blocks()

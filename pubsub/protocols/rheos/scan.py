@@ -68,6 +68,7 @@ class Scanner:
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._seal = CHECKSUM_SIZE * codec.checksum
+        self._data_length = codec.layout.data_length
         self._heads: dict[bytes, Head] = {}
 
     def scan(self, data: bytes, at: int) -> tuple[int, list[Row]]:
@@ -76,11 +77,17 @@ class Scanner:
         They end at the end of ``data``, at a request that is not all there, or at one that is not
         a PUBLISH in order: that is for ``Codec.decode``.
         """
+        heads, seal, data_length = self._heads, self._seal, self._data_length
+        end = len(data)
+        if at + _NAME <= end and not seal:
+            # A message by itself, as most that come slowly are.
+            start = at + _NAME + (data[at + _NAME - 2] | data[at + _NAME - 1] << 8) + data_length
+            head = heads.get(data[at:start])
+            if head is not None and start + head.rest == end:
+                return end, [Row(head.client_id, head.topic, Run([data[start:]], head.size))]
         rows: list[Row] = []
         run = Run([], MIXED)
         before: Head | None = None
-        heads, seal, data_length = self._heads, self._seal, self._codec.layout.data_length
-        end = len(data)
         while at + _NAME <= end:
             name_length = data[at + _NAME - 2] | data[at + _NAME - 1] << 8
             start = at + _NAME + name_length + data_length
@@ -89,10 +96,6 @@ class Scanner:
             if head is None or start + head.rest > end:
                 break
             stop = start + head.rest
-            if stop == end and before is None and not seal:
-                # A message by itself, as most that come slowly are.
-                rows.append(Row(head.client_id, head.topic, Run([data[start:stop]], head.size)))
-                return end, rows
             found: list[bytes] | None = None
             # A look ahead, as most rows of equal heads are either long or a single frame.
             if seal or data.startswith(key, stop):
