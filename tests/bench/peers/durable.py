@@ -143,10 +143,13 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
         def one(broker: Broker, who: Contender, column: Hashable) -> Stored:
             return measure(logs[who.name], options.seconds, broker)
 
-        every = [who for who, _ in rows]
+        wanted = tuple(options.only) or ""
+        every = [who for who, _ in rows if who.name.startswith(wanted)]
         results = take_turns(every, ["durable"], options.rounds, one)
-        live = _live(options, Path(directory))
-    return f"{durable_table(results, every)}\n\n{live}", results.failures
+        text = durable_table(results, every)
+        if not options.only:
+            text += f"\n\n{_live(options, Path(directory))}"
+    return text, results.failures
 
 
 def _live(options: argparse.Namespace, directory: Path) -> str:
@@ -183,8 +186,8 @@ def durable_table(results: Results[Stored], rows: Sequence[Contender]) -> str:
             name,
             rates(name, "alone"),
             rates(name, "together"),
-            f"{middle(name, 'p50'):.1f}",
-            f"{middle(name, 'p99'):.1f}",
+            f"{middle(name, 'p50'):.2f}",
+            f"{middle(name, 'p99'):.2f}",
             rates(name, "read"),
         ]
         for name in results.names(rows)
