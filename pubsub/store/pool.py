@@ -26,8 +26,8 @@ _Call = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], ob
 class Worker:
     """At most ``threads`` threads that calls are made in; results come back to the reactor's.
 
-    Twisted's pool does as much, and takes three times the processor time to hand a call over:
-    more than what is to be done for a small commit.
+    Twisted's pool does as much, and takes twice the processor time, which shows where commits are
+    small.
     """
 
     def __init__(self, name: str, threads: int, reactor: Any) -> None:

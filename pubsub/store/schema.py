@@ -61,6 +61,7 @@ NEXT = (
 )
 """The offset that comes next."""
 COMMITS = """
+PRAGMA temp_store = MEMORY;
 CREATE TEMP VIEW commits AS SELECT *, '' AS topics FROM blocks;
 CREATE TEMP TRIGGER committed INSTEAD OF INSERT ON commits BEGIN
     INSERT OR REPLACE INTO blocks VALUES (
