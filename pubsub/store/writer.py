@@ -121,8 +121,7 @@ class Writer:
             if tail is None or tail.nbytes + group.nbytes > TAIL_BYTES:
                 tail = Tail(self._run, group.runs[0][OFFSET])
             tail.add(group, totals)
-            # A statement by itself is a transaction.
-            self._insert(tail.block(), tail.totals)
+            self._write(tail)
             self._added(totals)
             self._tail = tail
         else:
@@ -142,20 +141,25 @@ class Writer:
                 while forgotten and forgotten[0][1] <= block.base:
                     self._forget(forgotten.popleft()[0])
                 totals = topics_of(part)
-                self._insert(block, totals)
+                insert_block(self._connection, block)
+                self._connection.executemany(
+                    "INSERT INTO contents VALUES (?, ?, ?, ?)",
+                    [(block.base, self._topic(name), *sums) for name, sums in totals.items()],
+                )
                 self._added(totals)
             for name, _ in forgotten:
                 self._forget(name)
             for (space, key), value in puts.items():
                 self._put(space, key, value)
 
-    def _insert(self, block: Block, topics: Topics) -> None:
-        listed = ",".join(
-            [f"[{self._topic(name)},{count},{size}]" for name, (count, size) in topics.items()]
+    def _write(self, tail: Tail) -> None:
+        """As a transaction, which a statement by itself is."""
+        topics = ",".join(
+            [f"[{self._topic(name)},{count},{size}]" for name, (count, size) in tail.totals.items()]
         )
         self._connection.execute(
             "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*block.row, f"[{listed}]"),
+            (*tail.block().row, f"[{topics}]"),
         )
 
     def _added(self, topics: Topics) -> None:
