@@ -265,6 +265,16 @@ def topics_of(runs: Iterable[Kept]) -> dict[str, tuple[int, int]]:
     return totals
 
 
+def add_topics(topics: Iterable[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """The sums of several such totals."""
+    sums: dict[str, tuple[int, int]] = {}
+    for totals in topics:
+        for name, (count, nbytes) in totals.items():
+            before = sums.get(name, (0, 0))
+            sums[name] = (before[0] + count, before[1] + nbytes)
+    return sums
+
+
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:
     wanted = frozenset(map(str.encode, topics))
     return frozenset(index for index, name in enumerate(names) if name in wanted)

@@ -128,28 +128,22 @@ def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
     """Put one block in the place of ``blocks``; raises Damaged."""
     span = (blocks[0].base, blocks[-1].stop)
     left: defaultdict[int, list[str | None]] = defaultdict(list)
-    totals: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+    totals: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for base, topic, name, count, nbytes in connection.execute(
         "SELECT base, topic, name, count, bytes FROM contents LEFT JOIN topics ON id = topic "
         "WHERE base >= ? AND base < ?",
         span,
     ):
         left[base].append(name)
-        totals[topic][0] += count
-        totals[topic][1] += nbytes
+        before = totals[topic]
+        totals[topic] = (before[0] + count, before[1] + nbytes)
     if left.keys() != {block.base for block in blocks}:
         raise Damaged(*span, "a block is missing")
     if not all(fits(block, left[block.base]) for block in blocks):
         raise Damaged(*span, "the index says otherwise")
     whole = all(block.topics() == set(left[block.base]) for block in blocks)
     merged = join_blocks(blocks) if whole else _without_expired(blocks, left)
-    connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
-    connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
-    insert_block(connection, merged)
-    connection.executemany(
-        "INSERT INTO contents VALUES (?, ?, ?, ?)",
-        [(merged.base, topic, *total) for topic, total in totals.items()],
-    )
+    replace_blocks(connection, merged, [(topic, *sums) for topic, sums in totals.items()])
 
 
 def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None]]) -> Block:
@@ -158,6 +152,26 @@ def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None
         names = frozenset(name for name in left[block.base] if name is not None)
         runs += [run.kept() for run in decode_block(block, names)]
     return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
+
+
+def replace_blocks(
+    connection: sqlite3.Connection, merged: Block, totals: Iterable[tuple[int, int, int]]
+) -> None:
+    """Put ``merged`` where there were others; ``totals`` has topic, count and bytes of each."""
+    span = (merged.base, merged.stop)
+    connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
+    connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
+    insert_block(connection, merged)
+    insert_contents(connection, merged.base, totals)
+
+
+def insert_contents(
+    connection: sqlite3.Connection, base: int, totals: Iterable[tuple[int, int, int]]
+) -> None:
+    """Add what the index has of a block: topic, count and bytes of each."""
+    connection.executemany(
+        "INSERT INTO contents VALUES (?, ?, ?, ?)", [(base, *total) for total in totals]
+    )
 
 
 def insert_block(connection: sqlite3.Connection, block: Block) -> None:

@@ -5,6 +5,7 @@ All of it runs in one thread of its own, on the one connection that writes.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections import deque
@@ -13,9 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pubsub.interfaces import Value
-from pubsub.store.block import Block, Builder, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.block import (
+    Block,
+    Builder,
+    Damaged,
+    add_topics,
+    decode_block,
+    encode_block,
+    join_blocks,
+    topics_of,
+)
 from pubsub.store.mark import Mark
-from pubsub.store.merge import Merger, insert_block
+from pubsub.store.merge import Merger, insert_block, insert_contents, replace_blocks
 from pubsub.store.ranges import Topics
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
@@ -26,6 +36,8 @@ from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
 BLOCK_BYTES = 256 * 1024
 # With their overhead, of those that are written anew for each commit: less than a page.
 TAIL_BYTES = 16 * 1024
+# As many of those become one block, while what is in them is still at hand.
+TAILS = 16
 # Pages of the file that may be free before it is made smaller, and how many go in a step.
 _FREE_PAGES = 4096
 _VACUUM_PAGES = 256
@@ -72,22 +84,16 @@ class Tail:
 
     def __init__(self, run: int, base: int) -> None:
         self._builder = Builder(run, base)
-        self._stop = base
         self.nbytes = 0
         self.totals: Topics = {}
+        self.block: Block
 
     def add(self, group: Group, totals: Topics) -> None:
         """Go on with the messages of ``group``, so many of each topic."""
         self._builder.add(group.runs)
-        self._stop = group.runs[-1][LAST] + 1
+        self.block = self._builder.block(group.runs[-1][LAST] + 1)
         self.nbytes += group.nbytes
-        for name, (count, nbytes) in totals.items():
-            before = self.totals.get(name, (0, 0))
-            self.totals[name] = (before[0] + count, before[1] + nbytes)
-
-    def block(self) -> Block:
-        """What is to be written."""
-        return self._builder.block(self._stop)
+        self.totals = add_topics((self.totals, totals)) if self.totals else totals
 
 
 class Writer:
@@ -101,7 +107,8 @@ class Writer:
         # µs. The second merges what the first has made, once that is over for a stretch.
         self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
-        self._tail: Tail | None = None
+        # The last blocks of the log: full ones to be joined, and the one that is not full.
+        self._tails: list[Tail] = []
         # What a crash has left there is to be carried over as well.
         self.unsaved = _size(Path(f"{path}-wal"))
         """About so many bytes are in SQLite's log and not in the file yet."""
@@ -115,21 +122,47 @@ class Writer:
 
     def commit(self, group: Group) -> None:
         """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
-        tail, self._tail = self._tail, None
         totals = topics_of(group.runs)
+        # Of use only if this goes well.
+        tails, self._tails = self._tails, []
         if group.few and self._topics.keys() >= totals.keys():
-            if tail is None or tail.nbytes + group.nbytes > TAIL_BYTES:
-                tail = Tail(self._run, group.runs[0][OFFSET])
-            tail.add(group, totals)
-            self._write(tail)
-            self._added(totals)
-            self._tail = tail
+            self._commit_few(group, totals, tails)
         else:
             self._commit_all(group)
         if group.runs:
             self.mark.write(group.runs[-1][LAST] + 1)
-        # The columns, the pages around them, and one of the index for each topic.
-        self.unsaved += group.nbytes + (4 + len(totals)) * PAGE_BYTES
+        # The columns, a page of the blocks and one of the index, and one of it for each topic.
+        self.unsaved += group.nbytes + (2 + len(totals)) * PAGE_BYTES
+
+    def _commit_few(self, group: Group, totals: Topics, tails: list[Tail]) -> None:
+        if not tails or tails[-1].nbytes + group.nbytes > TAIL_BYTES:
+            tails.append(Tail(self._run, group.runs[0][OFFSET]))
+        tails[-1].add(group, totals)
+        if len(tails) <= TAILS:
+            self._write(tails[-1])
+        else:
+            with self._transaction():
+                self._join(tails[:-1])
+                self._write(tails[-1])
+            del tails[:-1]
+        self._added(totals)
+        self._tails = tails
+
+    def _join(self, tails: Sequence[Tail]) -> None:
+        """One block in the place of full ones, which need not be read for that yet."""
+        sums = add_topics(tail.totals for tail in tails)
+        merged = join_blocks([tail.block for tail in tails])
+        replace_blocks(self._connection, merged, self._numbered(sums))
+        self._retention.moved(merged.base)
+        self.unsaved += len(merged.payloads)
+
+    def _write(self, tail: Tail) -> None:
+        """By itself, a statement is a transaction."""
+        topics = json.dumps(self._numbered(tail.totals))
+        self._connection.execute(
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*tail.block.row, topics),
+        )
 
     def _commit_all(self, group: Group) -> None:
         parts = group.split()
@@ -142,25 +175,15 @@ class Writer:
                     self._forget(forgotten.popleft()[0])
                 totals = topics_of(part)
                 insert_block(self._connection, block)
-                self._connection.executemany(
-                    "INSERT INTO contents VALUES (?, ?, ?, ?)",
-                    [(block.base, self._topic(name), *sums) for name, sums in totals.items()],
-                )
+                insert_contents(self._connection, block.base, self._numbered(totals))
                 self._added(totals)
             for name, _ in forgotten:
                 self._forget(name)
             for (space, key), value in puts.items():
                 self._put(space, key, value)
 
-    def _write(self, tail: Tail) -> None:
-        """As a transaction, which a statement by itself is."""
-        topics = ",".join(
-            [f"[{self._topic(name)},{count},{size}]" for name, (count, size) in tail.totals.items()]
-        )
-        self._connection.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*tail.block().row, f"[{topics}]"),
-        )
+    def _numbered(self, topics: Topics) -> list[tuple[int, int, int]]:
+        return [(self._topic(name), count, nbytes) for name, (count, nbytes) in topics.items()]
 
     def _added(self, topics: Topics) -> None:
         for name, (count, nbytes) in topics.items():
@@ -216,7 +239,7 @@ class Writer:
         Returns the first offset there is, and whether there is more to do. Raises sqlite3.Error.
         """
         # What is settled is not written anew any more.
-        self._tail = None
+        self._tails = []
         # Nobody waits for it to be on disk: the next commit sees to that.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:

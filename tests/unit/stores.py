@@ -88,7 +88,7 @@ class StoreCase(TestCase):
         """Append each as a block of its own."""
         for batch in batches:
             await self.put(batch)
-            self.store._writer._tail = None
+            self.store._writer._tails = []
 
     def stored(self) -> Deferred[bool]:
         """Fires when all that was given to the store is on disk, or is not."""

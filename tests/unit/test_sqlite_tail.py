@@ -49,6 +49,24 @@ class TailTests(StoreCase):
         assert sql(self.path, BLOCKS)[4:] == [(6, 1), (7, 1), (8, 1)]
         assert await self.read(cold=True) == await self.read()
 
+    async def test_several_full_ones_become_one(self) -> None:
+        await self.know()
+        size = writer.TAIL_BYTES // 2
+        for number in range(writer.TAILS):
+            await self.put(batch_of([b"%x" % number * size], "ab"[number % 2], [{"n": b"x"}]))
+        assert len(sql(self.path, BLOCKS)) == 2 + writer.TAILS
+        await self.put(batch_of([b"-" * size], "a"))
+        await self.put(batch_of([b"last"], "b"))
+        half = writer.TAILS // 2
+        assert sql(self.path, BLOCKS)[2:] == [(2, writer.TAILS), (2 + writer.TAILS, 2)]
+        assert sql(self.path, INDEX)[2:4] == [
+            (2, "a", half, half * size),
+            (2, "b", half, half * size),
+        ]
+        assert await self.read(cold=True) == await self.read()
+        found = await self.read(0, ["b"], cold=True)
+        assert found == [m for m in await self.read() if m.topic == "b"]
+
     async def test_what_is_new_or_ends_is_not_put_to_it(self) -> None:
         await self.know()
         await self.put(batch_of([b"x"], "a"))
