@@ -131,7 +131,7 @@ class Writer:
             self._commit_all(group)
         if group.runs:
             self.mark.write(group.runs[-1][LAST] + 1)
-        # The columns, a page of the blocks and one of the index, and one of it for each topic.
+        # The columns, the page around them, and of the index one by block and one for each topic.
         self.unsaved += group.nbytes + (2 + len(totals)) * PAGE_BYTES
 
     def _commit_few(self, group: Group, totals: Topics, tails: list[Tail]) -> None:
