@@ -72,6 +72,8 @@ class Worker:
 
     def stop(self) -> None:
         """Wait for the calls under way."""
+        # What comes too late starts no thread any more.
+        self._most = 0
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
