@@ -110,23 +110,27 @@ class Block:
 
 
 class Builder:
-    """The columns of a block of the broker's ``run`` that begins at ``base``."""
+    """A block in the making, of the broker's ``run``, that begins at ``base``."""
 
     def __init__(self, run: int, base: int) -> None:
         self._run = run
         self._base = base
         self._numbers: dict[bytes, int] = {}
-        self._names: list[bytes] = []
-        self._records: list[bytes] = []
-        self._lengths: list[bytes] = []
-        self._headers: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._stamps: list[int] = []
+        self._pieces: list[Block] = []
 
-    def add(self, runs: Sequence[Kept]) -> None:
-        """Go on with ``runs``, which are in order."""
-        base, known, records = self._base, self._numbers, self._records
+    def add(self, runs: Sequence[Kept], stop: int) -> Block:
+        """Go on with ``runs``, which are in order, up to before the offset ``stop``.
+
+        Returns the piece that they are: the columns that are put to what was there before.
+        """
+        base, known = self._base, self._numbers
         number = known.setdefault
+        before = len(known)
+        records: list[bytes] = []
+        lengths: list[bytes] = []
+        headers: list[bytes] = []
+        payloads: list[bytes] = []
+        stamps: list[int] = []
         for kept in runs:
             (
                 _, first, stamp, _, topic, count, data,
@@ -135,9 +139,9 @@ class Builder:
             start = first - base
             if headed is not None:
                 count |= HAS_HEADERS
-                self._headers += _encode_headers(start, headed)
+                headers += _encode_headers(start, headed)
             if own is not None:
-                self._lengths.append(own)
+                lengths.append(own)
             records.append(
                 RUN.pack(
                     start,
@@ -150,36 +154,54 @@ class Builder:
                     sequence,
                 )
             )
-            self._payloads.append(data)
-            self._stamps.append(stamp)
-        if len(known) > len(self._names):
-            self._names += map(_encode_name, islice(known, len(self._names), None))
-
-    def block(self, stop: int) -> Block:
-        """All of it, up to before the offset ``stop``."""
-        base, stamps = self._base, self._stamps or (0,)
-        return _sealed(
+            payloads.append(data)
+            stamps.append(stamp)
+        piece = _sealed(
             Block(
                 base,
                 stop - base,
-                min(stamps),
-                max(stamps),
+                min(stamps, default=0),
+                max(stamps, default=0),
                 self._run,
                 0,
-                b"".join(self._names),
-                b"".join(self._records),
-                _little(array("I", b"".join(self._lengths))).tobytes() if self._lengths else b"",
-                b"".join(self._headers),
-                b"".join(self._payloads),
+                b"".join(map(_encode_name, islice(known, before, None))),
+                b"".join(records),
+                _little(array("I", b"".join(lengths))).tobytes() if lengths else b"",
+                b"".join(headers),
+                b"".join(payloads),
             )
         )
+        self._pieces.append(piece)
+        return piece
+
+    def block(self) -> Block:
+        """All of it."""
+        return join_pieces(self._pieces)
+
+
+def join_pieces(pieces: Sequence[Block]) -> Block:
+    """The block that a ``Builder`` has made these pieces of, which are all, in order."""
+    last = pieces[-1]
+    return _sealed(
+        Block(
+            last.base,
+            last.count,
+            min([piece.first for piece in pieces]),
+            max([piece.last for piece in pieces]),
+            last.run,
+            0,
+            b"".join([piece.names for piece in pieces]),
+            b"".join([piece.runs for piece in pieces]),
+            b"".join([piece.lengths for piece in pieces]),
+            b"".join([piece.headers for piece in pieces]),
+            b"".join([piece.payloads for piece in pieces]),
+        )
+    )
 
 
 def encode_block(runs: Sequence[Kept], run: int, base: int, stop: int) -> Block:
     """The block of ``runs``, which are in order and lie from ``base`` to before ``stop``."""
-    builder = Builder(run, base)
-    builder.add(runs)
-    return builder.block(stop)
+    return Builder(run, base).add(runs, stop)
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
@@ -263,16 +285,6 @@ def topics_of(runs: Iterable[Kept]) -> dict[str, tuple[int, int]]:
         count, nbytes = totals.get(topic, (0, 0))
         totals[topic] = (count + run[COUNT], nbytes + len(run[DATA]))
     return totals
-
-
-def add_topics(topics: Iterable[dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    """The sums of several such totals."""
-    sums: dict[str, tuple[int, int]] = {}
-    for totals in topics:
-        for name, (count, nbytes) in totals.items():
-            before = sums.get(name, (0, 0))
-            sums[name] = (before[0] + count, before[1] + nbytes)
-    return sums
 
 
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:

@@ -65,20 +65,27 @@ class Mark:
 def mend_end(connection: sqlite3.Connection, noted: int, now: int) -> tuple[int, int] | None:
     """Have the log go on where it had been, within a transaction at ``now`` (µs).
 
-    Returns the range of offsets that had been committed and is not there any more. Who reads it
-    is told that it is damaged, until it expires like messages of the time it was found missing.
+    Returns the range of offsets that had been committed and is not there any more, if there is one.
     """
     there: int
     (there,) = connection.execute(NEXT).fetchone()
     end = max(there, noted)
+    if end > there:
+        insert_lost(connection, there, end, now)
     connection.execute("UPDATE state SET next = ?", (end,))
-    if end == there:
-        return None
+    return (there, end) if end > there else None
+
+
+def insert_lost(connection: sqlite3.Connection, start: int, stop: int, now: int) -> None:
+    """Note that what was committed of a range is not there any more.
+
+    Who reads it is told that it is damaged, until it expires like messages of the time ``now``
+    (µs), when it was found missing.
+    """
     # Nothing that can be read: its checksum is one that is never right.
-    insert_block(connection, Block(there, end - there, now, now, 0, -1, b"", b"", b"", b"", b""))
+    insert_block(connection, Block(start, stop - start, now, now, 0, -1, b"", b"", b"", b"", b""))
     connection.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (LOST,))
     connection.execute(
         "INSERT INTO contents SELECT ?, id, ?, 0 FROM topics WHERE name = ?",
-        (there, end - there, LOST),
+        (start, stop - start, LOST),
     )
-    return there, end

@@ -143,7 +143,13 @@ def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
         raise Damaged(*span, "the index says otherwise")
     whole = all(block.topics() == set(left[block.base]) for block in blocks)
     merged = join_blocks(blocks) if whole else _without_expired(blocks, left)
-    replace_blocks(connection, merged, [(topic, *sums) for topic, sums in totals.items()])
+    connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
+    connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
+    insert_block(connection, merged)
+    connection.executemany(
+        "INSERT INTO contents VALUES (?, ?, ?, ?)",
+        [(merged.base, topic, *sums) for topic, sums in totals.items()],
+    )
 
 
 def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None]]) -> Block:
@@ -152,26 +158,6 @@ def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None
         names = frozenset(name for name in left[block.base] if name is not None)
         runs += [run.kept() for run in decode_block(block, names)]
     return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
-
-
-def replace_blocks(
-    connection: sqlite3.Connection, merged: Block, totals: Iterable[tuple[int, int, int]]
-) -> None:
-    """Put ``merged`` where there were others; ``totals`` has topic, count and bytes of each."""
-    span = (merged.base, merged.stop)
-    connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
-    connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
-    insert_block(connection, merged)
-    insert_contents(connection, merged.base, totals)
-
-
-def insert_contents(
-    connection: sqlite3.Connection, base: int, totals: Iterable[tuple[int, int, int]]
-) -> None:
-    """Add what the index has of a block: topic, count and bytes of each."""
-    connection.executemany(
-        "INSERT INTO contents VALUES (?, ?, ?, ?)", [(base, *total) for total in totals]
-    )
 
 
 def insert_block(connection: sqlite3.Connection, block: Block) -> None:

@@ -6,45 +6,48 @@ that are forgotten, but not yet in the file) is put together here, and damage is
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pubsub.broker.batch import Page
+from pubsub.store.commits import Commits
 from pubsub.store.pool import Readers
 from pubsub.store.ranges import Parcel, Topics, continues, offset_at, read_parcel, topics_in
 from pubsub.store.reader import read_page
 from pubsub.store.runs import RunLog
 
 log = Logger()
+_Result = TypeVar("_Result")
 
 
 class Questions:
     """The half of ``SqliteStore`` that reads; the other half keeps these up to date."""
 
-    committed: int
     _log: RunLog
     _readers: Readers
     _epochs: list[tuple[str, int]]
-    # The topics whose end is not in the file yet, by the offset they ended at.
-    _forgotten: dict[str, int]
+    _commits: Commits
 
     def read(
         self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
     ) -> Deferred[Page]:
         """See IStore."""
         if offset >= self._log.first_offset:
-            end = None if fresh else self.committed
+            end = None if fresh else self._commits.committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
         return self._readers.run(
             partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._report, dict(self._forgotten))
+        ).addCallback(self._report, dict(self._commits.forgotten))
 
     def _report(self, page: Page, forgotten: dict[str, int]) -> Page:
         # What was forgotten, but not committed when it was read, was in the file still.
-        forgotten |= self._forgotten
+        forgotten |= self._commits.forgotten
         batches = [b for b in page.batches if b.offset >= forgotten.get(b.topic, 0)]
         for start, stop in page.damaged:
             _damaged(start, stop)
@@ -54,14 +57,20 @@ class Questions:
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
         """See IStore: from the file alone, where everything committed is in columns."""
-        return self._readers.run(
+        return self._run(
             partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
-        ).addCallback(self._check, dict(self._forgotten))
+        ).addCallback(self._check, dict(self._commits.forgotten))
+
+    def _run(self, call: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
+        """What a thread finds in the file, once all that is committed is there."""
+        filed: Deferred[None] = Deferred()
+        self._commits.when_filed(partial(filed.callback, None))
+        return filed.addCallback(lambda _: self._readers.run(call))
 
     def _check(self, parcel: Parcel, forgotten: dict[str, int]) -> Parcel:
         if parcel.damaged is not None:
             _damaged(*parcel.damaged)
-        forgotten |= self._forgotten
+        forgotten |= self._commits.forgotten
         if not forgotten:
             return parcel
         # Blocks end where a topic does.
@@ -73,11 +82,11 @@ class Questions:
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See IStore."""
-        return self._readers.run(partial(offset_at, timestamp=timestamp))
+        return self._run(partial(offset_at, timestamp=timestamp))
 
     def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
         """See IStore."""
-        return self._readers.run(partial(topics_in, start=start, stop=stop))
+        return self._run(partial(topics_in, start=start, stop=stop))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See IStore."""

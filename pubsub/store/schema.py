@@ -60,22 +60,6 @@ NEXT = (
     "FROM state"
 )
 """The offset that comes next."""
-COMMITS = """
-PRAGMA temp_store = MEMORY;
-CREATE TEMP VIEW commits AS SELECT *, '' AS topics FROM blocks;
-CREATE TEMP TRIGGER committed INSTEAD OF INSERT ON commits BEGIN
-    INSERT OR REPLACE INTO blocks VALUES (
-        NEW.base, NEW.count, NEW.first, NEW.last, NEW.run, NEW.crc,
-        NEW.names, NEW.runs, NEW.lengths, NEW.headers, NEW.payloads
-    );
-    INSERT OR REPLACE INTO contents SELECT
-        NEW.base, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
-        json_extract(value, '$[2]') FROM json_each(NEW.topics);
-END;
-"""
-"""Of a connection that writes: a block with what the index has of it, ``topics`` in JSON with its
-topic, count and bytes each, is written in one statement, maybe in the place of what was there of
-it. Python lets go of the interpreter for each statement, and has to wait to get it back."""
 
 UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
 """What makes a file of version n+1 out of one of version n, from version 1 on."""
@@ -117,7 +101,6 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection = _connect(f"file:{_quoted(path)}?mode=rwc")
         try:
             _prepare(connection, path)
-            connection.executescript(COMMITS)
         except BaseException:
             connection.close()
             raise

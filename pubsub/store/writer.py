@@ -1,11 +1,11 @@
 """Writing the durable history: group commits, and what keeps the file in shape between them.
 
-All of it runs in one thread of its own, on the one connection that writes.
+What concerns the file runs in one thread of its own, on the one connection that writes; the
+journal is written in another.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections import deque
@@ -14,30 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pubsub.interfaces import Value
-from pubsub.store.block import (
-    Block,
-    Builder,
-    Damaged,
-    add_topics,
-    decode_block,
-    encode_block,
-    join_blocks,
-    topics_of,
-)
-from pubsub.store.mark import Mark
-from pubsub.store.merge import Merger, insert_block, insert_contents, replace_blocks
-from pubsub.store.ranges import Topics
+from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
+from pubsub.store.mark import Mark, insert_lost
+from pubsub.store.merge import Merger, insert_block
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
 from pubsub.store.runs import DATA, LAST, OFFSET, Kept
 from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
 
-# Payload bytes of a block: larger ones would make every read of a few messages dear.
-BLOCK_BYTES = 256 * 1024
-# With their overhead, of those that are written anew for each commit: less than a page.
-TAIL_BYTES = 16 * 1024
-# As many of those become one block, while what is in them is still at hand.
-TAILS = 16
+# Bytes with their overhead of a group that goes through the journal: a larger one is worth a
+# transaction, and need not be written twice.
+FEW_BYTES = 64 * 1024
 # Pages of the file that may be free before it is made smaller, and how many go in a step.
 _FREE_PAGES = 4096
 _VACUUM_PAGES = 256
@@ -47,21 +35,23 @@ _VACUUM_PAGES = 256
 class Group:
     """What is committed together. ``puts`` has what is kept by table and key, None to keep it
     no more; ``forgotten`` the topics that ended, and the offset at which they did; ``waiting`` is
-    for the thread that gathers."""
+    for the thread that gathers. ``direct`` has it go into the file at once, because the journal
+    cannot take it."""
 
     runs: list[Kept] = field(default_factory=list)
     puts: dict[tuple[str, str], Value | None] = field(default_factory=dict)
     forgotten: list[tuple[str, int]] = field(default_factory=list)
     nbytes: int = 0
     waiting: list[Callable[[bool], None]] = field(default_factory=list)
+    direct: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.puts or self.forgotten)
+        return bool(self.runs or self.puts or self.forgotten or self.direct)
 
     @property
     def few(self) -> bool:
-        """Is it no more than some messages?"""
-        return self.nbytes <= TAIL_BYTES and not (self.puts or self.forgotten)
+        """Is it for the journal?"""
+        return self.nbytes <= FEW_BYTES and not (self.puts or self.forgotten or self.direct)
 
     def split(self) -> list[Sequence[Kept]]:
         """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
@@ -76,39 +66,18 @@ class Group:
         return parts
 
 
-class Tail:
-    """The block at the end of the log, which small commits write anew with what they add.
-
-    It costs a commit the same pages as a block of its own would, and spares the merging of many.
-    """
-
-    def __init__(self, run: int, base: int) -> None:
-        self._builder = Builder(run, base)
-        self.nbytes = 0
-        self.totals: Topics = {}
-        self.block: Block
-
-    def add(self, group: Group, totals: Topics) -> None:
-        """Go on with the messages of ``group``, so many of each topic."""
-        self._builder.add(group.runs)
-        self.block = self._builder.block(group.runs[-1][LAST] + 1)
-        self.nbytes += group.nbytes
-        self.totals = add_topics((self.totals, totals)) if self.totals else totals
-
-
 class Writer:
     """The file at ``path``, written. ``run`` is the broker's run that message ids come from."""
 
     def __init__(self, path: Path, run: int, retention: Retention) -> None:
         self._connection = open_writer(path)
+        self._journal = Journal(path)
         self.mark = Mark(path)
         self._run = run
         self._retention = retention
         # µs. The second merges what the first has made, once that is over for a stretch.
         self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
-        # The last blocks of the log: full ones to be joined, and the one that is not full.
-        self._tails: list[Tail] = []
         # What a crash has left there is to be carried over as well.
         self.unsaved = _size(Path(f"{path}-wal"))
         """About so many bytes are in SQLite's log and not in the file yet."""
@@ -120,74 +89,77 @@ class Writer:
 
     # Commits
 
-    def commit(self, group: Group) -> None:
-        """Write ``group`` and wait for the disk; raises sqlite3.Error, having written nothing."""
-        totals = topics_of(group.runs)
-        # Of use only if this goes well.
-        tails, self._tails = self._tails, []
-        if group.few and self._topics.keys() >= totals.keys():
-            self._commit_few(group, totals, tails)
-        else:
-            self._commit_all(group)
-        if group.runs:
-            self.mark.write(group.runs[-1][LAST] + 1)
-        # The columns, the page around them, and of the index one by block and one for each topic.
-        self.unsaved += group.nbytes + (2 + len(totals)) * PAGE_BYTES
+    def begin(self, epoch: str) -> None:
+        """What is committed from now on belongs to ``epoch``."""
+        self._journal.begin(epoch)
+        self.mark.begin(self._connection)
 
-    def _commit_few(self, group: Group, totals: Topics, tails: list[Tail]) -> None:
-        if not tails or tails[-1].nbytes + group.nbytes > TAIL_BYTES:
-            tails.append(Tail(self._run, group.runs[0][OFFSET]))
-        tails[-1].add(group, totals)
-        if len(tails) <= TAILS:
-            self._write(tails[-1])
-        else:
-            with self._transaction():
-                self._join(tails[:-1])
-                self._write(tails[-1])
-            del tails[:-1]
-        self._added(totals)
-        self._tails = tails
+    def recover(self, epoch: str, now: int) -> list[tuple[int, int]]:
+        """Take what the last broker, whose epoch it was, has left in the journal into the file.
 
-    def _join(self, tails: Sequence[Tail]) -> None:
-        """One block in the place of full ones, which need not be read for that yet."""
-        sums = add_topics(tail.totals for tail in tails)
-        merged = join_blocks([tail.block for tail in tails])
-        replace_blocks(self._connection, merged, self._numbered(sums))
-        self._retention.moved(merged.base)
-        self.unsaved += len(merged.payloads)
+        Within a transaction at ``now`` (µs). Returns the ranges of offsets that are missing before.
+        """
+        missing = []
+        (offset,) = self._connection.execute(NEXT).fetchone()
+        for block in self._journal.left(epoch, offset):
+            if block.base > offset:
+                missing.append((offset, block.base))
+                insert_lost(self._connection, offset, block.base, now)
+            self._insert(block, [run.kept() for run in decode_block(block)])
+            offset = block.stop
+        # What is learnt here does not hold if all of it is rolled back.
+        self._rolled_back()
+        return missing
 
-    def _write(self, tail: Tail) -> None:
-        """By itself, a statement is a transaction."""
-        topics = json.dumps(self._numbered(tail.totals))
-        self._connection.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*tail.block.row, topics),
-        )
+    def write_ahead(self, segment: Segment, group: Group) -> None:
+        """Put ``group`` into the journal and wait for the disk, in a thread of its own.
 
-    def _commit_all(self, group: Group) -> None:
-        parts = group.split()
-        blocks = [encode_block(p, self._run, p[0][OFFSET], p[-1][LAST] + 1) for p in parts]
-        puts = {key: value() if callable(value) else value for key, value in group.puts.items()}
-        with self._transaction():
+        Raises OSError; it is in ``segment`` all the same then, and has to go into the file.
+        """
+        piece = segment.add(self._run, group.runs, group.nbytes)
+        self._journal.write(segment, piece)
+        self.mark.write(segment.stop)
+
+    def commit(self, group: Group | None, segment: Segment | None = None) -> None:
+        """Write into the file what ``segment`` has of the journal, and ``group``, which it has not.
+
+        Waits for the disk. Raises sqlite3.Error, having written nothing.
+        """
+        parts: list[tuple[Block, Sequence[Kept]]] = []
+        if segment is not None:
+            parts += [(builder.block(), own) for builder, own in segment.parts]
+        if group is not None:
+            for own in group.split():
+                base, stop = own[0][OFFSET], own[-1][LAST] + 1
+                parts.append((encode_block(own, self._run, base, stop), own))
             forgotten = deque(group.forgotten)
-            for block, part in zip(blocks, parts, strict=True):
+            puts = [(*key, v() if callable(v) else v) for key, v in group.puts.items()]
+        else:
+            forgotten, puts = deque(), []
+        with self._transaction():
+            for block, runs in parts:
                 while forgotten and forgotten[0][1] <= block.base:
                     self._forget(forgotten.popleft()[0])
-                totals = topics_of(part)
-                insert_block(self._connection, block)
-                insert_contents(self._connection, block.base, self._numbered(totals))
-                self._added(totals)
+                self._insert(block, runs)
             for name, _ in forgotten:
                 self._forget(name)
-            for (space, key), value in puts.items():
-                self._put(space, key, value)
+            for put in puts:
+                self._put(*put)
+        if group is not None and parts:
+            # Else the journal has been there before, and may be far ahead.
+            self.mark.write(parts[-1][0].stop)
 
-    def _numbered(self, topics: Topics) -> list[tuple[int, int, int]]:
-        return [(self._topic(name), count, nbytes) for name, (count, nbytes) in topics.items()]
-
-    def _added(self, topics: Topics) -> None:
-        for name, (count, nbytes) in topics.items():
+    def _insert(self, block: Block, runs: Sequence[Kept]) -> None:
+        totals = topics_of(runs)
+        insert_block(self._connection, block)
+        self._connection.executemany(
+            "INSERT INTO contents VALUES (?, ?, ?, ?)",
+            [(block.base, self._topic(name), *sums) for name, sums in totals.items()],
+        )
+        for name, (count, nbytes) in totals.items():
             self._retention.added(self._topic(name), name, count, nbytes)
+        # The columns, the page around them, and of the index one by block and one for each topic.
+        self.unsaved += len(block.payloads) + len(block.runs) + (2 + len(totals)) * PAGE_BYTES
 
     def _forget(self, name: str) -> None:
         """A topic of the same name will be another one; what is left of this one expires."""
@@ -238,8 +210,6 @@ class Writer:
 
         Returns the first offset there is, and whether there is more to do. Raises sqlite3.Error.
         """
-        # What is settled is not written anew any more.
-        self._tails = []
         # Nobody waits for it to be on disk: the next commit sees to that.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:
@@ -314,6 +284,7 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
             self._connection.close()
+            self._journal.close()
             self.mark.close()
 
 

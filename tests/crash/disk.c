@@ -21,11 +21,11 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const ENDINGS[] = {"", "-wal", "-end"};
-enum { FILES = 3 };
+static const char *const ENDINGS[] = {"", "-wal", "-end", "-sync1", "-sync2"};
+enum { FILES = 5 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int journals[FILES] = {-1, -1, -1};
+static int journals[FILES] = {-1, -1, -1, -1, -1};
 
 static ssize_t (*real_pwrite)(int, const void *, size_t, off64_t);
 static int (*real_ftruncate)(int, off64_t);

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from pubsub.store.journal import ENDINGS as JOURNAL
 from tests.crash.lives import Lives, Result
 from tests.crash.load import KINDS, Bulk
 from tests.crash.power import Disk
@@ -159,12 +160,26 @@ def lose_newest(data: bytearray, draw: random.Random) -> None:
     del data[32 + (end - 32) // frame * 3 // 4 * frame :]
 
 
-DAMAGES: Mapping[str, tuple[str, Callable[[bytearray, random.Random], None]]] = {
-    "torn log": ("-wal", tear),
-    "zeroed log": ("-wal", zero),
-    "flipped log": ("-wal", flip),
-    "torn file": ("", tear),
-    "zeroed file": ("", zero),
-    "flipped file": ("", flip),
+def written(how: Callable[[bytearray, random.Random], None]) -> Callable[..., None]:
+    """The same of what was written of a file that grows by zeros."""
+
+    def done(data: bytearray, draw: random.Random) -> None:
+        data[:] = data.rstrip(b"\0")
+        if data:
+            how(data, draw)
+
+    return done
+
+
+DAMAGES: Mapping[str, tuple[tuple[str, ...], Callable[[bytearray, random.Random], None]]] = {
+    "torn log": (("-wal",), tear),
+    "zeroed log": (("-wal",), zero),
+    "flipped log": (("-wal",), flip),
+    "torn file": (("",), tear),
+    "zeroed file": (("",), zero),
+    "flipped file": (("",), flip),
+    "torn journal": (JOURNAL, written(tear)),
+    "zeroed journal": (JOURNAL, written(zero)),
+    "flipped journal": (JOURNAL, written(flip)),
 }
-"""By name: which file, and what is done to it."""
+"""By name: which files, and what is done to each."""

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from pubsub.store.journal import ENDINGS as JOURNAL
+
 SOURCE = Path(__file__).with_name("disk.c")
-ENDINGS = ("", "-wal", "-end")
+ENDINGS = ("", "-wal", "-end", *JOURNAL)
 FULL, HOLD, SLOW, LIE = "full", "hold", "slow", "lie"
 _HEAD = struct.Struct("<QQQQQ")
 _CUT = 2**64 - 1

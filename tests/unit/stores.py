@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +80,27 @@ class StoreCase(TestCase):
         return self.open(options)
 
     async def put(self, *batches: Batch) -> None:
-        """Append and wait for the disk."""
+        """Append and wait until it is in the file."""
         for batch in batches:
             self.store.append(batch)
         assert await self.stored()
+        await self.filed()
 
     async def one_each(self, *batches: Batch) -> None:
         """Append each as a block of its own."""
         for batch in batches:
             await self.put(batch)
-            self.store._writer._tails = []
 
     def stored(self) -> Deferred[bool]:
         """Fires when all that was given to the store is on disk, or is not."""
         done: Deferred[bool] = Deferred()
         self.store.when_stored(done.callback)
+        return done
+
+    def filed(self) -> Deferred[None]:
+        """Fires when all that is committed is in the file."""
+        done: Deferred[None] = Deferred()
+        self.store._commits.when_filed(partial(done.callback, None))
         return done
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -113,6 +120,7 @@ class StoreCase(TestCase):
         found: list[Batch] = []
         end = self.store.committed
         if cold:
+            await self.filed()
             self.forget_recent()
         while offset < end:
             page = await self.store.read(offset, names, nbytes)

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import arrow
+from pubsub.store.journal import Segment
 from pubsub.store.memory import MemoryStore
 from pubsub.store.ranges import Parcel
 from pubsub.store.writer import Group
@@ -132,9 +133,10 @@ class SqliteTests(StoreCase):
         groups: list[int] = []
         commit = self.store._writer.commit
 
-        def counted(group: Group) -> None:
+        def counted(group: Group | None, segment: Segment) -> None:
+            assert group is not None
             groups.append(len(group.runs))
-            commit(group)
+            commit(group, segment)
 
         self.patch(self.store._writer, "commit", counted)  # type: ignore[no-untyped-call]
         large = bytes(2**20)
@@ -147,7 +149,7 @@ class SqliteTests(StoreCase):
         assert sql(self.path, "SELECT value FROM metadata WHERE space = 't'") == [(b"v",)]
 
     async def test_nothing_is_begun_that_could_not_be_stored(self) -> None:
-        self.store._failing = "the disk is full"
+        self.store._commits.failing = "the disk is full"
         with pytest.raises(HistoryUnavailable), self.store.together():
             raise AssertionError("it does not get here")
-        self.store._failing = None
+        self.store._commits.failing = None

@@ -1,0 +1,354 @@
+"""The journal of the history: what is there when it is acknowledged, and gets into the file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.internet import reactor
+from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.errors import HistoryUnavailable
+from pubsub.store import commits
+from pubsub.store.block import Block, decode_block
+from pubsub.store.journal import ENDINGS, Journal, Segment
+from pubsub.store.retention import Limits
+from pubsub.store.runs import RunLog
+from pubsub.store.sqlite import SqliteStore
+from pubsub.store.writer import FEW_BYTES, Group
+from tests.unit.fakes import batch_of, scratch
+from tests.unit.stores import RUN, StoreCase, Stored, keep_everything, messages, sql
+from tests.unit.test_block import batches
+
+BLOCKS = "SELECT base, count FROM blocks"
+EPOCH = "12-00c0ffee"
+
+
+class JournalCase(StoreCase):
+    """A store that leaves what it can in the journal until it is asked for it"""
+
+    def setUp(self) -> None:
+        self.patch(commits, "LAG", 30.0)  # type: ignore[no-untyped-call]
+        super().setUp()
+
+    async def commit(self, *given: Batch) -> None:
+        """Have each acknowledged by itself."""
+        for batch in given:
+            self.store.append(batch)
+            assert await self.stored()
+
+    def crashed(self) -> Path:
+        """The files as they would be if the broker ended now."""
+        directory = scratch(self)
+        for file in self.path.parent.glob(f"{self.path.name}*"):
+            shutil.copy(file, directory)
+        return directory / self.path.name
+
+    async def after(self, path: Path) -> tuple[list[Stored], tuple[tuple[int, int], ...]]:
+        """What the next broker finds in such files, and what is damaged."""
+        store = SqliteStore(path, reactor, keep_everything())
+        store.open(RUN)
+        try:
+            page = await store.read(0, None, 10**6)
+            assert page.next_offset == store.next_offset == store.committed
+        finally:
+            await store.close()
+        return messages(page.batches), page.damaged
+
+
+class CommitTests(JournalCase):
+    """Small groups"""
+
+    async def test_they_are_not_in_the_file_when_they_are_acknowledged_but_safe(self) -> None:
+        await self.commit(batch_of([b"1", b""], "a", [{"k": b"v"}, {}]), batch_of([b"22"], "b"))
+        assert self.store.committed == 3
+        assert sql(self.path, BLOCKS) == []
+        found, damaged = await self.after(self.crashed())
+        assert found == await self.read() != []
+        assert damaged == ()
+
+    async def test_they_get_there_by_themselves_as_one_block(self) -> None:
+        self.patch(commits, "LAG", 0.01)  # type: ignore[no-untyped-call]
+        with self.store.together():
+            self.store.append(batch_of([b"1"], "a"))
+            self.store.append(batch_of([b"2"], "b"))
+        await self.until(lambda: sql(self.path, BLOCKS) == [(0, 2)])
+
+    async def test_several_groups_are_one_block(self) -> None:
+        await self.commit(*[batch_of([b"%d" % n, b"x" * n], "ab"[n % 2]) for n in range(5)])
+        await self.filed()
+        assert sql(self.path, BLOCKS) == [(0, 10)]
+        assert await self.read(cold=True) == await self.read()
+
+    async def test_who_asks_the_file_finds_what_was_acknowledged(self) -> None:
+        await self.commit(batch_of([b"1"], "a"))
+        parcel = await self.store.read_parcel(0, 1, None, 100)
+        assert [block.base for block, _ in parcel.blocks] == [0]
+        await self.commit(batch_of([b"2"], "b"))
+        assert (await self.store.topics_in(0, 2)).keys() == {"a", "b"}
+        await self.commit(batch_of([b"3"], "c"))
+        assert await self.store.offset_at(2**62) == 3
+
+    async def test_what_is_more_than_messages_takes_all_before_it_along(self) -> None:
+        await self.commit(batch_of([b"old"], "a"), batch_of([b"other"], "b"))
+        self.store.forget("a")
+        self.store.append(batch_of([b"new"], "a"))
+        self.store.put("t", "k", b"v")
+        assert await self.stored()
+        assert sql(self.path, BLOCKS) == [(0, 2), (2, 1)]
+        assert [m.payload for m in await self.read(cold=True)] == [b"other", b"new"]
+        assert sql(self.path, "SELECT key, value FROM metadata") == [("k", b"v")]
+
+    async def test_so_does_a_large_one(self) -> None:
+        await self.commit(batch_of([b"small"]), batch_of([bytes(FEW_BYTES)]))
+        assert sql(self.path, BLOCKS) == [(0, 1), (1, 1)]
+        await self.commit(batch_of([b"small"]))
+        assert len(sql(self.path, BLOCKS)) == 2
+        assert len((await self.after(self.crashed()))[0]) == 3
+
+    async def test_all_who_wait_are_told_in_order_wherever_it_goes(self) -> None:
+        told: list[tuple[int, bool]] = []
+        for number in range(60):
+            size = FEW_BYTES if number % 7 == 6 else 1
+            self.store.append(batch_of([bytes(size)]))
+            if number % 11 == 10:
+                self.store.put("t", "k", b"%d" % number)
+            self.store.when_stored(partial(_tell, told, number))
+            if number % 4 == 3:
+                await self.stored()
+        assert await self.stored()
+        assert told == [(number, True) for number in range(60)]
+
+    async def test_commits_go_on_while_others_get_into_the_file(self) -> None:
+        free = self.hold()
+        await self.commit(batch_of([b"1"]))
+        filed = self.filed()
+        await self.commit(batch_of([b"2"]), batch_of([b"3"]))
+        assert not filed.called
+        found, damaged = await self.after(self.crashed())
+        assert [m.payload for m in found] == [b"1", b"2", b"3"]
+        assert damaged == ()
+        free.set()
+        await filed
+        await self.filed()
+        assert sql(self.path, BLOCKS) == [(0, 1), (1, 2)]
+
+    async def test_nothing_is_acknowledged_behind_what_is_on_its_way(self) -> None:
+        free = self.hold()
+        self.store.append(batch_of([b"1"]))
+        self.store.put("t", "k", b"v")
+        first = self.stored()
+        await self.until(lambda: self.store._commits._filing is not None)
+        self.store.append(batch_of([b"2"]))
+        second = self.stored()
+        assert (await self.after(self.crashed()))[0] == []
+        assert not second.called
+        free.set()
+        assert await first
+        assert await second
+        assert [m.payload for m in (await self.after(self.crashed()))[0]] == [b"1", b"2"]
+
+    def hold(self) -> Event:
+        """Have the thread that writes the file wait for what is returned."""
+        free, commit = Event(), self.store._writer.commit
+
+        def held(group: Group | None, segment: Segment) -> None:
+            free.wait()
+            commit(group, segment)
+
+        self.patch(self.store._writer, "commit", held)  # type: ignore[no-untyped-call]
+        return free
+
+    async def test_each_message_counts_for_retention_once(self) -> None:
+        await self.reopen(keep_everything(retention=(Limits("*", messages=2),)))
+        await self.commit(batch_of([b"1"]))
+        await self.filed()
+        await self.store._thread.run(self.store._writer.tidy)
+        await self.commit(batch_of([b"2"]))
+        await self.filed()
+        await self.commit(batch_of([b"3"]))
+        await self.filed()
+        await self.store._thread.run(self.store._writer.tidy)
+        assert sql(self.path, BLOCKS) == [(1, 1), (2, 1)]
+
+
+class FailureTests(JournalCase):
+    """A disk that does not take it"""
+
+    async def test_without_the_journal_it_goes_into_the_file(self) -> None:
+        await self.commit(batch_of([b"1"]))
+        journal = self.store._writer._journal
+        good, journal._files = journal._files, [os.open(os.devnull, os.O_RDONLY)] * 2
+        self.addCleanup(os.close, journal._files[0])
+        with capturedLogs() as events:
+            await self.commit(batch_of([b"2"]), batch_of([b"3"]))
+        assert len(events) == 2
+        assert "journal" in str(events[0]["log_format"])
+        assert sql(self.path, BLOCKS) == [(0, 2), (2, 1)]
+        journal._files = good
+        await self.commit(batch_of([b"4"]))
+        assert len(sql(self.path, BLOCKS)) == 2
+        found, _ = await self.after(self.crashed())
+        assert [m.payload for m in found] == [b"1", b"2", b"3", b"4"]
+
+    async def test_without_either_it_is_refused_and_made_up_for(self) -> None:
+        journal, commit = self.store._writer._journal, self.store._writer.commit
+        good, journal._files = journal._files, [os.open(os.devnull, os.O_RDONLY)] * 2
+        self.addCleanup(os.close, journal._files[0])
+        self.patch(self.store._writer, "commit", _fail)  # type: ignore[no-untyped-call]
+        with capturedLogs():
+            self.store.append(batch_of([b"1"]))
+            assert not await self.stored()
+        assert self.store.gate.shut is False
+        with pytest.raises(HistoryUnavailable):
+            self.store.append(batch_of([b"2"]))
+        journal._files = good
+        self.patch(self.store._writer, "commit", commit)  # type: ignore[no-untyped-call]
+        await self.until(lambda: self.store.committed == 1)
+        await self.commit(batch_of([b"3"]))
+        found, _ = await self.after(self.crashed())
+        assert [m.payload for m in found] == [b"1", b"3"]
+
+    async def test_what_is_in_the_journal_stays_acknowledged_while_the_file_fails(self) -> None:
+        commit = self.store._writer.commit
+        await self.commit(batch_of([b"1"]))
+        self.patch(self.store._writer, "commit", _fail)  # type: ignore[no-untyped-call]
+        with capturedLogs():
+            # Who waits for the file is not left waiting.
+            await self.filed()
+        assert self.store._commits.failing == "no disk"
+        found, _ = await self.after(self.crashed())
+        assert [m.payload for m in found] == [b"1"]
+        self.patch(self.store._writer, "commit", commit)  # type: ignore[no-untyped-call]
+        await self.until(lambda: sql(self.path, BLOCKS) == [(0, 1)])
+
+
+class LeftTests(JournalCase):
+    """After a crash"""
+
+    async def test_what_is_older_is_not_taken_for_the_rest(self) -> None:
+        for number in range(6):
+            await self.commit(batch_of([b"%d" % number * 50] * (6 - number)))
+            await self.filed()
+        await self.commit(batch_of([b"last"]))
+        found, damaged = await self.after(self.crashed())
+        assert found == await self.read(nbytes=10**6)
+        assert damaged == ()
+
+    async def test_another_logs_journal_says_nothing_of_this_one(self) -> None:
+        await self.commit(batch_of([b"theirs"] * 3))
+        path = self.crashed()
+        for file in path.parent.glob(f"{path.name}*"):
+            if not file.name.endswith(ENDINGS):
+                file.unlink()
+        assert await self.after(path) == ([], ())
+
+    async def test_a_journal_that_is_missing_is_reported(self) -> None:
+        await self.commit(batch_of([b"1"]))
+        await self.filed()
+        await self.commit(batch_of([b"2"]), batch_of([b"3"]))
+        path = self.crashed()
+        for ending in ENDINGS:
+            Path(f"{path}{ending}").unlink()
+        with capturedLogs() as events:
+            found, damaged = await self.after(path)
+        assert [m.payload for m in found] == [b"1"]
+        assert damaged == ((1, 3),)
+        assert [(e["first"], e["last"]) for e in events if "not there" in e["log_format"]] == [
+            (1, 2)
+        ]
+
+    async def test_what_is_missing_before_it_is_reported_and_the_rest_is_there(self) -> None:
+        await self.commit(batch_of([b"1"]))
+        await self.filed()
+        early = self.crashed()
+        await self.commit(batch_of([b"2"]), batch_of([b"3"]))
+        await self.filed()
+        await self.commit(batch_of([b"4"]))
+        late = self.crashed()
+        for ending in ("", "-wal", "-shm"):
+            shutil.copy(f"{early}{ending}", f"{late}{ending}")
+        Path(f"{late}{ENDINGS[1]}").unlink()
+        with capturedLogs():
+            found, damaged = await self.after(late)
+        assert [(m.offset, m.payload) for m in found] == [(0, b"1"), (3, b"4")]
+        assert damaged == ((1, 3),)
+
+
+class FileTests(SynchronousTestCase):
+    """Journals by themselves"""
+
+    @settings(max_examples=50, deadline=None)
+    @given(
+        st.lists(st.lists(batches(), min_size=1, max_size=3), min_size=1, max_size=8),
+        st.integers(0, 8),
+        st.data(),
+    )
+    def test_what_is_there_is_read_up_to_where_it_is_damaged(
+        self, groups: list[list[Batch]], second: int, data: st.DataObject
+    ) -> None:
+        path = scratch(self) / "h.db"
+        journal = Journal(path)
+        journal.begin(EPOCH)
+        log = RunLog(2**62, 2**30)
+        segments = Segment(0), Segment(1)
+        ends = {0}
+        for number, group in enumerate(groups):
+            segment = segments[number >= second]
+            runs = [run for run in map(log.append, group) if run is not None]
+            journal.write(segment, segment.add(RUN, runs, 100_000))
+            ends.add(log.next_offset)
+        published = messages([batch for group in groups for batch in group])
+        assert _read(journal.left(EPOCH, 0)) == published
+        assert journal.left("12-00c0ffef", 0) == []
+        slot = data.draw(st.integers(0, 1))
+        size = segments[slot].size
+        if size:
+            at = data.draw(st.integers(0, size - 1))
+            file = journal._files[slot]
+            (byte,) = os.pread(file, 1, at)
+            os.pwrite(file, bytes([byte ^ 1 << data.draw(st.integers(0, 7))]), at)
+            left = journal.left(EPOCH, 0)
+            found = _read(left)
+            assert found != published
+            assert {block.stop for block in left} <= ends
+            assert [m for m in published if m in found] == found
+        journal.close()
+
+    def test_a_file_grows_in_steps_and_is_nobody_elses_to_read(self) -> None:
+        path = scratch(self) / "h.db"
+        journal = Journal(path)
+        self.addCleanup(journal.close)
+        journal.begin(EPOCH)
+        segment, log, sizes = Segment(1), RunLog(2**62, 2**30), set()
+        for _ in range(100):
+            run = log.append(batch_of([bytes(10_000)]))
+            assert run is not None
+            journal.write(segment, segment.add(RUN, [run], 10_000))
+            sizes.add(Path(f"{path}{ENDINGS[1]}").stat().st_size)
+        assert 2 <= len(sizes) <= 5
+        assert Path(f"{path}{ENDINGS[1]}").stat().st_mode & 0o077 == 0
+        blocks = journal.left(EPOCH, 0)
+        assert len(blocks) > 1
+        assert [m.offset for m in _read(blocks)] == list(range(100))
+
+
+def _read(blocks: list[Block]) -> list[Stored]:
+    return messages([run.batch() for block in blocks for run in decode_block(block)])
+
+
+def _tell(told: list[tuple[int, bool]], number: int, stored: bool) -> None:
+    told.append((number, stored))
+
+
+def _fail(*given: object) -> None:
+    raise sqlite3.OperationalError("no disk")
