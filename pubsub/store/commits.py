@@ -58,6 +58,9 @@ class Commits:
     ) -> None:
         self.gate = Gate()
         self.committed = 0
+        self.filed = 0
+        """Every message before this offset is in the file; what is committed beyond, in memory
+        too, as long as no single group is larger than that."""
         self.failing: str | None = None
         """Why the file cannot be written, if it cannot."""
         self.failures = 0
@@ -94,9 +97,15 @@ class Commits:
         self.when_stored(stored.callback)
         self._hand_over()
         good = await stored
-        filed: Deferred[None] = Deferred()
-        self.when_filed(partial(filed.callback, None))
-        await filed
+        if self._ahead is not None:
+            # It was said that nothing can be stored, as the file cannot be written.
+            written: Deferred[bool] = Deferred()
+            self._ahead.waiting.append(written.callback)
+            await written
+        if self.failing is None:
+            filed: Deferred[None] = Deferred()
+            self.when_filed(partial(filed.callback, None))
+            await filed
         _cancel(self._timer)
         _cancel(self._lag)
         self._journal.stop()
@@ -152,12 +161,12 @@ class Commits:
             call(True)
 
     def when_filed(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once all that is committed is in the file, or cannot get there for now."""
-        if self.failing is None and self._segment:
+        """Call ``call`` once all that is committed is in the file."""
+        if self._segment:
             self._unfiled.append(call)
             self._lagging = True
             self._go_on()
-        elif self.failing is None and self._filing is not None:
+        elif self._filing is not None:
             self._filing.filed.append(call)
         else:
             call()
@@ -246,7 +255,11 @@ class Commits:
         group, self._ahead = self._ahead, None
         assert group is not None
         self._group.direct = True
-        self._group.waiting[:0] = group.waiting
+        if self.failing is None:
+            self._group.waiting[:0] = group.waiting
+        else:
+            for call in group.waiting:
+                call(False)
         self._hand_over()
 
     def _lagged(self) -> None:
@@ -276,13 +289,16 @@ class Commits:
             log.info("history: it is written again")
             self.failing = None
         self._backlog -= segment.nbytes
+        if segment:
+            self.filed = segment.stop
         if group is not None:
             self._backlog -= group.nbytes
-            self.committed = group.runs[-1][LAST] + 1 if group.runs else self.committed
+            if group.runs:
+                self.filed = group.runs[-1][LAST] + 1
             for name, offset in group.forgotten:
                 if self.forgotten.get(name) == offset:
                     del self.forgotten[name]
-        self.committed = max(self.committed, segment.stop)
+        self.committed = max(self.committed, self.filed)
         if self.gate.shut and self._backlog <= BACKLOG // 2:
             self.gate.open()
         self._told()
@@ -312,10 +328,10 @@ class Commits:
                 waiting, group.waiting = group.waiting, []
                 for call in waiting:
                     call(False)
-        told, self._filing.filed, self._unfiled = self._filing.filed + self._unfiled, [], []
-        for filed in told:
-            filed()
-        if not self._closing:
+        if self._closing:
+            for told in (*self._filing.filed, *self._unfiled):
+                told()
+        else:
             self._retry = self._reactor.callLater(RETRY, self._commit)
 
 

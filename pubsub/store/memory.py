@@ -16,6 +16,19 @@ from pubsub.store.ranges import Parcel, Topics
 from pubsub.store.runs import RunLog
 
 
+def parcel_of(
+    log: RunLog, run: int, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+) -> Parcel:
+    """As IStore's ``read_parcel``, of messages in memory that have their ids from ``run``."""
+    runs, reached = log.runs_from(start, stop, topics, max_bytes)
+    if not runs:
+        return Parcel(start, reached, log.first_offset)
+    kept = [one.kept() for one in runs]
+    block = encode_block(kept, run, runs[0].offset, runs[-1].last + 1)
+    names = frozenset(one.topic for one in runs)
+    return Parcel(start, reached, log.first_offset, ((block, names),))
+
+
 @implementer(IStore)
 class MemoryStore:
     """At most ``messages`` messages in ``nbytes`` bytes; see ``RunLog``."""
@@ -85,14 +98,8 @@ class MemoryStore:
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
         """See IStore."""
-        runs, reached = self._log.runs_from(start, min(stop, self.next_offset), topics, max_bytes)
-        first = self._log.first_offset
-        if not runs:
-            return succeed(Parcel(start, reached, first))
-        kept = [run.kept() for run in runs]
-        block = encode_block(kept, self._run, runs[0].offset, runs[-1].last + 1)
-        names = frozenset(run.topic for run in runs)
-        return succeed(Parcel(start, reached, first, ((block, names),)))
+        stop = min(stop, self.next_offset)
+        return succeed(parcel_of(self._log, self._run, start, stop, topics, max_bytes))
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See IStore."""

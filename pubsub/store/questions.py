@@ -1,7 +1,8 @@
 """What is asked of the durable history: of memory for the newest messages, else of the file.
 
-Threads read the file. What they find there and what the reactor's thread knows better (topics
-that are forgotten, but not yet in the file) is put together here, and damage is reported.
+Threads read the file. What they find there and what the reactor's thread knows better (messages
+that are in the journal only, topics that are forgotten, but not yet in the file) is put together
+here, and damage is reported.
 """
 
 from __future__ import annotations
@@ -16,9 +17,19 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pubsub.broker.batch import Page
+from pubsub.store.block import topics_of
 from pubsub.store.commits import Commits
+from pubsub.store.memory import parcel_of
 from pubsub.store.pool import Readers
-from pubsub.store.ranges import Parcel, Topics, continues, offset_at, read_parcel, topics_in
+from pubsub.store.ranges import (
+    Parcel,
+    Topics,
+    add_topics,
+    continues,
+    offset_at,
+    read_parcel,
+    topics_in,
+)
 from pubsub.store.reader import read_page
 from pubsub.store.runs import RunLog
 
@@ -29,7 +40,10 @@ _Result = TypeVar("_Result")
 class Questions:
     """The half of ``SqliteStore`` that reads; the other half keeps these up to date."""
 
+    first_offset: int
     _log: RunLog
+    # The broker's run that message ids come from.
+    _number: int
     _readers: Readers
     _epochs: list[tuple[str, int]]
     _commits: Commits
@@ -41,8 +55,8 @@ class Questions:
         if offset >= self._log.first_offset:
             end = None if fresh else self._commits.committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
-        return self._readers.run(
-            partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes)
+        return self._run(
+            partial(read_page, offset=offset, topics=topics, max_bytes=max_bytes), offset
         ).addCallback(self._report, dict(self._commits.forgotten))
 
     def _report(self, page: Page, forgotten: dict[str, int]) -> Page:
@@ -56,13 +70,21 @@ class Questions:
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
-        """See IStore: from the file alone, where everything committed is in columns."""
+        """See IStore: from the file, where it is in columns, unless it is not there yet."""
+        filed, log = self._commits.filed, self._log
+        if start >= max(filed, log.first_offset):
+            stop = min(stop, self._commits.committed)
+            parcel = parcel_of(log, self._number, start, stop, topics, max_bytes)
+            return succeed(replace(parcel, first=self.first_offset))
+        stop = min(stop, max(filed, log.first_offset))
         return self._run(
-            partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes)
+            partial(read_parcel, start=start, stop=stop, topics=topics, max_bytes=max_bytes), start
         ).addCallback(self._check, dict(self._commits.forgotten))
 
-    def _run(self, call: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
-        """What a thread finds in the file, once all that is committed is there."""
+    def _run(self, call: Callable[[sqlite3.Connection], _Result], offset: int) -> Deferred[_Result]:
+        """What a thread finds in the file, once what is at ``offset`` has got there."""
+        if offset < self._commits.filed:
+            return self._readers.run(call)
         filed: Deferred[None] = Deferred()
         self._commits.when_filed(partial(filed.callback, None))
         return filed.addCallback(lambda _: self._readers.run(call))
@@ -82,11 +104,26 @@ class Questions:
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See IStore."""
-        return self._run(partial(offset_at, timestamp=timestamp))
+        filed = self._commits.filed
+
+        def found(offset: int) -> int:
+            """What is not in the file is in memory."""
+            if offset < filed:
+                return offset
+            return min(max(self._log.offset_at(timestamp), filed), self._commits.committed)
+
+        return self._run(
+            partial(offset_at, timestamp=timestamp), self._log.first_offset - 1
+        ).addCallback(found)
 
     def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
         """See IStore."""
-        return self._run(partial(topics_in, start=start, stop=stop))
+        newest = max(self._commits.filed, self._log.first_offset)
+        parts = self._log.parts(max(start, newest), min(stop, self._commits.committed))
+        recent = topics_of(run.kept() for run in parts)
+        return self._run(
+            partial(topics_in, start=start, stop=min(stop, newest)), newest - 1
+        ).addCallback(add_topics, recent)
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See IStore."""

@@ -211,6 +211,12 @@ def _tally(
             yield run.topic, high - low, nbytes
 
 
+def add_topics(totals: Topics, more: Topics) -> Topics:
+    """``totals``, to which ``more`` has been added."""
+    _add(totals, [(name, *sums) for name, sums in more.items()])
+    return totals
+
+
 def _add(totals: Topics, more: Iterable[tuple[str, int, int]]) -> None:
     for name, count, nbytes in more:
         messages, size = totals.get(name, (0, 0))

@@ -85,6 +85,7 @@ class SqliteStore(Questions):
 
     def open(self, run: int) -> None:
         """See IStore."""
+        self._number = run
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = Lock(self.path)
@@ -119,20 +120,21 @@ class SqliteStore(Questions):
         connection.execute("BEGIN IMMEDIATE")
         before, now = epochs(connection), int(time.time() * MICROSECONDS)
         missing = self._writer.recover(before[-1][0], now) if before else []
-        end = mend_end(connection, noted, now)
+        lost = mend_end(connection, noted, now)
         connection.execute("UPDATE state SET clean = 0")
         self.epoch = begin_epoch(connection)
         self._epochs = epochs(connection)
         connection.execute("COMMIT")
         self._writer.begin(self.epoch)
-        for first, stop in missing if end is None else (*missing, end):
+        for first, stop in missing if lost is None else (*missing, lost):
             log.error(
                 "history: offsets {first} to {last} were committed and are not there any more",
                 first=first,
                 last=stop - 1,
             )
-        self.first_offset, self._commits.committed = read_bounds(connection)
-        self._log = RunLog(2**62, MEMORY_BYTES, self.committed)
+        self.first_offset, end = read_bounds(connection)
+        self._commits.committed = self._commits.filed = end
+        self._log = RunLog(2**62, MEMORY_BYTES, end)
         self._tables: dict[str, list[tuple[str, bytes]]] = {}
         for space, key, value in connection.execute("SELECT space, key, value FROM metadata"):
             self._tables.setdefault(space, []).append((key, value))

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from pubsub.store.schema import NEXT
+from pubsub.store.writer import FEW_BYTES
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
 from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
@@ -265,11 +266,11 @@ def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
 
 def body(number: int) -> str:
     """So long that no other message is in its block."""
-    return f"body number {number} ".ljust(9000, ".")
+    return f"body number {number} ".ljust(FEW_BYTES, ".")
 
 
 def test_damage_is_reported_with_offsets(house: House) -> None:
-    first = house.open("--durability=*=sync", "--nsd-max-body=10000")
+    first = house.open("--durability=*=sync", "--nsd-max-body=200000")
     with Nsd.to(first) as nsd:
         nsd.do("Open", "ada")
         for number in range(30):
@@ -286,7 +287,7 @@ def test_damage_is_reported_with_offsets(house: House) -> None:
 
 
 def test_after_a_crash_all_of_it_is_checked(house: House) -> None:
-    first = house.open("--durability=*=sync", "--nsd-max-body=10000")
+    first = house.open("--durability=*=sync", "--nsd-max-body=200000")
     with Nsd.to(first) as nsd:
         nsd.do("Open", "ada")
         for number in range(3):

@@ -86,8 +86,16 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
     with Cafe(a.broker.port("cafe")) as cafe, Nsd.to(a.broker) as nsd:
         cafe.shake(handshake_pub())
         nsd.do("Open", "orders")
+
+        def reached() -> bool:
+            cafe.send(publish(1, b"probe"))
+            return not reader.nothing(50)
+
+        # Nothing says when the subscription has got from one broker to the other.
+        until(reached, "the subscription")
         cafe.send(publish(1, b"before"))
-        assert reader.receive() == [b"", b"\x01", b"orders", b"before"]
+        while (frames := reader.receive()) != [b"", b"\x01", b"orders", b"before"]:
+            assert frames[-1] == b"probe"
         b.kill()
         a.saw("is gone, and with it 1 topics")
         cafe.send(publish(1, b"lost"), publish(1, b"lost too"))

@@ -89,14 +89,68 @@ class CommitTests(JournalCase):
         assert sql(self.path, BLOCKS) == [(0, 10)]
         assert await self.read(cold=True) == await self.read()
 
-    async def test_who_asks_the_file_finds_what_was_acknowledged(self) -> None:
+    async def test_ranges_are_of_the_file_and_of_what_is_not_there_yet(self) -> None:
+        await self.commit(batch_of([b"1"], "a"), batch_of([b"2", b"3"], "b"))
+        await self.filed()
+        await self.commit(batch_of([b"4"], "b"), batch_of([b"5", b"6"], "c"))
+        assert await self.range(0, 100, None) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        assert await self.range(2, 5, frozenset("bc")) == [b"3", b"4", b"5"]
+        assert await self.range(4, 5, frozenset("a")) == []
+        assert await self.store.topics_in(0, 100) == {"a": (1, 1), "b": (3, 3), "c": (2, 2)}
+        assert await self.store.topics_in(4, 5) == {"c": (1, 1)}
+        assert await self.store.topics_in(1, 4) == {"b": (3, 3)}
+        assert len(sql(self.path, BLOCKS)) == 1
+        self.store.append(batch_of([b"not committed"], "d"))
+        parcel = self.successResultOf(self.store.read_parcel(5, 100, None, 100))
+        assert (parcel.stop, [names for _, names in parcel.blocks]) == (6, [frozenset("c")])
+
+    async def range(self, start: int, stop: int, topics: frozenset[str] | None) -> list[bytes]:
+        """The payloads of a range, as parcels give them, whose blocks may reach beyond it."""
+        found: dict[int, bytes] = {}
+        first = start
+        while start < min(stop, self.store.committed):
+            parcel = await self.store.read_parcel(start, stop, topics, 1)
+            assert parcel.stop > start
+            assert parcel.first == 0
+            for block, names in parcel.blocks:
+                for run in decode_block(block, names):
+                    found |= enumerate(run.batch().payloads, run.offset)
+            start = parcel.stop
+        return [payload for offset, payload in found.items() if first <= offset < stop]
+
+    async def test_times_are_of_the_file_and_of_what_is_not_there_yet(self) -> None:
+        stamps = [1000, 2000, 3000, 4000]
+        for number, stamp in enumerate(stamps):
+            batch = batch_of([b"x"])
+            batch.timestamp = stamp
+            await self.commit(batch)
+            if number == 1:
+                await self.filed()
+        for offset, stamp in enumerate(stamps):
+            assert await self.store.offset_at(stamp) == offset
+            assert await self.store.offset_at(stamp + 1) == offset + 1
+        assert sql(self.path, BLOCKS) == [(0, 2)]
+
+    async def test_what_memory_has_let_go_of_is_waited_for(self) -> None:
         await self.commit(batch_of([b"1"], "a"))
-        parcel = await self.store.read_parcel(0, 1, None, 100)
-        assert [block.base for block, _ in parcel.blocks] == [0]
+        for ask in (
+            self.store.read(0, None, 100),
+            self.store.read_parcel(0, 1, None, 100),
+            self.store.topics_in(0, 1),
+            self.store.offset_at(0),
+        ):
+            await ask
+        free = self.hold()
         await self.commit(batch_of([b"2"], "b"))
-        assert (await self.store.topics_in(0, 2)).keys() == {"a", "b"}
-        await self.commit(batch_of([b"3"], "c"))
-        assert await self.store.offset_at(2**62) == 3
+        self.forget_recent()
+        page = self.store.read(1, None, 100)
+        parcel, topics = self.store.read_parcel(1, 2, None, 100), self.store.topics_in(1, 2)
+        offset = self.store.offset_at(2**62)
+        free.set()
+        assert [m.payload for m in messages((await page).batches)] == [b"2"]
+        assert [block.payloads for block, _ in (await parcel).blocks] == [b"12"]
+        assert (await topics).keys() == {"b"}
+        assert await offset == 2
 
     async def test_what_is_more_than_messages_takes_all_before_it_along(self) -> None:
         await self.commit(batch_of([b"old"], "a"), batch_of([b"other"], "b"))
@@ -223,13 +277,23 @@ class FailureTests(JournalCase):
         await self.commit(batch_of([b"1"]))
         self.patch(self.store._writer, "commit", _fail)  # type: ignore[no-untyped-call]
         with capturedLogs():
-            # Who waits for the file is not left waiting.
-            await self.filed()
-        assert self.store._commits.failing == "no disk"
+            filed = self.filed()
+            await self.until(lambda: self.store._commits.failing == "no disk")
+        assert await self.store.topics_in(0, 1) == {"t": (1, 1)}
         found, _ = await self.after(self.crashed())
         assert [m.payload for m in found] == [b"1"]
         self.patch(self.store._writer, "commit", commit)  # type: ignore[no-untyped-call]
-        await self.until(lambda: sql(self.path, BLOCKS) == [(0, 1)])
+        await filed
+        assert sql(self.path, BLOCKS) == [(0, 1)]
+
+    async def test_it_stops_all_the_same_and_the_journal_keeps_it(self) -> None:
+        await self.commit(batch_of([b"1"]))
+        self.patch(self.store._writer, "commit", _fail)  # type: ignore[no-untyped-call]
+        self.store.append(batch_of([b"2"]))
+        with capturedLogs():
+            await self.store.close()
+        self.open()
+        assert [m.payload for m in await self.read()] == [b"1", b"2"]
 
 
 class LeftTests(JournalCase):
