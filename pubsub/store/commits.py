@@ -245,7 +245,7 @@ class Commits:
         self.committed = group.runs[-1][LAST] + 1
         for call in group.waiting:
             call(True)
-        if self._lag is None:
+        if self._lag is None and not self._closing:
             self._lag = self._reactor.callLater(LAG, self._lagged)
         self._go_on()
 
