@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from pubsub.broker.batch import Batch, Headers
-from pubsub.store.block import encode_block, topics_of
+from pubsub.store.block import encode_block
 from pubsub.store.merge import insert_block
-from pubsub.store.runs import keep
+from pubsub.store.runs import keep, topics_of
 from pubsub.store.schema import begin_epoch, open_writer
 from pubsub.wire.runs import MIXED
 

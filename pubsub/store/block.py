@@ -16,14 +16,14 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
-from pubsub.store.runs import COUNT, DATA, RUN_BYTES, TOPIC, Kept, Run
+from pubsub.store.runs import RUN_BYTES, Kept, Run
 from pubsub.wire.runs import MIXED
 
 RUN = struct.Struct("<IIIIIiqq")
@@ -275,16 +275,6 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
             size, own, sequence, names[sender], texts[protocol],
             [headers.get(start + i, {}) for i in range(count)] if number & HAS_HEADERS else None,
         )  # fmt: skip
-
-
-def topics_of(runs: Iterable[Kept]) -> dict[str, tuple[int, int]]:
-    """How many messages and bytes there are of each topic."""
-    totals: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        topic = run[TOPIC]
-        count, nbytes = totals.get(topic, (0, 0))
-        totals[topic] = (count + run[COUNT], nbytes + len(run[DATA]))
-    return totals
 
 
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:

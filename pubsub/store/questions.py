@@ -17,7 +17,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pubsub.broker.batch import Page
-from pubsub.store.block import topics_of
 from pubsub.store.commits import Commits
 from pubsub.store.memory import parcel_of
 from pubsub.store.pool import Readers
@@ -31,7 +30,7 @@ from pubsub.store.ranges import (
     topics_in,
 )
 from pubsub.store.reader import read_page
-from pubsub.store.runs import RunLog
+from pubsub.store.runs import RunLog, topics_of
 
 log = Logger()
 _Result = TypeVar("_Result")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
@@ -142,6 +142,16 @@ def cut(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> li
     ends = list(accumulate(lengths))
     starts = [0, *ends[:-1]]
     return [data[a:b] for a, b in zip(starts, ends, strict=True)]
+
+
+def topics_of(runs: Iterable[Kept]) -> dict[str, tuple[int, int]]:
+    """How many messages and bytes there are of each topic."""
+    totals: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        topic = run[TOPIC]
+        count, nbytes = totals.get(topic, (0, 0))
+        totals[topic] = (count + run[COUNT], nbytes + len(run[DATA]))
+    return totals
 
 
 # Stands where a run was.

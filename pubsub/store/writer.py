@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pubsub.interfaces import Value
-from pubsub.store.block import Block, Damaged, decode_block, encode_block, topics_of
+from pubsub.store.block import Block, Damaged, decode_block, encode_block
 from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
 from pubsub.store.mark import Mark, insert_lost
 from pubsub.store.merge import Merger, insert_block
 from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
-from pubsub.store.runs import DATA, LAST, OFFSET, Kept
+from pubsub.store.runs import DATA, LAST, OFFSET, Kept, topics_of
 from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
 
 # Bytes with their overhead of a group that goes through the journal: a larger one is worth a

@@ -17,9 +17,8 @@ from pubsub.store.block import (
     decode_block,
     encode_block,
     join_blocks,
-    topics_of,
 )
-from pubsub.store.runs import Kept, keep
+from pubsub.store.runs import Kept, keep, topics_of
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "bé", "c/d")

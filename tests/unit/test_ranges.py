@@ -13,12 +13,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.store import arrow, ranges
-from pubsub.store.block import Block, encode_block, topics_of
+from pubsub.store.block import Block, encode_block
 from pubsub.store.merge import insert_block
 from pubsub.store.ranges import offset_at, read_parcel, topics_in
 from pubsub.store.reader import SCAN
 from pubsub.store.retention import FORGOTTEN
-from pubsub.store.runs import keep
+from pubsub.store.runs import keep, topics_of
 from pubsub.store.schema import create
 from tests.unit.fakes import batch_of
 from tests.unit.test_arrow import row, rows_of, without_headers

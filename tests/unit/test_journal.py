@@ -1,0 +1,82 @@
+"""The journal's files: what was written of a segment is read again, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.store.block import Block, decode_block
+from pubsub.store.journal import ENDINGS, Journal, Segment
+from pubsub.store.runs import RunLog
+from tests.unit.fakes import batch_of, scratch
+from tests.unit.stores import RUN, Stored, messages
+from tests.unit.test_block import batches
+
+EPOCH = "12-00c0ffee"
+
+
+class FileTests(SynchronousTestCase):
+    """Journals by themselves"""
+
+    @settings(max_examples=50, deadline=None)
+    @given(
+        st.lists(st.lists(batches(), min_size=1, max_size=3), min_size=1, max_size=8),
+        st.integers(0, 8),
+        st.data(),
+    )
+    def test_what_is_there_is_read_up_to_where_it_is_damaged(
+        self, groups: list[list[Batch]], second: int, data: st.DataObject
+    ) -> None:
+        path = scratch(self) / "h.db"
+        journal = Journal(path)
+        journal.begin(EPOCH)
+        log = RunLog(2**62, 2**30)
+        segments = Segment(0), Segment(1)
+        ends = {0}
+        for number, group in enumerate(groups):
+            segment = segments[number >= second]
+            runs = [run for run in map(log.append, group) if run is not None]
+            journal.write(segment, segment.add(RUN, runs, 100_000))
+            ends.add(log.next_offset)
+        published = messages([batch for group in groups for batch in group])
+        assert _read(journal.left(EPOCH, 0)) == published
+        assert journal.left("12-00c0ffef", 0) == []
+        slot = data.draw(st.integers(0, 1))
+        size = segments[slot].size
+        if size:
+            at = data.draw(st.integers(0, size - 1))
+            file = journal._files[slot]
+            (byte,) = os.pread(file, 1, at)
+            os.pwrite(file, bytes([byte ^ 1 << data.draw(st.integers(0, 7))]), at)
+            left = journal.left(EPOCH, 0)
+            found = _read(left)
+            assert found != published
+            assert {block.stop for block in left} <= ends
+            assert [m for m in published if m in found] == found
+        journal.close()
+
+    def test_a_file_grows_in_steps_and_is_nobody_elses_to_read(self) -> None:
+        path = scratch(self) / "h.db"
+        journal = Journal(path)
+        self.addCleanup(journal.close)
+        journal.begin(EPOCH)
+        segment, log, sizes = Segment(1), RunLog(2**62, 2**30), set()
+        for _ in range(100):
+            run = log.append(batch_of([bytes(10_000)]))
+            assert run is not None
+            journal.write(segment, segment.add(RUN, [run], 10_000))
+            sizes.add(Path(f"{path}{ENDINGS[1]}").stat().st_size)
+        assert 2 <= len(sizes) <= 5
+        assert Path(f"{path}{ENDINGS[1]}").stat().st_mode & 0o077 == 0
+        blocks = journal.left(EPOCH, 0)
+        assert len(blocks) > 1
+        assert [m.offset for m in _read(blocks)] == list(range(100))
+
+
+def _read(blocks: list[Block]) -> list[Stored]:
+    return messages([run.batch() for block in blocks for run in decode_block(block)])
