@@ -96,7 +96,7 @@ class IStore(Interface):
         """Call ``call`` once all that was appended and put before is on disk, with True.
 
         Or with False, if it cannot be for now: it may be there later all the same. Calls are
-        made in the order they were asked for, perhaps at once.
+        made in the order they were asked for, perhaps at once; those with False may come early.
         """
 
     def read(

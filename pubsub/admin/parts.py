@@ -16,7 +16,7 @@ from pubsub.admin.errors import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.admin.formats import need_arrow
 from pubsub.admin.ipc import Compressed, Field, read_stream
 from pubsub.admin.query import bad
-from pubsub.broker.batch import Headers
+from pubsub.broker.batch import MAX_HEADERS, Headers
 from pubsub.broker.topics import topic_name
 from pubsub.wire.runs import Run
 
@@ -48,6 +48,8 @@ def summary_of(file: IO[bytes]) -> tuple[int, frozenset[str]]:
         if messages > _MESSAGES:
             raise ApiError(TOO_LARGE, "too-large", f"a part has {_MESSAGES} messages at the most")
         topics.update(batch["topic"].unique().to_pylist())
+        if "headers" in batch.schema.names:
+            _check_headers(batch["headers"])
     for name in topics:
         topic_name(name)
     return messages, frozenset(topics)
@@ -97,6 +99,17 @@ def _stretches(topic: Any, key: Any, values: list[bytes]) -> list[tuple[int, int
             ends.add(row)
             size = length
     return list(pairwise(sorted(ends)))
+
+
+def _check_headers(column: Any) -> None:
+    """Raises ApiError if a message has too many, or one without a name."""
+    import pyarrow.compute as pc
+
+    most = pc.max(pc.list_value_length(column)).as_py() or 0
+    if most > MAX_HEADERS:
+        raise bad(f"a message has {MAX_HEADERS} headers at the most")
+    if column.flatten().flatten()[0].null_count:
+        raise bad("a header has no key")
 
 
 def _headers(pairs: list[dict[str, Any]] | None) -> Headers:

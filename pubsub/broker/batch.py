@@ -9,6 +9,8 @@ from uuid import UUID
 from pubsub.wire.runs import MIXED
 
 Headers = Mapping[str, bytes]
+MAX_HEADERS = 2**16 - 1
+"""Of one message: the history counts them so far."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
 from pubsub.store.journal import BLOCK_BYTES, Segment
 from pubsub.store.pool import Worker
-from pubsub.store.runs import LAST, NBYTES, Kept
+from pubsub.store.runs import LAST, NBYTES, OFFSET, Kept
 from pubsub.store.writer import Group, Writer
 
 log = Logger()
@@ -59,8 +59,7 @@ class Commits:
         self.gate = Gate()
         self.committed = 0
         self.filed = 0
-        """Every message before this offset is in the file; what is committed beyond, in memory
-        too, as long as no single group is larger than that."""
+        """Every message before this offset is in the file."""
         self.failing: str | None = None
         """Why the file cannot be written, if it cannot."""
         self.failures = 0
@@ -79,7 +78,11 @@ class Commits:
         self._timer: IDelayedCall | None = None
         self._lag: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        self._due = self._looking = self._held = self._lagging = self._closing = False
+        # The journal could not be written, and is not tried for a while.
+        self._shunned: IDelayedCall | None = None
+        self._settled: Deferred[None] | None = None
+        self._due = self._looking = self._held = self._lagging = False
+        self._committing = self._closing = False
 
     def begin(self, writer: Writer, thread: Worker, told: Callable[[], None]) -> None:
         """Commit with ``writer``, whose file is written in ``thread``; ``told`` is called after
@@ -90,26 +93,32 @@ class Commits:
         self._told = told
 
     async def finish(self) -> bool:
-        """Commit what is left; returns whether that went well."""
+        """Commit what is left, as far as it can be; returns whether that was all."""
         self._closing = True
         _cancel(self._retry)
-        stored: Deferred[bool] = Deferred()
-        self.when_stored(stored.callback)
-        self._hand_over()
-        good = await stored
-        if self._ahead is not None:
-            # It was said that nothing can be stored, as the file cannot be written.
-            written: Deferred[bool] = Deferred()
-            self._ahead.waiting.append(written.callback)
-            await written
-        if self.failing is None:
-            filed: Deferred[None] = Deferred()
-            self.when_filed(partial(filed.callback, None))
-            await filed
-        _cancel(self._timer)
-        _cancel(self._lag)
+        if self._filing is not None and not self._committing:
+            self._commit()
+        while True:
+            self._due = self._lagging = True
+            self._go_on()
+            if self._ahead is None and not self._committing:
+                break
+            self._settled = Deferred()
+            await self._settled
+        for timer in (self._timer, self._lag, self._shunned):
+            _cancel(timer)
         self._journal.stop()
-        return good
+        filing = self._filing
+        if filing is not None:
+            for told in (*filing.filed, *self._unfiled):
+                told()
+        return not self._group and (filing is None or filing.group is None)
+
+    def _settle(self) -> None:
+        """A thread has done something."""
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.callback(None)
 
     # What is given
 
@@ -215,7 +224,7 @@ class Commits:
         if not group:
             return
         # The journal has no gaps: nothing goes there before what it has not is in the file.
-        if self._ahead is None and group.few and (filing is None or filing.group is None):
+        if self._ahead is None and self._small and (filing is None or filing.group is None):
             self._ahead, self._group = group, Group()
             write = partial(self._writer.write_ahead, self._segment, group)
             self._journal.hand_over(write, self._written, self._not_written)
@@ -230,12 +239,17 @@ class Commits:
         if self._ahead is not None:
             return
         wanted = self._due or self._group.nbytes >= self._nbytes
-        alone = not wanted or self._group.few
+        alone = not wanted or self._small
         full = self._lagging or self._segment.nbytes >= BLOCK_BYTES
         if alone and full and self._segment and self._filing is None and self.failing is None:
             self._file(None)
         if wanted:
             self._hand_over()
+
+    @property
+    def _small(self) -> bool:
+        """Does what has gathered go into the journal?"""
+        return self._group.few and self._shunned is None
 
     # The journal
 
@@ -248,12 +262,19 @@ class Commits:
         if self._lag is None and not self._closing:
             self._lag = self._reactor.callLater(LAG, self._lagged)
         self._go_on()
+        self._settle()
 
     def _not_written(self, failure: Failure) -> None:
         """It has to go into the file at once, with the messages that have come since."""
         log.error("history: the journal: {reason}", reason=failure.getErrorMessage())
         group, self._ahead = self._ahead, None
         assert group is not None
+        if not self._closing:
+            self._shunned = self._reactor.callLater(RETRY, self._shun_no_more)
+        if self._segment.stop <= group.runs[0][OFFSET]:
+            # It did not even get there.
+            self._group.runs[:0] = group.runs
+            self._group.nbytes += group.nbytes
         self._group.direct = True
         if self.failing is None:
             self._group.waiting[:0] = group.waiting
@@ -261,6 +282,10 @@ class Commits:
             for call in group.waiting:
                 call(False)
         self._hand_over()
+        self._settle()
+
+    def _shun_no_more(self) -> None:
+        self._shunned = None
 
     def _lagged(self) -> None:
         self._lag = None
@@ -278,10 +303,12 @@ class Commits:
 
     def _commit(self) -> None:
         assert self._filing is not None
+        self._committing = True
         commit = partial(self._writer.commit, self._filing.group, self._filing.segment)
         self._thread.hand_over(commit, self._filed, self._failed)
 
     def _filed(self, _: None) -> None:
+        self._committing = False
         filing, self._filing = self._filing, None
         assert filing is not None
         group, segment = filing.group, filing.segment
@@ -308,9 +335,11 @@ class Commits:
         for told in filing.filed:
             told()
         self._go_on()
+        self._settle()
 
     def _failed(self, failure: Failure) -> None:
         """Nothing could be written: publishers are told, and it is tried again."""
+        self._committing = False
         self.failures += 1
         if self.failing is None:
             if not failure.check(sqlite3.Error, OSError):
@@ -328,11 +357,9 @@ class Commits:
                 waiting, group.waiting = group.waiting, []
                 for call in waiting:
                     call(False)
-        if self._closing:
-            for told in (*self._filing.filed, *self._unfiled):
-                told()
-        else:
+        if not self._closing:
             self._retry = self._reactor.callLater(RETRY, self._commit)
+        self._settle()
 
 
 def _cancel(call: IDelayedCall | None) -> None:

@@ -1,29 +1,33 @@
 """The journal: small groups are on disk here when they are committed, and soon in the file too.
 
-A transaction of SQLite's writes several pages for a message, and takes the interpreter fifty
-microseconds; a record of the journal is a write and a sync. Many groups go into the file together
-then, as blocks that need no merging.
+A transaction of SQLite's writes several pages for a message, and takes a tenth of a millisecond of
+the interpreter; a record of the journal is a write and a sync. Many groups go into the file
+together then.
 
 There are two files, ``PATH-sync1`` and ``PATH-sync2``. A segment is written to one of them from its
 beginning on while the segment before, in the other, goes into the file. A record is
 
     epoch      24 bytes, the epoch of the history that it was written in, padded with zeros
-    block      base, count, first, last, run and checksum (see ``block.py``)
+    salt       8 bytes, the segment's: no payload that is left from an earlier one, where a record
+               might begin, can pass for one
+    block      base, count, first, last, run and checksum (see ``block.py``), the salt put to it
     sizes      u32 each, of the columns names, runs, lengths, headers and payloads
     columns    of a piece of a block, to be put behind those of the pieces before
 
-and has one group. What follows the last one is left from an earlier segment: offsets do not go on.
+and has one group. What follows the last one is left from an earlier segment.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from zlib import crc32
 
 from pubsub.store.block import RUN, Block, Builder, join_pieces
 from pubsub.store.runs import LAST, OFFSET, Kept
@@ -32,7 +36,8 @@ from pubsub.store.runs import LAST, OFFSET, Kept
 BLOCK_BYTES = 256 * 1024
 ENDINGS = ("-sync1", "-sync2")
 """What the names of its files have behind that of the history."""
-_HEAD = struct.Struct("<24sqIqqqI5I")
+_HEAD = struct.Struct("<24s8sqIqqqI5I")
+_SALT_BYTES = 8
 # A file grows by so much, filled with zeros: a sync need not wait for the file system then.
 _GROWTH = 256 * 1024
 
@@ -48,6 +53,7 @@ class Segment:
         """The offset after its last message."""
         self.size = 0
         """Bytes in the journal."""
+        self.salt = b""
         self.parts: list[tuple[Builder, list[Kept]]] = []
         """Blocks in the making, each with what is in it."""
         self._room = 0
@@ -57,21 +63,27 @@ class Segment:
 
     def add(self, run: int, runs: Sequence[Kept], nbytes: int) -> Block:
         """Go on with a group of ``nbytes``, of the broker's ``run``; returns it as a piece."""
-        if self._room <= 0:
-            self.parts.append((Builder(run, runs[0][OFFSET]), []))
-            self._room = BLOCK_BYTES
-        builder, own = self.parts[-1]
+        # Should this fail, nothing has changed but that the next block begins.
+        room, self._room = self._room, 0
+        new = room <= 0
+        builder, own = (Builder(run, runs[0][OFFSET]), []) if new else self.parts[-1]
+        stop = runs[-1][LAST] + 1
+        piece = builder.add(runs, stop)
+        if new:
+            room = BLOCK_BYTES
+            self.parts.append((builder, own))
         own += runs
-        self.stop = runs[-1][LAST] + 1
+        self.stop = stop
         self.nbytes += nbytes
-        self._room -= nbytes
-        return builder.add(runs, self.stop)
+        self._room = room - nbytes
+        return piece
 
 
 class Journal:
-    """The journal of the history at ``path``. Raises OSError."""
+    """The journal of the history at ``path``; ``draw`` makes salts. Raises OSError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, draw: Callable[[int], bytes] = secrets.token_bytes) -> None:
+        self._draw = draw
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._files = [os.open(f"{path}{ending}", flags, 0o600) for ending in ENDINGS]
         self._sizes = [os.fstat(file).st_size for file in self._files]
@@ -88,10 +100,12 @@ class Journal:
 
     def write(self, segment: Segment, piece: Block) -> None:
         """Put a piece to what is on disk of ``segment``, and wait for the disk."""
+        if not segment.size:
+            segment.salt = self._draw(_SALT_BYTES)
         columns = (piece.names, piece.runs, piece.lengths, piece.headers, piece.payloads)
         head = _HEAD.pack(
-            self._epoch, piece.base, piece.count, piece.first, piece.last, piece.run, piece.crc,
-            *map(len, columns),
+            self._epoch, segment.salt, piece.base, piece.count, piece.first, piece.last, piece.run,
+            crc32(segment.salt, piece.crc), *map(len, columns),
         )  # fmt: skip
         record = b"".join((head, *columns))
         slot, start = segment.slot, segment.size
@@ -129,18 +143,21 @@ class Journal:
 
 def _pieces(data: bytes, epoch: bytes) -> Iterator[Block]:
     """Those that a file begins with, as far as they follow each other."""
-    at, expected = 0, None
+    at, expected, salt = 0, None, None
     while at + _HEAD.size <= len(data):
-        own, base, count, first, last, run, crc, *sizes = _HEAD.unpack_from(data, at)
+        named, salted, base, count, first, last, run, crc, *sizes = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        if own.rstrip(b"\0") != epoch or at + sum(sizes) > len(data):
+        if named.rstrip(b"\0") != epoch or at + sum(sizes) > len(data):
             return
+        if salt not in (None, salted):
+            return
+        salt = salted
         columns = []
         for size in sizes:
             columns.append(data[at : at + size])
             at += size
-        piece = Block(base, count, first, last, run, crc, *columns)
-        if piece.checksum() != crc:
+        piece = Block(base, count, first, last, run, 0, *columns)
+        if crc32(salted, piece.checksum()) != crc:
             return
         start = base + RUN.unpack_from(piece.runs)[0]
         if expected not in (None, start):

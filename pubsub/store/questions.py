@@ -103,26 +103,28 @@ class Questions:
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See IStore."""
-        filed = self._commits.filed
+        newest = self._newest()
 
         def found(offset: int) -> int:
-            """What is not in the file is in memory."""
-            if offset < filed:
+            if offset < newest:
                 return offset
-            return min(max(self._log.offset_at(timestamp), filed), self._commits.committed)
+            return min(max(self._log.offset_at(timestamp), newest), self._commits.committed)
 
-        return self._run(
-            partial(offset_at, timestamp=timestamp), self._log.first_offset - 1
-        ).addCallback(found)
+        return self._run(partial(offset_at, timestamp=timestamp), newest - 1).addCallback(found)
 
     def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
         """See IStore."""
-        newest = max(self._commits.filed, self._log.first_offset)
+        newest = self._newest()
         parts = self._log.parts(max(start, newest), min(stop, self._commits.committed))
         recent = topics_of(run.kept() for run in parts)
         return self._run(
             partial(topics_in, start=start, stop=min(stop, newest)), newest - 1
         ).addCallback(add_topics, recent)
+
+    def _newest(self) -> int:
+        """From here on what is committed is in memory, and perhaps not in the file."""
+        commits = self._commits
+        return min(max(commits.filed, self._log.first_offset), commits.committed)
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See IStore."""

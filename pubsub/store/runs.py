@@ -189,10 +189,11 @@ class RunLog:
     def append(self, batch: Batch) -> Kept | None:
         """Give ``batch`` its offset and keep it, as the run that is returned."""
         batch.offset = self.next_offset
+        run = keep(batch) if self.max_messages else None
+        # Should that have failed, no offset is missing.
         self.next_offset += len(batch.payloads)
-        if not self.max_messages:
+        if run is None:
             return None
-        run = keep(batch)
         self._runs.append(run)
         self._bytes += run[NBYTES]
         if (

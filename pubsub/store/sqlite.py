@@ -146,7 +146,7 @@ class SqliteStore(Questions):
     async def _close(self) -> None:
         self._checker.stop()
         self._tidying.stop()
-        if not await self._commits.finish() and self.next_offset > self.committed:
+        if not await self._commits.finish():
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
                 count=self.next_offset - self.committed,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from twisted.internet import reactor
@@ -15,8 +17,11 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.batch import Batch, Headers
+from pubsub.store import commits
+from pubsub.store.journal import Segment
 from pubsub.store.retention import Limits
 from pubsub.store.sqlite import SqliteOptions, SqliteStore
+from pubsub.store.writer import Group
 from tests.unit.fakes import scratch
 
 RUN = 0xABCDEF
@@ -133,6 +138,49 @@ class StoreCase(TestCase):
         """Let go of the runs in memory, so that the file is read."""
         log = self.store._log
         log._runs, log._head, log._bytes = [], 0, 0
+
+
+class JournalCase(StoreCase):
+    """A store that leaves what it can in the journal until it is asked for it"""
+
+    def setUp(self) -> None:
+        self.patch(commits, "LAG", 30.0)  # type: ignore[no-untyped-call]
+        super().setUp()
+
+    async def commit(self, *given: Batch) -> None:
+        """Have each acknowledged by itself."""
+        for batch in given:
+            self.store.append(batch)
+            assert await self.stored()
+
+    def hold(self) -> Event:
+        """Have the thread that writes the file wait for what is returned."""
+        free, commit = Event(), self.store._writer.commit
+
+        def held(group: Group | None, segment: Segment) -> None:
+            free.wait()
+            commit(group, segment)
+
+        self.patch(self.store._writer, "commit", held)  # type: ignore[no-untyped-call]
+        return free
+
+    def crashed(self) -> Path:
+        """The files as they would be if the broker ended now."""
+        directory = scratch(self)
+        for file in self.path.parent.glob(f"{self.path.name}*"):
+            shutil.copy(file, directory)
+        return directory / self.path.name
+
+    async def after(self, path: Path) -> tuple[list[Stored], tuple[tuple[int, int], ...]]:
+        """What the next broker finds in such files, and what is damaged."""
+        store = SqliteStore(path, reactor, keep_everything())
+        store.open(RUN)
+        try:
+            page = await store.read(0, None, 10**6)
+            assert page.next_offset == store.next_offset == store.committed
+        finally:
+            await store.close()
+        return messages(page.batches), page.damaged
 
 
 def limits(**given: float) -> tuple[Limits, ...]:

@@ -57,6 +57,9 @@ class StageTests(WritingCase):
         assert self.house.factory.spooled.used == 0
 
     def test_other_columns(self) -> None:
+        nameless = pa.array([[{"key": None, "value": b"v"}]], HEADERS)
+        nothing = pa.array([[None]], HEADERS)
+        many = pa.array([[{"key": str(n), "value": b""} for n in range(2**16)]], HEADERS)
         for columns in (
             {"topic": ["a"]},
             {"value": ["a"]},
@@ -69,6 +72,9 @@ class StageTests(WritingCase):
             {"topic": pa.array(["a"]).dictionary_encode(), "value": ["b"]},
             {"topic": [""], "value": ["b"]},
             {"topic": ["x" * 256], "value": ["b"]},
+            {"topic": ["a"], "value": ["b"], "headers": nameless},
+            {"topic": ["a"], "value": ["b"], "headers": nothing},
+            {"topic": ["a"], "value": ["b"], "headers": many},
         ):
             assert self.stage(pa.table(columns)).error[0] == 400, columns
 

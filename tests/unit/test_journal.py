@@ -60,6 +60,41 @@ class FileTests(SynchronousTestCase):
             assert [m for m in published if m in found] == found
         journal.close()
 
+    def test_a_payload_cannot_pass_for_a_record(self) -> None:
+        path = scratch(self) / "h.db"
+        journal = Journal(path)
+        self.addCleanup(journal.close)
+        journal.begin(EPOCH)
+        log = RunLog(2**62, 2**30)
+
+        def record(segment: Segment, payload: bytes, topic: str = "t") -> int:
+            """Write one; returns where it ends."""
+            run = log.append(batch_of([payload], topic))
+            assert run is not None
+            journal.write(segment, segment.add(RUN, [run], 1))
+            return segment.size
+
+        # What a broker would write next, of another journal, for whoever wants to forge it.
+        other = Journal(path.with_name("other"))
+        self.addCleanup(other.close)
+        other.begin(EPOCH)
+        forger = RunLog(2**62, 2**30, 2)
+        forged = forger.append(batch_of([b"forged"], "secret"))
+        assert forged is not None
+        segment = Segment(0)
+        other.write(segment, segment.add(RUN, [forged], 1))
+        forgery = os.pread(other._files[0], segment.size, 0)
+        empty = Segment(1)
+        start = record(empty, b"")
+        log = RunLog(2**62, 2**30)
+        record(Segment(0), b"#" * 100 + forgery)
+        new = Segment(0)
+        record(new, b"#" * 100)
+        assert start < new.size
+        at = os.pread(journal._files[0], 4096, 0).index(forgery)
+        assert at == new.size
+        assert [m.offset for m in _read(journal.left(EPOCH, 1))] == [1]
+
     def test_a_file_grows_in_steps_and_is_nobody_elses_to_read(self) -> None:
         path = scratch(self) / "h.db"
         journal = Journal(path)

@@ -101,6 +101,12 @@ class RequestTests(SynchronousTestCase):
         assert (request.message.sender, request.message.body) == ("Ada", "hi")
         assert request.message.extra == {"mood": b'[1,"\xc3\xbc"]'}
 
+    def test_a_message_has_only_so_many_fields(self) -> None:
+        message = {"_class": "Message", "from": "", "when": 0, "body": ""}
+        message |= {str(number): 0 for number in range(2**16)}
+        line = json.dumps({"_class": "PublishRequest", "identity": "ada", "message": message})
+        assert isinstance(tried(line.encode()), InvalidRequest)
+
     @given(st.binary(max_size=200))
     @example(b"")
     @example(b"=")

@@ -3,61 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 from functools import partial
-from pathlib import Path
-from threading import Event
+from typing import Any
 
 import pytest
-from twisted.internet import reactor
 from twisted.logger import capturedLogs
 
-from pubsub.broker.batch import Batch
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import commits
 from pubsub.store.block import decode_block
-from pubsub.store.journal import ENDINGS, Segment
 from pubsub.store.retention import Limits
-from pubsub.store.sqlite import SqliteStore
-from pubsub.store.writer import FEW_BYTES, Group
-from tests.unit.fakes import batch_of, scratch
-from tests.unit.stores import RUN, StoreCase, Stored, keep_everything, messages, sql
+from pubsub.store.writer import FEW_BYTES
+from tests.unit.fakes import batch_of
+from tests.unit.stores import JournalCase, keep_everything, messages, sql
 
 BLOCKS = "SELECT base, count FROM blocks"
 EPOCH = "12-00c0ffee"
-
-
-class JournalCase(StoreCase):
-    """A store that leaves what it can in the journal until it is asked for it"""
-
-    def setUp(self) -> None:
-        self.patch(commits, "LAG", 30.0)  # type: ignore[no-untyped-call]
-        super().setUp()
-
-    async def commit(self, *given: Batch) -> None:
-        """Have each acknowledged by itself."""
-        for batch in given:
-            self.store.append(batch)
-            assert await self.stored()
-
-    def crashed(self) -> Path:
-        """The files as they would be if the broker ended now."""
-        directory = scratch(self)
-        for file in self.path.parent.glob(f"{self.path.name}*"):
-            shutil.copy(file, directory)
-        return directory / self.path.name
-
-    async def after(self, path: Path) -> tuple[list[Stored], tuple[tuple[int, int], ...]]:
-        """What the next broker finds in such files, and what is damaged."""
-        store = SqliteStore(path, reactor, keep_everything())
-        store.open(RUN)
-        try:
-            page = await store.read(0, None, 10**6)
-            assert page.next_offset == store.next_offset == store.committed
-        finally:
-            await store.close()
-        return messages(page.batches), page.damaged
 
 
 class CommitTests(JournalCase):
@@ -125,6 +87,17 @@ class CommitTests(JournalCase):
             assert await self.store.offset_at(stamp) == offset
             assert await self.store.offset_at(stamp + 1) == offset + 1
         assert sql(self.path, BLOCKS) == [(0, 2)]
+
+    async def test_times_that_memory_has_let_go_of_are_found_in_the_file(self) -> None:
+        for stamp in (1000, 2000, 3000):
+            batch = batch_of([b"x"])
+            batch.timestamp = stamp
+            await self.commit(batch)
+        self.forget_recent()
+        late = batch_of([b"late"])
+        late.timestamp = 4000
+        self.store.append(late)
+        assert await self.store.offset_at(2000) == 1
 
     async def test_what_memory_has_let_go_of_is_waited_for(self) -> None:
         await self.commit(batch_of([b"1"], "a"))
@@ -206,17 +179,6 @@ class CommitTests(JournalCase):
         assert await second
         assert [m.payload for m in (await self.after(self.crashed()))[0]] == [b"1", b"2"]
 
-    def hold(self) -> Event:
-        """Have the thread that writes the file wait for what is returned."""
-        free, commit = Event(), self.store._writer.commit
-
-        def held(group: Group | None, segment: Segment) -> None:
-            free.wait()
-            commit(group, segment)
-
-        self.patch(self.store._writer, "commit", held)  # type: ignore[no-untyped-call]
-        return free
-
     async def test_each_message_counts_for_retention_once(self) -> None:
         await self.reopen(keep_everything(retention=(Limits("*", messages=2),)))
         await self.commit(batch_of([b"1"]))
@@ -240,14 +202,34 @@ class FailureTests(JournalCase):
         self.addCleanup(os.close, journal._files[0])
         with capturedLogs() as events:
             await self.commit(batch_of([b"2"]), batch_of([b"3"]))
-        assert len(events) == 2
+        assert len(events) == 1
         assert "journal" in str(events[0]["log_format"])
         assert sql(self.path, BLOCKS) == [(0, 2), (2, 1)]
         journal._files = good
+        await self.until(lambda: self.store._commits._shunned is None)
         await self.commit(batch_of([b"4"]))
         assert len(sql(self.path, BLOCKS)) == 2
         found, _ = await self.after(self.crashed())
         assert [m.payload for m in found] == [b"1", b"2", b"3", b"4"]
+
+    async def test_what_cannot_be_encoded_for_it_is_tried_again_in_the_file(self) -> None:
+        await self.commit(batch_of([b"1"], "a"))
+        builder = self.store._commits._segment.parts[0][0]
+        self.patch(builder, "add", _fail)  # type: ignore[no-untyped-call]
+        with capturedLogs():
+            await self.commit(batch_of([b"2"], "b"))
+        assert sql(self.path, BLOCKS) == [(0, 1), (1, 1)]
+        assert [m.payload for m in await self.read(cold=True)] == [b"1", b"2"]
+
+    async def test_a_batch_that_cannot_be_kept_leaves_no_hole(self) -> None:
+        await self.commit(batch_of([b"1"]))
+        nameless: Any = {None: b""}
+        with pytest.raises(TypeError):
+            self.store.append(batch_of([b"bad"], headers=[nameless]))
+        await self.commit(batch_of([b"2"]))
+        found, damaged = await self.after(self.crashed())
+        assert [(m.offset, m.payload) for m in found] == [(0, b"1"), (1, b"2")]
+        assert damaged == ()
 
     async def test_without_either_it_is_refused_and_made_up_for(self) -> None:
         journal, commit = self.store._writer._journal, self.store._writer.commit
@@ -290,57 +272,32 @@ class FailureTests(JournalCase):
         self.open()
         assert [m.payload for m in await self.read()] == [b"1", b"2"]
 
-
-class LeftTests(JournalCase):
-    """After a crash"""
-
-    async def test_what_is_older_is_not_taken_for_the_rest(self) -> None:
-        for number in range(6):
-            await self.commit(batch_of([b"%d" % number * 50] * (6 - number)))
-            await self.filed()
-        await self.commit(batch_of([b"last"]))
-        found, damaged = await self.after(self.crashed())
-        assert found == await self.read(nbytes=10**6)
-        assert damaged == ()
-
-    async def test_another_logs_journal_says_nothing_of_this_one(self) -> None:
-        await self.commit(batch_of([b"theirs"] * 3))
-        path = self.crashed()
-        for file in path.parent.glob(f"{path.name}*"):
-            if not file.name.endswith(ENDINGS):
-                file.unlink()
-        assert await self.after(path) == ([], ())
-
-    async def test_a_journal_that_is_missing_is_reported(self) -> None:
+    async def test_a_stop_waits_for_all_that_is_under_way(self) -> None:
+        free = self.hold()
         await self.commit(batch_of([b"1"]))
-        await self.filed()
-        await self.commit(batch_of([b"2"]), batch_of([b"3"]))
-        path = self.crashed()
-        for ending in ENDINGS:
-            Path(f"{path}{ending}").unlink()
-        with capturedLogs() as events:
-            found, damaged = await self.after(path)
-        assert [m.payload for m in found] == [b"1"]
-        assert damaged == ((1, 3),)
-        assert [(e["first"], e["last"]) for e in events if "not there" in e["log_format"]] == [
-            (1, 2)
-        ]
+        filed = self.filed()
+        self.store.append(batch_of([b"2"]))
+        self.store.put("t", "k", b"v")
+        self.store.append(batch_of([b"3"]))
+        closed = self.store.close()
+        free.set()
+        await closed
+        await filed
+        self.open()
+        assert [m.payload for m in await self.read()] == [b"1", b"2", b"3"]
+        assert list(self.store.items("t")) == [("k", b"v")]
 
-    async def test_what_is_missing_before_it_is_reported_and_the_rest_is_there(self) -> None:
-        await self.commit(batch_of([b"1"]))
-        await self.filed()
-        early = self.crashed()
-        await self.commit(batch_of([b"2"]), batch_of([b"3"]))
-        await self.filed()
-        await self.commit(batch_of([b"4"]))
-        late = self.crashed()
-        for ending in ("", "-wal", "-shm"):
-            shutil.copy(f"{early}{ending}", f"{late}{ending}")
-        Path(f"{late}{ENDINGS[1]}").unlink()
+    async def test_a_disk_that_has_room_again_is_tried_once_more_at_a_stop(self) -> None:
+        commit = self.store._writer.commit
+        self.patch(self.store._writer, "commit", _fail)  # type: ignore[no-untyped-call]
+        self.store.append(batch_of([b"1"]))
+        self.store.put("t", "k", b"v")
         with capturedLogs():
-            found, damaged = await self.after(late)
-        assert [(m.offset, m.payload) for m in found] == [(0, b"1"), (3, b"4")]
-        assert damaged == ((1, 3),)
+            assert not await self.stored()
+            self.patch(self.store._writer, "commit", commit)  # type: ignore[no-untyped-call]
+            await self.store.close()
+        self.open()
+        assert [m.payload for m in await self.read()] == [b"1"]
 
 
 def _tell(told: list[tuple[int, bool]], number: int, stored: bool) -> None:

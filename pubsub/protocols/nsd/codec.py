@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import MAX_HEADERS, Batch
 
 MAX_LINE = 4 * 1024 * 1024
 # Characters of a line that its INVALID REQUEST shows.
@@ -166,6 +166,8 @@ def _message(fields: dict[str, Any]) -> Message:
     if not isinstance(message, dict) or message.get("_class") != "Message":
         raise ValueError("message")
     _integer(message, "when")
+    if len(message) > MAX_HEADERS:
+        raise ValueError("message")
     extra = {name: _dump(message[name]) for name in message if name not in _MESSAGE_FIELDS}
     return Message(_text(message, "from"), _text(message, "body"), extra)
 
