@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
-    from pubsub.store.ranges import Parcel, Topics
+    from pubsub.store.block_ranges import Parcel, Topics
 
 
 class IWireProtocol(Interface):

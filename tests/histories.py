@@ -12,9 +12,9 @@ from pathlib import Path
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store.block import encode_block
 from pubsub.store.merge import insert_block
-from pubsub.store.runs import keep, topics_of
 from pubsub.store.schema import begin_epoch, open_writer
-from pubsub.wire.runs import MIXED
+from pubsub.store.stored_runs import keep, topics_of
+from pubsub.wire.frame_runs import MIXED
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000

@@ -44,7 +44,7 @@ def shown(frame: bytes) -> str | None:
     return b64encode(start).decode() if start else None
 
 
-class Visit:
+class ConnectionEvents:
     """One connection, from ``connect`` to ``disconnect``; ``session`` is its mark in events."""
 
     __slots__ = ("_events", "_listener", "session")
@@ -74,11 +74,11 @@ class Events:
     def __init__(
         self,
         seconds: Callable[[], float],
-        at_turn_end: Callable[[Callable[[], None]], object],
+        at_tick_end: Callable[[Callable[[], None]], object],
         publish: Callable[[list[bytes]], None],
         draw: Callable[[int], int],
     ) -> None:
-        self._at_turn_end = at_turn_end
+        self._at_turn_end = at_tick_end
         self._publish = publish
         self._draw = draw
         self._bucket = TokenBucket(RATE, seconds)
@@ -90,9 +90,9 @@ class Events:
 
     # What happens
 
-    def visit(self, listener: Listener, client: str) -> Visit:
+    def visit(self, listener: Listener, client: str) -> ConnectionEvents:
         """A connection has been accepted."""
-        return Visit(self, listener, f"{self._draw(64):016x}", client)
+        return ConnectionEvents(self, listener, f"{self._draw(64):016x}", client)
 
     def tell(
         self, event: str, listener: Listener | None, client: str, **fields: str | int | None

@@ -12,7 +12,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
-    from pubsub.broker.events import Visit
+    from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Consumer, Publishing, Subscriber
@@ -120,7 +120,7 @@ class Listener:
         self.broker.memory.free(CONNECTION_BYTES)
         self.broker.counters.connections -= 1
 
-    def visit(self, client: str) -> Visit | None:
+    def visit(self, client: str) -> ConnectionEvents | None:
         """Tell of a new connection, if events are on."""
         events = self.broker.events
         return None if events is None else events.visit(self, client)
@@ -154,7 +154,7 @@ class Listener:
         count: int = 1,
         *,
         topic: str | None = None,
-        visit: Visit | None = None,
+        visit: ConnectionEvents | None = None,
         frame: bytes | None = None,
     ) -> None:
         """Count requests of ``client`` that were answered with an error.
@@ -171,7 +171,7 @@ class Listener:
             else:
                 events.malformed(self, client, reason, frame, session)
 
-    def evicted(self, reason: str, client: str, visit: Visit | None = None) -> None:
+    def evicted(self, reason: str, client: str, visit: ConnectionEvents | None = None) -> None:
         """Tell that ``client`` is disconnected for the sake of the others."""
         events = self.broker.events
         if events is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.errors import RateLimited
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers

@@ -24,15 +24,15 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 from pubsub.errors import HistoryUnavailable, Refused, StartError
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -48,7 +48,7 @@ _Shared = TypeVar("_Shared")
 class BrokerService(MultiService):
     """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``).
 
-    With ``events`` it tells what happens on a topic of its own (see ``Events``). ``at_turn_end``
+    With ``events`` it tells what happens on a topic of its own (see ``Events``). ``at_tick_end``
     runs a call when the events of the current reactor turn have been handled; a delayed call of no
     delay if it is left out.
     """
@@ -63,7 +63,7 @@ class BrokerService(MultiService):
         audit: AuditLog | None = None,
         durability: DurabilityRules | None = None,
         events: bool = False,
-        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+        at_tick_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -76,8 +76,8 @@ class BrokerService(MultiService):
         self.topics.watch(self._made)
         self.topics.claimed = self._claimed
         self._durability = durability or DurabilityRules()
-        self.at_turn_end = at_turn_end or partial(clock.callLater, 0)
-        self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
+        self.at_tick_end = at_tick_end or partial(clock.callLater, 0)
+        self.router = Router(self.counters, self.memory, clock.seconds, self.at_tick_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
         self.queue_keys = QueueKeys(self.router, self.tokens, self.audit, store)
@@ -91,7 +91,7 @@ class BrokerService(MultiService):
         self.run_id = draw(60)
         self.events: Events | None = None
         if events:
-            self.events = Events(clock.seconds, self.at_turn_end, self._tell, draw)
+            self.events = Events(clock.seconds, self.at_tick_end, self._tell, draw)
             self.counters.watcher = self.events.dropped
             self.audit.watcher = self.events.audited
         # A dict, as a set takes twice the memory.

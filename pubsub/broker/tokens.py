@@ -16,7 +16,7 @@ from typing import Any
 import jwt
 from jwt.warnings import InsecureKeyLengthWarning
 
-from pubsub.broker.keys import Secret, SecretRing
+from pubsub.broker.master_secrets import Secret, SecretRing
 from pubsub.errors import BadToken
 
 CACHED = 10_000

@@ -9,13 +9,13 @@ from importlib.metadata import version
 
 from pubsub.client import pipeline, secret, token
 from pubsub.errors import PubSubError
-from pubsub.form import form
+from pubsub.server.build_info import build_kind
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(prog="pubsub", description="Tools for the pubsub broker.")
-    text = f"pubsub {version('pubsub-broker')}, {form()}"
+    text = f"pubsub {version('pubsub-broker')}, {build_kind()}"
     top.add_argument("--version", action="version", version=text)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     secret.add(commands)

@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
     for name, (summary, _define) in arguments.JOBS.items():
         parser = jobs.add_parser(name, help=summary, description=summary)
         arguments.define(name, parser)
-        parser.set_defaults(run=partial(_run, "pubsub.pipeline.running", "launch", name))
+        parser.set_defaults(run=partial(_run, "pubsub.pipeline.job_runner", "launch", name))
     summary, define = arguments.REPORT
     parser = jobs.add_parser("report", help=summary, description=summary)
     define(parser)

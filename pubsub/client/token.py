@@ -15,7 +15,7 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from pubsub.broker.keys import ALGORITHMS, HMACS
+from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -20,7 +20,7 @@ from pubsub.protocols.spot import zmtp
 from pubsub.wire.fields import FieldError, layout
 
 _SHOWN = 256
-_LIMITS = zmtp.Limits(frame=2**40, frames=64)
+_LIMITS = zmtp.FrameLimits(frame=2**40, frames=64)
 # What must not be copied from a frame into a table.
 _SECRET = frozenset({"token", "key"})
 

@@ -20,7 +20,7 @@ from pubsub.pipeline.logs import (
 )
 from pubsub.pipeline.offsets import Bounds
 from pubsub.store import arrow
-from pubsub.store.ranges import read_parcel
+from pubsub.store.block_ranges import read_parcel
 from pubsub.store.schema import open_reader
 
 # Payload bytes that are taken from the file at once.

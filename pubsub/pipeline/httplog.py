@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import urllib3
 
-from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.pipeline.connector_options import Credentials
 from pubsub.pipeline.logs import Damage, Expired, Part, Rejected, TopicSize, Unreachable, WrongLog
 from pubsub.pipeline.offsets import Bounds
-from pubsub.pipeline.options import Credentials
 
 _EXPIRED = "expired"
 # What stands between here and a broker that is started again may say so.

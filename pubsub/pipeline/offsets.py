@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.options import EARLIEST, LATEST, Start
+from pubsub.pipeline.connector_options import EARLIEST, LATEST, Start
 
 
 @dataclass(frozen=True, slots=True)

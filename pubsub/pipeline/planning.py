@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from pubsub.pipeline.admission import Amount, amount_of
+from pubsub.pipeline.batch_limits import Amount, amount_of
+from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.logs import Log
-from pubsub.pipeline.options import SourceOptions
 
 _RESERVED = "$SYS/"
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.options import EVENTS
+from pubsub.pipeline.connector_options import EVENTS
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 

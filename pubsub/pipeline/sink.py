@@ -24,10 +24,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.options import Credentials, SinkOptions, sink_options
-from pubsub.pipeline.publishing import HTTP, check_url, optional_columns, publisher, scheme_of
+from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
+from pubsub.pipeline.publisher_urls import HTTP, check_url, optional_columns, publisher, scheme_of
 from pubsub.pipeline.schemas import check_written
-from pubsub.pipeline.staging import Stager, Stages
+from pubsub.pipeline.staged_writer import Stager, Stages
 from pubsub.store import arrow
 
 _HEADERS = arrow.schema(headers=True).field("headers").type

@@ -26,7 +26,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.admission import Amount, fit, shares
+from pubsub.pipeline.batch_limits import Amount, fit, shares
+from pubsub.pipeline.connector_options import (
+    EARLIEST,
+    EVENTS,
+    LATEST,
+    MESSAGES,
+    SourceOptions,
+    Start,
+)
+from pubsub.pipeline.connector_options import source_options as parse
 from pubsub.pipeline.logs import OTHER_LOG, Log, WrongLog
 from pubsub.pipeline.offsets import (
     Bounds,
@@ -36,18 +45,16 @@ from pubsub.pipeline.offsets import (
     resolve,
     to_json,
 )
-from pubsub.pipeline.opening import open_logs
-from pubsub.pipeline.options import EARLIEST, EVENTS, LATEST, MESSAGES, SourceOptions, Start
-from pubsub.pipeline.options import source_options as parse
-from pubsub.pipeline.patience import Patience, logger
+from pubsub.pipeline.open_logs import open_logs
 from pubsub.pipeline.planning import Subscription, Task, plan
-from pubsub.pipeline.reading import lose, read_task
+from pubsub.pipeline.retry import Retry, logger
 from pubsub.pipeline.schemas import arrow_schema, check_columns, schema_of
 from pubsub.pipeline.sink import BatchWriter, StreamWriter, make_target
+from pubsub.pipeline.task_reader import lose, read_task
 
 
 class PubSubSource(DataSource):
-    """The format ``pubsub``; its options are in ``pubsub.pipeline.options``."""
+    """The format ``pubsub``; its options are in ``pubsub.pipeline.connector_options``."""
 
     @classmethod
     def name(cls) -> str:
@@ -87,11 +94,11 @@ class _Reader:
     """What both readers do. Pickled into every task: it holds no connection."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, patience: Patience | None = None
+        self, options: SourceOptions, schema: StructType, patience: Retry | None = None
     ) -> None:
         self._options = options
         self._schema = schema
-        self._patience = patience or Patience()
+        self._patience = patience or Retry()
         self._subscription = Subscription(options)
         self._opened: list[Log] | None = None
 
@@ -146,7 +153,7 @@ class _Reader:
         """The batches of one task, in a worker."""
         assert isinstance(partition, Task)
         log = self._logs()[partition.partition]
-        yield from read_task(log, partition, self._options, arrow_schema(self._schema), Patience())
+        yield from read_task(log, partition, self._options, arrow_schema(self._schema), Retry())
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay where they are.

@@ -22,9 +22,17 @@ import pyarrow.compute as pc
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
 from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names, numbers
-from pubsub.store.ranges import Parcel, Piece, continues, epochs, offset_at, read_parcel, topics_in
-from pubsub.store.reader import read_bounds as bounds
-from pubsub.wire.runs import MIXED
+from pubsub.store.block_ranges import (
+    Parcel,
+    Piece,
+    continues,
+    epochs,
+    offset_at,
+    read_parcel,
+    topics_in,
+)
+from pubsub.store.block_reader import read_bounds as bounds
+from pubsub.wire.frame_runs import MIXED
 
 __all__ = [
     "SCHEMA", "Part", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",

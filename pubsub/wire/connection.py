@@ -25,13 +25,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import Refused
-from pubsub.wire.answers import Answer, take_known
-from pubsub.wire.unfinished import Unfinished
+from pubsub.wire.read_buffer import ReadBuffer
+from pubsub.wire.replies import Answer, take_ready
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
-    from pubsub.broker.events import Visit
+    from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
@@ -44,7 +44,7 @@ LINGER = 2.0
 
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
-class Connection(Unfinished):
+class Connection(ReadBuffer):
     """One client on a stream.
 
     The attributes start as class attributes, so that an idle connection costs little.
@@ -56,7 +56,7 @@ class Connection(Unfinished):
     publisher: Publisher | None = None
     why = "left"
     """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
-    _visit: Visit | None = None
+    _visit: ConnectionEvents | None = None
     # What it was counted in by, until it is counted out. What a transport says of its peer may
     # change, for example when a proxy's header has come.
     _counted: str | None = None
@@ -166,12 +166,12 @@ class Connection(Unfinished):
         self._answers.append(answer)
         self.listener.broker.store.when_stored(answer.stored)
 
-    def send_known(self) -> None:
+    def send_ready(self) -> None:
         """Send the answers that need not wait for the disk any more."""
         answers = self._answers
         if answers is None:
             return
-        data = take_known(answers)
+        data = take_ready(answers)
         if data:
             self._write_answer(data)
         if not answers:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pubsub.form import form
 from pubsub.protocols.cafe.codec import Ping, Publish, encode
 from pubsub.protocols.rheos.codec import Codec
+from pubsub.server.build_info import build_kind
 from tests.bench.wires import WIRES
 from tests.compiled.twins import NAMES, compiled, interpreted
 
@@ -91,7 +91,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
 
 
 def test_the_form_is_what_it_is_said_to_be() -> None:
-    assert form() == "compiled"
+    assert build_kind() == "compiled"
     for name in NAMES:
         assert not str(COMPILED[name].__file__).endswith(".py")
         assert str(INTERPRETED[name].__file__).endswith(".py")

@@ -11,7 +11,7 @@ from types import ModuleType
 import pubsub
 
 NAMES = (
-    "pubsub.wire.runs",
+    "pubsub.wire.frame_runs",
     "pubsub.protocols.cafe.scan",
     "pubsub.protocols.fast.scan",
     "pubsub.protocols.rheos.scan",

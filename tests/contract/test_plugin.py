@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pubsub.errors import Refused
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 
 SETTINGS = (
     Setting("max-line", COUNT, 1000, "bytes a line may have"),

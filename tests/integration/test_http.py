@@ -18,7 +18,7 @@ import pytest
 import urllib3
 
 from pubsub.broker.events import TOPIC
-from pubsub.client.history import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
 from tests.integration.broker import HOST, Broker, Start, listen, run
 from tests.integration.clients import Cafe
 from tests.integration.clients import publish as cafe_publish

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pubsub.pipeline.session import local_session
+from pubsub.pipeline.spark_session import local_session
 from tests.integration.broker import Broker, Start, brokers
 from tests.integration.fast_client import make_secret
 from tests.spark.java import java_options

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from pubsub.pipeline.session import local_session
+from pubsub.pipeline.spark_session import local_session
 
 FROM, TO = "cafe/1", "copy"
 A_BATCH = 1000

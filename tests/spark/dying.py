@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from pubsub.pipeline.job_runner import main
 from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.jobs.archive import save
-from pubsub.pipeline.running import main
 from pubsub.pipeline.tables.spark import Target
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubsub.client.history import HistoryError
+from pubsub.client.history_client import HistoryError
 from tests.integration.broker import Broker, Start
 from tests.integration.clients import Cafe, Client, Nsd, publish
 from tests.integration.fast_client import Fast, create, make_token, rotate, subscribe

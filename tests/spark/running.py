@@ -10,7 +10,7 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame, SparkSession
 
 from pubsub.pipeline.arguments import job_parser
-from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.jobs import job_source
 
 
 def options(name: str, *arguments: object) -> argparse.Namespace:
@@ -21,5 +21,5 @@ def options(name: str, *arguments: object) -> argparse.Namespace:
 def run(job: ModuleType, spark: SparkSession, stream: DataFrame, *arguments: object) -> int:
     """Run ``job --once`` with these arguments and ``stream`` instead of a broker's."""
     given = options(job.NAME, *arguments, "--once")
-    with patch.object(reading, "stream", lambda *_args, **_named: stream):
+    with patch.object(job_source, "stream", lambda *_args, **_named: stream):
         return int(job.run(spark, given, threading.Event()))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pubsub.client.history import HistoryClient
+from pubsub.client.history_client import HistoryClient
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
 from tests.integration.cluster import free_port
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pubsub.client.history import HistoryClient
+from pubsub.client.history_client import HistoryClient
 from pubsub.pipeline.jobs import audit, dead_letters, sessions
 from tests.integration.broker import Broker, brokers
 from tests.integration.fast_client import make_secret, make_token

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pubsub.pipeline.jobs import metrics, publishing
+from pubsub.pipeline.jobs import job_publisher, metrics
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
 from tests.spark.running import run
 
@@ -66,7 +66,7 @@ def test_rows_are_published_as_json(spark: SparkSession, tmp_path: Path) -> None
     def send(_self: object, messages: list[pa.RecordBatch], _query: str, batch: int) -> None:
         sent.append((messages, batch))
 
-    with patch.object(publishing.Publisher, "send", send):
+    with patch.object(job_publisher.Publisher, "send", send):
         run(metrics, spark, feed.stream, "--to", to, "--publish")
     (only,) = [batch for messages, _number in sent for batch in messages]
     assert set(only["topic"].to_pylist()) == {"$SYS/pipeline/metrics"}

@@ -16,7 +16,7 @@ from pubsub.protocols.fast.client import FastPublisher
 from pubsub.protocols.nsd.client import NsdPublisher
 from pubsub.protocols.rheos.client import RheosPublisher
 from pubsub.protocols.spot.client import SpotPublisher
-from pubsub.wire.blocking import Address, BlockingPublisher
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token

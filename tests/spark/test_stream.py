@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from pubsub.protocols.cafe.client import CafePublisher
-from pubsub.wire.blocking import Address
+from pubsub.wire.blocking_publisher import Address
 from tests.integration.broker import HOST, Broker, Start
 from tests.spark.serving import client_of, once, serve, stream, url_of, values
 from tests.spark.test_source import publish, settled

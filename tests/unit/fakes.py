@@ -20,9 +20,9 @@ from zope.interface import implementer
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.queue_keys import KeyChange
@@ -32,7 +32,7 @@ from pubsub.broker.topics import Topic
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import MIXED
+from pubsub.wire.frame_runs import MIXED
 
 START = 1_700_000_000.0
 

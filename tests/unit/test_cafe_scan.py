@@ -20,7 +20,7 @@ from pubsub.protocols.cafe.codec import (
     encode,
 )
 from pubsub.protocols.cafe.scan import encode_messages, scan, split_frames
-from pubsub.wire.runs import MIXED, Run
+from pubsub.wire.frame_runs import MIXED, Run
 
 CHANNELS = st.sampled_from([0, 1, 2, 0x10, 0xFE, 0xFF])
 # Payloads that look like headers, so that a scanner which loses its place finds false frames.

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import Refused
 from pubsub.wire.connection import LINGER, Connection
-from pubsub.wire.transport import READ_BYTES
+from pubsub.wire.direct_transport import READ_BYTES
 from tests.unit.connections import Lines, Setup, frame
 
 # But the one that stops the parsing of ``Frames``.

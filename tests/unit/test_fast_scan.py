@@ -21,7 +21,7 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
-from pubsub.wire.runs import MIXED, Run
+from pubsub.wire.frame_runs import MIXED, Run
 
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])

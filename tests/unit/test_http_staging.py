@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin import parts
-from pubsub.admin.errors import ApiError
-from pubsub.admin.parts import Piece, pieces_of, summary_of
-from pubsub.wire.runs import MIXED, Run
+from pubsub.admin import staged_parts
+from pubsub.admin.api_error import ApiError
+from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
+from pubsub.wire.frame_runs import MIXED, Run
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
@@ -114,7 +114,7 @@ class StageTests(WritingCase):
             assert self.house.post(f"/v1/stage?{query}", body).error == (400, "invalid-request")
 
     def test_too_many_messages(self) -> None:
-        self.patch(parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
+        self.patch(staged_parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
         assert self.stage(table(["a"] * 4, [b""] * 4)).error == (413, "too-large")
 
     def test_a_batch_is_bounded(self) -> None:

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block
 from pubsub.store.journal import ENDINGS, Journal, Segment
-from pubsub.store.runs import RunLog
+from pubsub.store.stored_runs import RunLog
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.stores import RUN, Stored, messages
 from tests.unit.test_block import batches

@@ -15,7 +15,7 @@ from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.listener import Listener
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import Reader, Transport, make_broker, make_listener
 
 

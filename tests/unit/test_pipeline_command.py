@@ -19,11 +19,11 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.client import command
 from pubsub.errors import ConfigurationError, StartError
-from pubsub.pipeline import arguments, running
-from pubsub.pipeline.jobs import reading
+from pubsub.pipeline import arguments, job_runner
+from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.derive import destination
 from pubsub.pipeline.jobs.replay import Pace
-from pubsub.pipeline.late import Late
+from pubsub.pipeline.late_messages import Late
 from pubsub.pipeline.progress import Display, Step, lag, step
 
 
@@ -80,13 +80,13 @@ class ArgumentsTests(TestCase):
         )
 
     def test_where_to_begin(self) -> None:
-        assert reading.starting("latest") == ("startingOffsets", "latest")
-        assert reading.starting('{"0": 5}') == ("startingOffsets", '{"0": 5}')
+        assert job_source.starting("latest") == ("startingOffsets", "latest")
+        assert job_source.starting('{"0": 5}') == ("startingOffsets", '{"0": 5}')
         time = "2026-03-01T12:00:00+00:00"
-        assert reading.starting(time) == ("startingTimestamp", time)
+        assert job_source.starting(time) == ("startingTimestamp", time)
         for wrong in ("yesterday", "2026-03-01T12:00:00"):
             with pytest.raises(ConfigurationError):
-                reading.starting(wrong)
+                job_source.starting(wrong)
 
     def test_where_a_result_goes(self) -> None:
         assert destination("topic:a:b") == ("topic", "a:b")
@@ -165,29 +165,29 @@ class ErrorsTests(TestCase):
             "Job failed: Traceback (most recent call last):\n  File x, line 1\n"
             "pubsub.pipeline.logs.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
         )
-        assert running.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
-        assert running.explain(ConfigurationError("no url")) == "no url"
-        assert running.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
-        assert running.explain(RuntimeError("java.lang.NullPointerException")) is None
+        assert job_runner.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
+        assert job_runner.explain(ConfigurationError("no url")) == "no url"
+        assert job_runner.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
+        assert job_runner.explain(RuntimeError("java.lang.NullPointerException")) is None
 
     def test_exit_codes(self) -> None:
         errors = io.StringIO()
         with redirect_stderr(errors):
-            assert running.report(ConfigurationError("no url"), verbose=False) == 1
-            assert running.report(RuntimeError("a\n\tat b"), verbose=False) == running.FAILED
+            assert job_runner.report(ConfigurationError("no url"), verbose=False) == 1
+            assert job_runner.report(RuntimeError("a\n\tat b"), verbose=False) == job_runner.FAILED
         assert errors.getvalue() == "pubsub: no url\na\n\tat b\n"
 
     def test_java_has_to_be_new_enough(self) -> None:
         path = self.java('openjdk version "11.0.2" 2019-01-15')
         old = pytest.raises(StartError, match=r"Java 17 or later; .* is 11$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:
-            running.check_java()
+            job_runner.check_java()
         none = pytest.raises(StartError, match="there is none")
         with patch.dict("os.environ", {"JAVA_HOME": "/nowhere"}), none:
-            running.check_java()
+            job_runner.check_java()
         path = self.java('openjdk version "21" 2023-09-19')
         with patch.dict("os.environ", {"JAVA_HOME": path}):
-            running.check_java()
+            job_runner.check_java()
 
     def java(self, said: str) -> str:
         """A directory whose bin/java says this."""

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.admission import amount_of, fit, shares
+from pubsub.pipeline.batch_limits import amount_of, fit, shares
+from pubsub.pipeline.connector_options import source_options
 from pubsub.pipeline.logs import Part, TopicSize
 from pubsub.pipeline.offsets import Bounds, Position, from_json, resolve, to_json
-from pubsub.pipeline.options import source_options
 from pubsub.pipeline.planning import Subscription, Task, plan
 from tests.unit.raising import raised
 

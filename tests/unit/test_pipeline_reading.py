@@ -12,14 +12,14 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import PubSubError
+from pubsub.pipeline.connector_options import Credentials, source_options
 from pubsub.pipeline.httplog import Answer, HttpLog
 from pubsub.pipeline.logs import Damage, DataLoss, Expired, Part, Rejected, Unreachable, WrongLog
-from pubsub.pipeline.options import Credentials, source_options
-from pubsub.pipeline.patience import Patience
 from pubsub.pipeline.planning import Task
-from pubsub.pipeline.reading import read_task
+from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import MESSAGES_SCHEMA, arrow_schema
-from pubsub.pipeline.staging import Stager, Stages
+from pubsub.pipeline.staged_writer import Stager, Stages
+from pubsub.pipeline.task_reader import read_task
 from pubsub.store.arrow import SCHEMA
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
@@ -74,8 +74,8 @@ class Time:
         self.now = 0.0
         self.slept: list[float] = []
 
-    def patience(self, seconds: float = 60) -> Patience:
-        return Patience(seconds, lambda: self.now, self.sleep)
+    def patience(self, seconds: float = 60) -> Retry:
+        return Retry(seconds, lambda: self.now, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -9,7 +9,7 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized, RateLimited
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import Held, clock_at, make_broker, make_listener
 
 

@@ -11,12 +11,12 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.keys import SecretRing
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import (
     START,
     Lines,

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import message_id
 from pubsub.protocols.rheos.codec import Ack, Codec, Opcode, Request, RheosError
 from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks
-from pubsub.wire.runs import MIXED, Run
+from pubsub.wire.frame_runs import MIXED, Run
 from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
 
 CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (False, True)]

@@ -13,7 +13,7 @@ from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import (
     START,
     Big,

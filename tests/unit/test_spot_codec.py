@@ -20,8 +20,8 @@ from pubsub.protocols.spot.scan import (
     scan,
     topic_stem,
 )
-from pubsub.protocols.spot.zmtp import Limits, Unit, decode, encode_message
-from pubsub.wire.runs import MIXED, Run
+from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
+from pubsub.wire.frame_runs import MIXED, Run
 from tests.unit.fakes import batch_of
 
 VECTORS = json.loads(
@@ -36,7 +36,7 @@ payloads = st.one_of(
 def frames_of(vector: dict[str, Any]) -> list[bytes]:
     """The frames of a vector's message."""
     data = bytes.fromhex(vector["hex"])
-    unit = decode(data, 0, Limits(2**20, 100))
+    unit = decode(data, 0, FrameLimits(2**20, 100))
     assert isinstance(unit, Unit)
     assert unit.end == len(data)
     return unit.frames
@@ -149,7 +149,7 @@ class ScanTests(SynchronousTestCase):
         end = scan(data, 0, STEM, 2**20, run)
         found: list[bytes] = []
         at = 0
-        while at < len(data) and isinstance(unit := decode(data, at, Limits()), Unit):
+        while at < len(data) and isinstance(unit := decode(data, at, FrameLimits()), Unit):
             found.append(unit.frames[-1])
             at = unit.end
         assert (run.payloads, end) == (found, at)

@@ -17,12 +17,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch, Page
 from pubsub.errors import StartError
 from pubsub.store import checkpoint, schema
+from pubsub.store.block_reader import read_page
 from pubsub.store.commits import BACKLOG
-from pubsub.store.reader import read_page
 from pubsub.store.retention import Retention
-from pubsub.store.runs import RunLog
 from pubsub.store.schema import APPLICATION, open_reader
 from pubsub.store.sqlite import SqliteStore
+from pubsub.store.stored_runs import RunLog
 from pubsub.store.writer import Group, Writer
 from tests.unit.fakes import Held, batch_of, scratch
 from tests.unit.stores import RUN, StoreCase, Stored, keep_everything, messages, sql

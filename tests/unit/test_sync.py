@@ -10,7 +10,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.answers import Answer, take_known
+from pubsub.wire.replies import Answer, take_ready
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids, publish
 
@@ -262,8 +262,8 @@ class Asking:
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused.append((reason, count))
 
-    def send_known(self) -> None:
-        self.sent.append(take_known(self.answers))
+    def send_ready(self) -> None:
+        self.sent.append(take_ready(self.answers))
 
     def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Answer:
         """Have something answered."""

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, TopicUnreachable
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener
 
 

@@ -18,12 +18,12 @@ from twisted.internet.task import Clock
 from pubsub.admin.server import SETTINGS as OWN
 from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.interfaces import IStore
 from pubsub.settings import read_all
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import clock_at, make_broker
 from tests.unit.streams import Stream
 from tests.unit.tokens import hmac_secret, token

@@ -18,12 +18,12 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.options import MESSAGES
-from pubsub.pipeline.ranges import FORMAT, RangeSource, ranges
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.connector_options import MESSAGES
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
 from pubsub.pipeline.tables.parts import File
 from pubsub.pipeline.tables.spark import Target
@@ -100,7 +100,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
         options.compact_every,
     )
     spark.dataSource.register(RangeSource)
-    stream = reading.stream(spark, options, NAME, headers=options.headers, form=FORMAT)
+    stream = job_source.stream(spark, options, NAME, headers=options.headers, form=FORMAT)
     plan = Plan(
         stream,
         handle=archive.take,

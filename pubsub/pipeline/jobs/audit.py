@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import publishing, reading
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
 from pubsub.pipeline.tables.spark import Target, append, open_delta
 
 NAME = "audit"
@@ -97,7 +97,7 @@ class Audit:
     """Writes counts to ``target``; publishes alerts if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, publisher: publishing.Publisher | None = None, threshold: int = 0
+        self, target: Target, publisher: job_publisher.Publisher | None = None, threshold: int = 0
     ) -> None:
         self._target = target
         self._publisher = publisher
@@ -129,9 +129,9 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     target = Target(options.to, ("day",))
     audit = Audit(target)
     if options.threshold is not None:
-        publisher = publishing.Publisher(options, options.alerts)
+        publisher = job_publisher.Publisher(options, options.alerts)
         audit = Audit(target, publisher, options.threshold)
-    events = reading.stream(spark, options, NAME, "events")
+    events = job_source.stream(spark, options, NAME, "events")
     plan = Plan(relevant(events, options.window), home=options.to, handle=audit.take)
     return run_plan(NAME, plan, options, stop)
 

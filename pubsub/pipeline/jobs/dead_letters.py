@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pubsub.pipeline.dissect import dissect
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.tables.spark import Target, save
 
 NAME = "dead-letters"
@@ -51,7 +51,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     def take(batch: DataFrame, number: int, query: str) -> None:
         save(batch, target, query, number)
 
-    events = reading.stream(spark, options, NAME, "events")
+    events = job_source.stream(spark, options, NAME, "events")
     return run_plan(NAME, Plan(rows(events), home=options.to, handle=take), options, stop)
 
 

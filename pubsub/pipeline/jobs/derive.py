@@ -18,11 +18,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
 from pubsub.pipeline.tables.spark import Target, save
 
 NAME = "derive"
@@ -75,7 +75,7 @@ def views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
     """Make the views that ``sql`` names."""
     for kind in ("messages", "events"):
         if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
-            stream = reading.stream(spark, options, NAME, kind)
+            stream = job_source.stream(spark, options, NAME, kind)
             timed = stream.withWatermark("timestamp", milliseconds(options.watermark))
             timed.createOrReplaceTempView(kind)
 
@@ -107,7 +107,7 @@ def plan(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -
         raise ConfigurationError("--to topic: needs --url: a file cannot be published to")
     if options.checkpoint is None:
         raise ConfigurationError("--to topic: needs --checkpoint")
-    where = reading.where(options)
+    where = job_source.where(options)
 
     def sink(writer: DataStreamWriter) -> DataStreamWriter:
         return writer.format("pubsub").options(**where)

@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import publishing, reading
-from pubsub.pipeline.late import Late
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_publisher, job_source
+from pubsub.pipeline.late_messages import Late
 from pubsub.pipeline.tables.spark import Target, append
 
 NAME = "metrics"
@@ -129,7 +129,7 @@ class Metrics:
     """Writes rows to ``target``, and publishes them if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, length: float, publisher: publishing.Publisher | None = None
+        self, target: Target, length: float, publisher: job_publisher.Publisher | None = None
     ) -> None:
         self._target = target
         self._length = length
@@ -153,10 +153,10 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     """Run the job; returns the exit code."""
     publisher = None
     if options.publish is not None:
-        publisher = publishing.Publisher(options, options.publish)
+        publisher = job_publisher.Publisher(options, options.publish)
     metrics = Metrics(Target(options.to, ("day",)), options.window, publisher)
     late = Late(metrics.late)
-    windowed = windows(reading.stream(spark, options, NAME), options.window, options.watermark)
+    windowed = windows(job_source.stream(spark, options, NAME), options.window, options.watermark)
     observed = late.observe(windowed, F.col("window.end"))
     plan = Plan(rows(observed), home=options.to, handle=metrics.take, late=late)
     return run_plan(NAME, plan, options, stop)

@@ -26,10 +26,10 @@ from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.arguments import between
-from pubsub.pipeline.jobs import publishing
-from pubsub.pipeline.options import parse_topics
+from pubsub.pipeline.connector_options import parse_topics
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.jobs import job_publisher
 from pubsub.pipeline.progress import Display, Step
-from pubsub.pipeline.running import main as run_alone
 from pubsub.pipeline.tables.spark import Filter, open_delta, read
 
 NAME = "replay"
@@ -220,7 +220,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
         piece=min(options.rate or 50_000, 50_000),
     )
     progress = Progress(options.checkpoint, settings)
-    publisher = publishing.Publisher(options, "")
+    publisher = job_publisher.Publisher(options, "")
     display = Display(sys.stdout, sys.stdout.isatty())
     begun = time.monotonic()
     for number, rows in replay(spark, progress, publisher.send, Pace(options.rate), stop):

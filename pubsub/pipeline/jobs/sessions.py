@@ -13,11 +13,11 @@ import threading
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import reading
+from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
 from pubsub.pipeline.tables.spark import Target, save
 
 NAME = "sessions"
@@ -73,7 +73,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     def take(batch: DataFrame, number: int, query: str) -> None:
         save(batch, target, query, number)
 
-    events = reading.stream(spark, options, NAME, "events")
+    events = job_source.stream(spark, options, NAME, "events")
     plan = Plan(rows(events, options.longest, options.watermark), home=options.to, handle=take)
     return run_plan(NAME, plan, options, stop)
 

@@ -26,7 +26,12 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
 )
-from pubsub.wire.blocking import Address, BlockingPublisher, BlockingStream, ConnectionBroken
+from pubsub.wire.blocking_publisher import (
+    Address,
+    BlockingPublisher,
+    BlockingStream,
+    ConnectionBroken,
+)
 
 _PUBLISH = Struct("<HBIB")
 _MAX_CLIENT_ID = 255

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pubsub.broker.replay import Replay, leave
-from pubsub.broker.small import NOTHING
+from pubsub.broker.catch_up import Replay, leave
+from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.client_id import split_client_id
@@ -46,9 +46,9 @@ from pubsub.protocols.cafe.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.cafe.codes import code_of, error
+from pubsub.protocols.cafe.error_codes import code_of, error
 from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -225,7 +225,7 @@ class Conversation(Link):
         # What has been closed to the client meanwhile is left out.
         may_read = self.listener.access.may_subscribe
         missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
-        session.subscriptions = NOTHING
+        session.subscriptions = EMPTY_MAP
         for topic, encoding in wanted.items():
             if topic not in missed:
                 broker.router.subscribe(outbox, topic, encoding)

@@ -19,8 +19,8 @@ from pubsub.protocols.cafe.codec import (
     ErrorCode,
     needed,
 )
-from pubsub.protocols.cafe.codes import GOODBYE, code_of, error
 from pubsub.protocols.cafe.conversation import Conversation
+from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
 from pubsub.protocols.cafe.scan import split_frames
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
 
 What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; rows of
-equal frames are cut and put together by ``wire/runs.py``. Nothing here knows Twisted or the
+equal frames are cut and put together by ``wire/frame_runs.py``. Nothing here knows Twisted or the
 broker.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import MIXED, Run, cut_run, join_run
 
 HEAD = 8
 """Bytes before the message in PUBLISH: the header and the channel."""

@@ -11,9 +11,9 @@ from pubsub.errors import Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
-from pubsub.protocols.cafe.codes import GOODBYE, code_of, error
 from pubsub.protocols.cafe.conversation import Conversation
 from pubsub.protocols.cafe.datagram import CafeDatagrams
+from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
 from pubsub.settings import BOOLEAN, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
 

@@ -21,7 +21,7 @@ from pubsub.protocols.fast.codec import (
     decode,
     encode,
 )
-from pubsub.wire.blocking import Address, BlockingPublisher, ConnectionBroken
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher, ConnectionBroken
 
 _TAIL = Struct(">II")
 _UNSUBSCRIBE = TYPES[Unsubscribe]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.token_throttle import Throttle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
@@ -43,9 +44,8 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.readers import Readers
 from pubsub.protocols.fast.scan import Row
-from pubsub.protocols.fast.throttle import Throttle
+from pubsub.protocols.fast.subscriptions import Readers
 from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 from pubsub.protocols.fast.codec import PUBLISH, PUBLISH_OVERHEAD
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import MIXED, Run, cut_run, join_run
 
 _MESSAGE = 0x04
 _MESSAGE_HEAD = Struct(">BII")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.broker.limits import TokenBucket
+from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.topics import fnv1a32
 from pubsub.errors import IdCollision, NotConfigured, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 from pubsub.protocols.fast.connection import FastConnection
 from pubsub.protocols.fast.scan import Scanner
-from pubsub.protocols.fast.throttle import VERIFICATIONS
 from pubsub.settings import BOOLEAN, SECONDS, SIZE, Setting, integer
 from pubsub.wire.connection import ConnectionFactory
 

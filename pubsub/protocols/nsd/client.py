@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from pubsub.protocols.nsd.codec import MAX_LINE
-from pubsub.wire.blocking import Address, BlockingPublisher
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 
 _SUCCESS = "SuccessResponse"
 _SHOWN = 200

@@ -36,10 +36,10 @@ from pubsub.protocols.nsd.codec import (
 )
 from pubsub.protocols.nsd.identities import Identities
 from pubsub.protocols.nsd.listing import ListingConnection
-from pubsub.protocols.nsd.rows import Rows, Template, surroundings, template
+from pubsub.protocols.nsd.templates import Rows, Template, surroundings, template
 from pubsub.settings import Setting, integer
 from pubsub.wire.connection import ConnectionFactory
-from pubsub.wire.runs import Run
+from pubsub.wire.frame_runs import Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress

@@ -17,7 +17,7 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
-from pubsub.wire.blocking import Address, BlockingPublisher
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 
 _UUID_BYTES = 16
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
-    from pubsub.wire.runs import Run
+    from pubsub.wire.frame_runs import Run
 
 # What a client id and one of its subscriptions cost, estimates for the memory budget.
 CLIENT_BYTES = 768

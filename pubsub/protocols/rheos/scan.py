@@ -23,7 +23,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.wire.fields import decode_fields
-from pubsub.wire.runs import MIXED, Run, cut_run
+from pubsub.wire.frame_runs import MIXED, Run, cut_run
 
 # Where a request's topic name starts; its length is just before.
 _NAME = HEADER_SIZE + 2

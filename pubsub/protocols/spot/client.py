@@ -19,8 +19,8 @@ from pubsub.protocols.spot.scan import publish_stem
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
+    FrameLimits,
     Handshake,
-    Limits,
     Partial,
     Unit,
     ZmtpError,
@@ -31,10 +31,10 @@ from pubsub.protocols.spot.zmtp import (
     pong,
     ready,
 )
-from pubsub.wire.blocking import Address, BlockingPublisher
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 
 # A list of topics is one message, with a frame for each.
-_LIMITS = Limits(frames=1_000_000)
+_LIMITS = FrameLimits(frames=1_000_000)
 _MAX_FRAME = _LIMITS.frame
 _SHOWN = 3
 

@@ -18,8 +18,8 @@ from pubsub.protocols.spot.scan import scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
+    FrameLimits,
     Handshake,
-    Limits,
     Partial,
     Unit,
     ZmtpError,
@@ -29,7 +29,7 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
-from pubsub.wire.runs import MIXED, Run
+from pubsub.wire.frame_runs import MIXED, Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -47,7 +47,7 @@ _LONG_HEAD = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Stem:
+class MessageHead:
     """How a publication begins on the wire, up to its data, and what that says."""
 
     wire: bytes
@@ -64,7 +64,7 @@ class Role(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def take(self, stem: Stem, run: Run) -> None:
+    def take(self, stem: MessageHead, run: Run) -> None:
         """Publications that begin with ``stem``."""
 
     def left(self) -> None:
@@ -87,11 +87,11 @@ class ZmtpConnection(Connection):
     _owed: dict[str, Callable[[], bytes]] | None = None
     _deadline: IDelayedCall | None = None
 
-    def __init__(self, listener: Listener, limits: Limits) -> None:
+    def __init__(self, listener: Listener, limits: FrameLimits) -> None:
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
-        self.stems: dict[bytes, Stem] = {}
+        self.stems: dict[bytes, MessageHead] = {}
 
     # For subclasses
 
@@ -192,7 +192,7 @@ class ZmtpConnection(Connection):
             publication = role.message(unit.frames)
             if publication is None:
                 return
-            stem = Stem(before, topic_name(publication.topic), publication.origin)
+            stem = MessageHead(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
             self._broken(before + unit.frames[-1])
         except Refused as refused:
@@ -254,7 +254,7 @@ class ZmtpConnection(Connection):
         if not self._resting:
             self._resting = True
             self.hold("rest")
-            self.listener.broker.at_turn_end(self._go_on)
+            self.listener.broker.at_tick_end(self._go_on)
 
     def _go_on(self) -> None:
         if self._resting and (self.is_node or not self._output_full):

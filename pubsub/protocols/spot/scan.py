@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import MIXED, Run, cut_run, join_run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch

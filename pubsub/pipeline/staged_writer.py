@@ -1,0 +1,111 @@
+"""Exactly-once writing over HTTP: parts are staged by tasks and appended by one commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pubsub.pipeline.connector_options import Credentials
+from pubsub.pipeline.httplog import Answer, Api
+from pubsub.pipeline.logs import Rejected
+from pubsub.pipeline.retry import Retry
+
+# Bytes of Arrow data that are sent as one part.
+_PART = 8 * 1024**2
+_LOST = "unknown-part"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A batch of a query at a broker, in one of its runs. Raises Unreachable or Rejected."""
+
+    url: str
+    credentials: Credentials
+    query: str
+    batch_id: int
+    run: str = ""
+
+    def stage(self, api: Api, data: pa.Table) -> str:
+        """Leave a part with the broker; its id."""
+
+        def ask() -> str:
+            with api.client() as client:
+                return client.stage(self.query, self.batch_id, data, self.run)
+
+        # Tried again: what is staged twice is committed once.
+        return Retry().call(ask)
+
+    def commit(self, parts: list[str]) -> None:
+        """Append the parts in this order, unless the batch has been appended before."""
+        api = Api(self.url, self.credentials)
+
+        def ask() -> None:
+            with api.client() as client:
+                client.commit(self.query, self.batch_id, parts)
+
+        try:
+            # Tried again: the broker knows the batch.
+            Retry().call(ask)
+        except Answer as answer:
+            if answer.word == _LOST:
+                raise Rejected(
+                    f"the broker at {self.url} has lost what was staged for batch {self.batch_id}, "
+                    "as it was restarted; nothing was appended. Restart the query, and it runs "
+                    "the batch again"
+                ) from None
+            raise
+
+    def abort(self) -> None:
+        """Have what was staged forgotten."""
+        with Api(self.url, self.credentials).client() as client:
+            client.abort(self.query, self.batch_id)
+
+
+class Stager:
+    """The rows of one task, staged in parts so that no part is large."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.messages = 0
+        self._stages = stages
+        self._api = Api(stages.url, stages.credentials)
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._parts: list[str] = []
+
+    def add(self, table: pa.RecordBatch) -> None:
+        """Rows to be staged; may wait for the broker."""
+        for start, rows in _cuts(table):
+            self.messages += rows
+            self._waiting.append(table.slice(start, rows))
+            self._bytes += table.nbytes * rows // table.num_rows
+            if self._bytes >= _PART:
+                self._send()
+
+    def finish(self) -> tuple[str, ...]:
+        """The ids of all parts, in order."""
+        if self._waiting:
+            self._send()
+        return tuple(self._parts)
+
+    def _send(self) -> None:
+        table = _gathered(pa.Table.from_batches(self._waiting))
+        self._waiting, self._bytes = [], 0
+        self._parts.append(self._stages.stage(self._api, table))
+
+
+def _gathered(table: pa.Table) -> pa.Table:
+    """The rows with those of a topic together, in their order: the broker takes runs of them."""
+    if len(pc.unique(table["topic"])) == 1:
+        return table
+    # This sort is stable.
+    return table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending")]))
+
+
+def _cuts(table: pa.RecordBatch) -> list[tuple[int, int]]:
+    """Where a table begins to be cut into pieces of about a part, and their rows."""
+    if not table.num_rows:
+        return []
+    rows = max(1, table.num_rows * _PART // max(table.nbytes, 1))
+    return [(at, min(rows, table.num_rows - at)) for at in range(0, table.num_rows, rows)]
