@@ -24,12 +24,13 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 from pubsub.errors import HistoryUnavailable, Refused, StartError
@@ -80,6 +81,8 @@ class BrokerService(MultiService):
         self.router = Router(self.counters, self.memory, clock.seconds, self.at_tick_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
+        # One bucket for all connections of all protocols, as a client can open many.
+        self.verifications = TokenBucket(VERIFICATIONS, clock.seconds)
         self.queue_keys = QueueKeys(self.router, self.tokens, self.audit, store)
         self.sessions = SessionRegistry(
             lambda: draw(64),
