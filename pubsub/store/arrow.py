@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
+from pubsub.broker.message_run import MIXED
 from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names, numbers
 from pubsub.store.block_ranges import (
     Parcel,
@@ -32,7 +33,6 @@ from pubsub.store.block_ranges import (
     topics_in,
 )
 from pubsub.store.block_reader import read_bounds as bounds
-from pubsub.wire.frame_runs import MIXED
 
 __all__ = [
     "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
