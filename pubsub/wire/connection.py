@@ -162,16 +162,18 @@ class Connection(Protocol):
             if not buffer.add(data, self.delimiter):
                 return
             data = buffer.take_frame(self.large_payload)
-        self._parse(data)
+        done, need = self.consume(data)
+        if done < len(data) or self._read_buffer is not None:
+            self._keep_partial(data, done, need)
 
     def parse_buffered(self) -> None:
         """Parse what is in the read buffer, after ``consume`` had stopped early."""
         buffer = self._read_buffer
         if buffer is not None and not self._input_ended and (data := buffer.take()):
-            self._parse(data)
+            self._keep_partial(data, *self.consume(data))
 
-    def _parse(self, data: bytes) -> None:
-        done, need = self.consume(data)
+    def _keep_partial(self, data: bytes, done: int, need: int) -> None:
+        """Buffer what ``consume`` has left of ``data``; drop the buffer if that is nothing."""
         if self.closing:
             return
         buffer = self._read_buffer
@@ -180,11 +182,10 @@ class Connection(Protocol):
                 memory = self.listener.broker.memory
                 buffer = self._read_buffer = ReadBuffer(self, memory, self.read_bytes)
             read_size = buffer.start(data[done:], need, len(data))
-        elif buffer is not None:
+        else:
+            assert buffer is not None
             self._read_buffer = None
             read_size = buffer.clear()
-        else:
-            return
         if read_size:
             self.stream.bufferSize = read_size
 

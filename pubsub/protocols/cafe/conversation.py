@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.catch_up import Replay, leave
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.message_run import MessageRun
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.client_id import split_client_id
@@ -47,7 +48,6 @@ from pubsub.protocols.cafe.codec import (
 )
 from pubsub.protocols.cafe.error_codes import code_of, error
 from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
-from pubsub.wire.frame_runs import Run
 from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Conversation(Link):
         """See ``Connection.large_payload``: a PUBLISH."""
         if self.state is not State.PUBLISHER or publish_length(head) != need:
             return None
-        return HEAD, lambda payload: self._publish(head[7], Run([payload], len(payload)))
+        return HEAD, lambda payload: self._publish(head[7], MessageRun([payload], len(payload)))
 
     def _welcome(self, data: bytes, at: int) -> bool:
         """Before the handshake, only some frames may come at all, well-formed or not."""
@@ -251,9 +251,9 @@ class Conversation(Link):
                 ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=self._name(frame.channel)
             )
         else:
-            self._publish(frame.channel, Run([frame.payload], len(frame.payload)))
+            self._publish(frame.channel, MessageRun([frame.payload], len(frame.payload)))
 
-    def _publish(self, channel: int, run: Run) -> None:
+    def _publish(self, channel: int, run: MessageRun) -> None:
         """Publish a run; each message refused gets an ERROR of its own (cafe §5.1)."""
         assert self._publisher is not None
         count = len(run.payloads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.token_throttle import Throttle
+from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
@@ -89,7 +89,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._server = server
         self._publisher = listener.publisher(self, b"")
-        self._throttle = Throttle(server.verifications)
+        self._throttle = TokenThrottle(listener.broker.verifications)
 
     # Input
 

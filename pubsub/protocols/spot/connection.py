@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
 from pubsub.protocols.spot.codec import Publish, SpotError
@@ -29,7 +30,6 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
-from pubsub.wire.frame_runs import MIXED, Run
 from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Role(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def take(self, stem: MessageHead, run: Run) -> None:
+    def take(self, stem: MessageHead, run: MessageRun) -> None:
         """Publications that begin with ``stem``."""
 
     def left(self) -> None:
@@ -164,7 +164,7 @@ class ZmtpConnection(Connection):
     def _take_runs(self, role: Role, data: bytes, at: int) -> int:
         """The publications from ``at`` on whose beginnings are known; returns where they end."""
         while (stem := self.stems.get(stem_at(data, at))) is not None:
-            run = Run([], MIXED)
+            run = MessageRun([], MIXED)
             stop = scan(data, at, stem.wire, self.limits.frame, run)
             if stop == at:
                 break
@@ -184,7 +184,7 @@ class ZmtpConnection(Connection):
 
         def take(payload: bytes) -> None:
             self._begun = None
-            role.take(stem, Run([payload], len(payload)))
+            role.take(stem, MessageRun([payload], len(payload)))
 
         return len(before), take
 
@@ -203,7 +203,7 @@ class ZmtpConnection(Connection):
                 if len(self.stems) >= _STEMS:
                     self.stems.clear()
                 self.stems[before] = stem
-            role.take(stem, Run([publication.data], len(publication.data)))
+            role.take(stem, MessageRun([publication.data], len(publication.data)))
 
     def _command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":
