@@ -9,7 +9,7 @@ read only through ``data`` objects that are held, at offsets that were compared 
 from secrets import randbits as getrandbits
 
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -33,6 +33,7 @@ cdef struct Field:
     Py_ssize_t at
     int width
     bint big
+    # Of two's complement: what is added may be negative.
     uint64_t add
 
 cdef struct Entry:
@@ -149,7 +150,7 @@ cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
         entry.fields[i].at = field.at
         entry.fields[i].width = field.width
         entry.fields[i].big = field.big
-        entry.fields[i].add = field.add
+        entry.fields[i].add = <uint64_t><int64_t>field.add
         if field.at < before or not 1 <= field.width <= 8:
             raise ValueError("length fields are in ascending order, of 1 to 8 bytes")
         before = field.at + field.width
@@ -210,7 +211,7 @@ cdef class Columns:
         return made
 
     @staticmethod
-    def one(bytes payload not None, uint32_t address=0, Py_ssize_t end=0):
+    def one(bytes payload not None, address=0, Py_ssize_t end=0):
         """See ``interpreted.Columns.one``."""
         cdef Columns made = Columns.__new__(Columns)
         if PyBytes_Size(payload) > MAX_DATA:
@@ -223,7 +224,7 @@ cdef class Columns:
         return made
 
     @staticmethod
-    def of(list payloads not None, list indexes=None):
+    def of(list payloads not None, indexes=None, list addresses=None):
         """See ``interpreted.Columns.of``."""
         cdef Columns made = Columns.__new__(Columns)
         cdef Py_ssize_t i, at = 0
@@ -232,7 +233,9 @@ cdef class Columns:
         if PyBytes_Size(made.data) > MAX_DATA:
             raise ValueError("too many bytes for one batch")
         made.reserve(len(payloads))
-        made.addresses = [0]
+        made.addresses = addresses or [0]
+        if indexes is not None and len(indexes) != len(payloads):
+            raise ValueError("indexes and payloads differ in number")
         for i in range(len(payloads)):
             payload = payloads[i]
             made.append(at, PyBytes_Size(payload), 0 if indexes is None else indexes[i])
@@ -353,6 +356,9 @@ cdef class HeadTable:
 
     cdef object learn
     cdef list heads
+    # The addresses there are, and their places in that list.
+    cdef list addresses
+    cdef dict numbers
     cdef Entry *entries
     cdef int count
     cdef int room
@@ -366,7 +372,7 @@ cdef class HeadTable:
     cdef uint64_t seed
     # By address; `scans` numbers the calls of `scan`.
     cdef Seen *seen
-    cdef Py_ssize_t addresses
+    cdef Py_ssize_t seen_room
     cdef uint64_t scans
 
     def __init__(self, learn):
@@ -387,6 +393,8 @@ cdef class HeadTable:
         self.last = -1
         self.shape_count = 0
         self.heads = []
+        self.addresses = []
+        self.numbers = {}
         self.rehash(64)
         return 0
 
@@ -408,22 +416,27 @@ cdef class HeadTable:
             at = (at + 1) % self.bucket_count
         self.buckets[at] = number
 
-    cdef int know(self, uint32_t address) except -1:
-        """Make room for what is noted of ``address``."""
+    cdef int number_of(self, address) except -1:
+        """Return the number of an address, which has room in ``seen``."""
         cdef Py_ssize_t room
         cdef Seen *grown
-        if address >= self.addresses:
-            room = max(2 * self.addresses, <Py_ssize_t>address + 1, 64)
+        number = self.numbers.get(address)
+        if number is not None:
+            return number
+        if len(self.addresses) == self.seen_room:
+            room = max(2 * self.seen_room, 16)
             grown = <Seen *>realloc(self.seen, room * sizeof(Seen))
             if grown == NULL:
                 raise MemoryError
-            memset(grown + self.addresses, 0, (room - self.addresses) * sizeof(Seen))
+            memset(grown + self.seen_room, 0, (room - self.seen_room) * sizeof(Seen))
             self.seen = grown
-            self.addresses = room
-        return 0
+            self.seen_room = room
+        number = self.numbers[address] = len(self.addresses)
+        self.addresses.append(address)
+        return number
 
-    cdef int add(self, head, uint32_t address) except -1:
-        """Append an entry and return its number, or -1 if there are too many shapes."""
+    cdef int add(self, head, address) except -1:
+        """Append an entry and return its number."""
         cdef Entry *grown
         cdef Entry *entry
         cdef int i
@@ -433,9 +446,8 @@ cdef class HeadTable:
                 raise MemoryError
             self.entries = grown
             self.room = max(2 * self.room, 16)
-        self.know(address)
         entry = &self.entries[self.count]
-        fill_entry(entry, head, address)
+        fill_entry(entry, head, self.number_of(address))
         for i in range(self.shape_count):
             if same_shape(entry, &self.entries[self.shapes[i]]):
                 break
@@ -531,7 +543,7 @@ cdef class HeadTable:
             if seen.scan != self.scans:
                 seen.scan = self.scans
                 seen.index = <uint32_t>len(columns.addresses)
-                columns.addresses.append(entry.address)
+                columns.addresses.append(self.addresses[entry.address])
             columns.append(at + entry.length, size, seen.index)
             if self.last >= 0:
                 self.entries[self.last].next = number

@@ -12,15 +12,17 @@ index and size are joined by one call. Every other message costs some steps of t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise, repeat
 from struct import Struct
+from typing import Any
 
 from pubsub.kernel.layout import Head, LengthField
 
 _Shape = tuple[int, tuple[LengthField, ...]]
-Learn = Callable[[bytes, int], "tuple[Head, int] | None"]
+Address = Hashable
+Learn = Callable[[bytes, int], "tuple[Head, Address] | None"]
 MAX_DATA = 0x7FFFFFFF
 MAX_HEADS = 16_384
 # Frames cut by one call, and the number from which that is faster than one by one.
@@ -39,7 +41,7 @@ class Columns:
     __slots__ = ("_indexes", "_payloads", "addresses", "count", "end", "largest", "nbytes")
 
     def __init__(
-        self, payloads: list[bytes], indexes: list[int], addresses: list[int], end: int
+        self, payloads: list[bytes], indexes: list[int], addresses: list[Any], end: int
     ) -> None:
         self._payloads = payloads
         self._indexes = indexes
@@ -51,7 +53,7 @@ class Columns:
         self.largest = max(sizes, default=0)
 
     @classmethod
-    def one(cls, payload: bytes, address: int = 0, end: int = 0) -> Columns:
+    def one(cls, payload: bytes, address: Address = 0, end: int = 0) -> Columns:
         """Return columns of one message."""
         made = cls.__new__(cls)
         made._payloads = [payload]
@@ -63,7 +65,12 @@ class Columns:
         return made
 
     @classmethod
-    def of(cls, payloads: list[bytes], indexes: Sequence[int] | None = None) -> Columns:
+    def of(
+        cls,
+        payloads: list[bytes],
+        indexes: Sequence[int] | None = None,
+        addresses: list[Any] | None = None,
+    ) -> Columns:
         """Return columns of ``payloads``, all of index 0 unless ``indexes`` are given.
 
         Raises ValueError if they have more than ``MAX_DATA`` bytes.
@@ -71,7 +78,7 @@ class Columns:
         places = [0] * len(payloads) if indexes is None else list(indexes)
         if len(places) != len(payloads):
             raise ValueError("indexes and payloads differ in number")
-        made = cls(payloads.copy(), places, [0], sum(map(len, payloads)))
+        made = cls(payloads.copy(), places, addresses or [0], sum(map(len, payloads)))
         if made.nbytes > MAX_DATA:
             raise ValueError("too many bytes for one batch")
         return made
@@ -137,8 +144,8 @@ class HeadTable:
     """The heads that the frames of a listener's clients begin with, and their addresses.
 
     ``learn(data, at)`` is called for a frame whose head is not known. It returns the head and its
-    address, a number counted from 0, or None if the frame is not a message or its head is not
-    complete. At most ``MAX_HEADS`` heads are known; then the table begins again.
+    address, a hashable object of the caller's, or None if the frame is not a message or its head
+    is not complete. At most ``MAX_HEADS`` heads are known; then the table begins again.
     """
 
     def __init__(self, learn: Learn) -> None:
@@ -148,8 +155,8 @@ class HeadTable:
     def _clear(self) -> None:
         self._count = 0
         # From the bytes of a head, its length included, to the address and the payload's size.
-        self._known: dict[bytes, tuple[int, int]] = {}
-        self._heads: dict[_Shape, dict[bytes, list[tuple[Head, int]]]] = {}
+        self._known: dict[bytes, tuple[Address, int]] = {}
+        self._heads: dict[_Shape, dict[bytes, list[tuple[Head, Address]]]] = {}
         self._widths: list[int] = []
 
     def __len__(self) -> int:
@@ -166,7 +173,7 @@ class HeadTable:
             raise ValueError("at is outside the data, or the data is too long")
         payloads: list[bytes] = []
         indexes: list[int] = []
-        places: dict[int, int] = {}
+        places: dict[Address, int] = {}
         known, widths = self._known, self._widths
         while at < end:
             for width in widths:

@@ -44,3 +44,12 @@ class Head(NamedTuple):
         for field in self.fields:
             data[field.at : field.at + field.width] = field.encode(size)
         return bytes(data)
+
+    def frame_length(self, data: bytes, start: int = 0) -> int:
+        """Return the length of the frame at ``start`` that begins with this head; 0 if invalid.
+
+        The bytes of ``data`` outside the length fields are taken for granted.
+        """
+        sizes = {field.decode(data, start) for field in self.fields}
+        size = sizes.pop()
+        return len(self.data) + size if not sizes and self.least <= size <= self.limit else 0
