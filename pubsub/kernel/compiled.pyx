@@ -173,6 +173,7 @@ cdef class Columns:
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t nbytes
     cdef readonly Py_ssize_t largest
+    cdef readonly Py_ssize_t smallest
     cdef readonly list addresses
     cdef Message *messages
     cdef Py_ssize_t room
@@ -196,10 +197,12 @@ cdef class Columns:
         self.messages[self.count].start = <uint32_t>start
         self.messages[self.count].size = <uint32_t>size
         self.messages[self.count].index = index
-        self.count += 1
-        self.nbytes += size
         if size > self.largest:
             self.largest = size
+        if size < self.smallest or self.count == 0:
+            self.smallest = size
+        self.count += 1
+        self.nbytes += size
         return 0
 
     cdef Columns like(self):
@@ -266,6 +269,23 @@ cdef class Columns:
         if at != nbytes:
             raise ValueError("the data exceeds the sizes")
         made.end = at
+        return made
+
+    @staticmethod
+    def equal(bytes data not None, Py_ssize_t size, Py_ssize_t count):
+        """See ``interpreted.Columns.equal``."""
+        cdef Columns made = Columns.__new__(Columns)
+        cdef Py_ssize_t i
+        if size < 0 or count < 0 or PyBytes_Size(data) > MAX_DATA or (
+            size * count if size == 0 or count <= MAX_DATA // size else -1
+        ) != PyBytes_Size(data):
+            raise ValueError("the size and the data differ in length")
+        made.data = data
+        made.addresses = [0]
+        made.reserve(count)
+        for i in range(count):
+            made.append(i * size, size, 0)
+        made.end = PyBytes_Size(data)
         return made
 
     def totals(self):

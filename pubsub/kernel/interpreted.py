@@ -38,7 +38,16 @@ class Columns:
     the largest ``largest``. ``end`` is the offset behind the last frame scanned.
     """
 
-    __slots__ = ("_indexes", "_payloads", "addresses", "count", "end", "largest", "nbytes")
+    __slots__ = (
+        "_indexes",
+        "_payloads",
+        "addresses",
+        "count",
+        "end",
+        "largest",
+        "nbytes",
+        "smallest",
+    )
 
     def __init__(
         self, payloads: list[bytes], indexes: list[int], addresses: list[Any], end: int
@@ -51,6 +60,7 @@ class Columns:
         sizes = tuple(map(len, payloads))
         self.nbytes = sum(sizes)
         self.largest = max(sizes, default=0)
+        self.smallest = min(sizes, default=0)
 
     @classmethod
     def one(cls, payload: bytes, address: Address = 0, end: int = 0) -> Columns:
@@ -61,7 +71,7 @@ class Columns:
         made.addresses = [address]
         made.end = end
         made.count = 1
-        made.nbytes = made.largest = len(payload)
+        made.nbytes = made.largest = made.smallest = len(payload)
         return made
 
     @classmethod
@@ -95,6 +105,18 @@ class Columns:
             raise ValueError("the sizes and the data differ in length")
         payloads = [data[start:stop] for start, stop in pairwise(ends)]
         return cls.of(payloads, array("I", indexes) if indexes else None)
+
+    @classmethod
+    def equal(cls, data: bytes, size: int, count: int) -> Columns:
+        """Return ``count`` messages of index 0 that have ``size`` bytes of ``data`` each.
+
+        Raises ValueError if ``data`` has another length.
+        """
+        if size < 0 or count < 0 or size * count != len(data):
+            raise ValueError("the size and the data differ in length")
+        if not size:
+            return cls.of([b""] * count)
+        return cls.of(_cut(data, 0, b"", size) if count > 1 else [data] * count)
 
     def totals(self) -> list[tuple[int, int, int]]:
         """Return index, number of messages and payload bytes of each index, in order."""

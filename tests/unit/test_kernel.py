@@ -160,7 +160,7 @@ class TestColumns:
         columns = kernel.Columns.of([b"a", b"bb", b"ccc", b"d"], [0, 1, 2, 1])
         made = columns.remap([5, -1, 0])
         assert (made.payloads(), made.indexes()) == ([b"a", b"ccc"], [5, 0])
-        assert (made.count, made.nbytes, made.largest) == (2, 4, 3)
+        assert (made.count, made.nbytes, made.largest, made.smallest) == (2, 4, 3, 1)
         assert columns.remap([0, 1, 2]).indexes() == [0, 1, 2, 1]
         with pytest.raises(IndexError):
             columns.remap([0, 1])
@@ -188,6 +188,15 @@ class TestColumns:
         assert (columns.count, columns.largest, columns.totals()) == (0, 0, [])
         assert columns.pack() == (b"", b"", b"")
         assert kernel.FrameEncoder([(channel_head(1),)]).encode(columns) == (b"", 0)
+
+    def test_equal(self, kernel: Any) -> None:
+        assert kernel.Columns.equal(b"aabbcc", 2, 3).payloads() == [b"aa", b"bb", b"cc"]
+        assert kernel.Columns.equal(bytes(5 * 300), 5, 300).payloads() == [bytes(5)] * 300
+        assert kernel.Columns.equal(b"", 0, 3).payloads() == [b""] * 3
+        assert kernel.Columns.equal(b"", 7, 0).count == 0
+        for wrong in ((b"abc", 2, 2), (b"", -1, 0), (b"ab", -1, -2), (b"a", 2**62, 4)):
+            with pytest.raises(ValueError, match="differ"):
+                kernel.Columns.equal(*wrong)
 
     def test_one(self, kernel: Any) -> None:
         columns = kernel.Columns.one(b"abc", 9, 12)
@@ -272,5 +281,5 @@ class TestBothForms:
 def described(columns: Any) -> object:
     return (
         columns.payloads(), columns.indexes(), columns.sizes(), columns.addresses, columns.end,
-        columns.count, columns.nbytes, columns.largest, columns.totals(),
+        columns.count, columns.nbytes, columns.largest, columns.smallest, columns.totals(),
     )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Encoders: a batch, as frames of one wire, for subscribers of one or of several of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.kernel import FrameEncoder, Head
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.interfaces import Encoding
+
+
+class HeadEncoding(Protocol):
+    """An encoding whose frames are a head and a payload, so that the kernel can write them.
+
+    ``heads`` are as in ``FrameEncoder``. ``variable_size`` bytes at ``variable_at`` of each head
+    differ between batches: ``variable`` returns them. Encodings of one class differ in their heads
+    only.
+    """
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def heads(self) -> tuple[Head, ...]: ...
+
+    @property
+    def variable_at(self) -> int: ...
+
+    @property
+    def variable_size(self) -> int: ...
+
+    def variable(self, batch: Batch) -> bytes:
+        """Return the variable bytes of all heads of ``batch``."""
+
+
+class BatchEncoder(Protocol):
+    """Writes batches whose topics have the encodings it was made for."""
+
+    limit: int
+
+    def encode(self, batch: Batch) -> tuple[bytes, int]:
+        """Return whole frames, in order, and the number of messages in them.
+
+        Messages over the limit of their encoding, and those of topics without one, are left out.
+        """
+
+
+def make_encoder(encodings: Sequence[Encoding | HeadEncoding | None]) -> BatchEncoder:
+    """Return the encoder for batches whose topics have ``encodings``, by index."""
+    given = [encoding for encoding in encodings if encoding is not None]
+    if len({type(encoding) for encoding in given}) == 1 and hasattr(given[0], "heads"):
+        return _HeadEncoder(encodings)  # type: ignore[arg-type]
+    return _RunEncoder(encodings)  # type: ignore[arg-type]
+
+
+class _HeadEncoder:
+    """A step of the kernel for each message."""
+
+    __slots__ = ("_frames", "_variable", "limit")
+
+    def __init__(self, encodings: Sequence[HeadEncoding | None]) -> None:
+        heads = [() if encoding is None else encoding.heads for encoding in encodings]
+        given = [encoding for encoding in encodings if encoding is not None]
+        one = given[0]
+        self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
+        self._variable = one.variable if one.variable_size else None
+        self.limit = min(encoding.limit for encoding in given)
+
+    def encode(self, batch: Batch) -> tuple[bytes, int]:
+        if self._variable is None:
+            return self._frames.encode(batch.columns)
+        return self._frames.encode(batch.columns, self._variable(batch))
+
+
+class _RunEncoder:
+    """A call of ``Encoding.encode`` for consecutive messages of one topic."""
+
+    __slots__ = ("_encodings", "limit")
+
+    def __init__(self, encodings: Sequence[Encoding | None]) -> None:
+        self._encodings = encodings
+        self.limit = min(encoding.limit for encoding in encodings if encoding is not None)
+
+    def encode(self, batch: Batch) -> tuple[bytes, int]:
+        parts: list[bytes] = []
+        count = 0
+        for index, run in batch.runs():
+            encoding = self._encodings[index]
+            fitting = None if encoding is None else run.within(encoding.limit)
+            if encoding is not None and fitting is not None:
+                parts.append(encoding.encode(fitting))
+                count += fitting.columns.count
+        return b"".join(parts), count
