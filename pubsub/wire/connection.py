@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
-    from pubsub.broker.queue_keys import KeyChange
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import KeyChange, Topic
 
 # Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
 # with unread input it would send a reset that can overtake the error or goodbye just written.
@@ -84,7 +83,7 @@ class Connection(ReadBuffer):
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
-        if self.listener.may_stay(self.label, topic):
+        if self.listener.may_continue(self.label, topic):
             return True
         self.revoked(topic)
         return False
@@ -116,9 +115,9 @@ class Connection(ReadBuffer):
             self.close(self.refusal(error))
             return
         self._counted = host
-        if self.listener.broker.events is not None:
-            self._visit = self.listener.visit(self.peer)
-        self.listener.broker.arrived(self)
+        if self.listener.events is not None:
+            self._visit = self.listener.connection_events(self.peer)
+        self.listener.clients.add(self)
         self.stream.registerProducer(self, True)
 
     def evict(self, reason: str) -> None:
@@ -164,7 +163,7 @@ class Connection(ReadBuffer):
         if self._answers is None:
             self._answers = []
         self._answers.append(answer)
-        self.listener.broker.store.when_stored(answer.stored)
+        self.listener.store.when_stored(answer.stored)
 
     def send_ready(self) -> None:
         """Send the answers that need not wait for the disk any more."""
@@ -228,7 +227,9 @@ class Connection(ReadBuffer):
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
         """Count requests that were answered with an error (see ``Listener.refuse``)."""
-        self.listener.refuse(reason, self.label, count, topic=topic, visit=self._visit, frame=frame)
+        self.listener.refuse(
+            reason, self.label, count, topic=topic, connection_events=self._visit, frame=frame
+        )
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
         """The client broke the protocol or its limits: say so, count it, close."""
@@ -248,7 +249,7 @@ class Connection(ReadBuffer):
         if ITCPTransport.providedBy(stream) and not ISSLTransport.providedBy(stream):
             stream.resumeProducing()
             cast(ITCPTransport, stream).loseWriteConnection()
-            clock = self.listener.broker.clock
+            clock = self.listener.clock
             seconds = max(self.listener.slow.seconds, LINGER)
             self._lingering = clock.callLater(seconds, self._abort_transport)
         else:
@@ -267,7 +268,7 @@ class Connection(ReadBuffer):
         if self._lingering is not None and self._lingering.active():
             self._lingering.cancel()
             # No abort: the kernel goes on sending to a client that reads slowly.
-            clock = self.listener.broker.clock
+            clock = self.listener.clock
             self._lingering = clock.callLater(LINGER, self.stream.loseConnection)
 
     def drain(self) -> None:
@@ -315,7 +316,7 @@ class Connection(ReadBuffer):
         host, self._counted = self._counted, None
         if host is not None:
             self.listener.leave(host)
-            self.listener.broker.left(self)
+            self.listener.clients.discard(self)
 
     def _end(self) -> None:
         if self.closing:

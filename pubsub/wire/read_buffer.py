@@ -149,7 +149,7 @@ class ReadBuffer(Protocol):
             nbytes = 0
         if nbytes != self._charged:
             before, self._charged = self._charged, nbytes
-            self.listener.broker.memory.charge(self, before, nbytes, 0)
+            self.listener.memory.charge(self, before, nbytes, 0)
 
     def _forget_rest(self) -> None:
         self._rest = None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.interfaces import IWireProtocol
+from pubsub.plugin import IWireProtocol
 from pubsub.server.configuration import (
     CommandLine,
     Config,

@@ -125,5 +125,5 @@ class ConfigurationTests(FastCase):
         fast = Fast(self)
         factory = fast.factories["fast"]
         twin = type(factory)(fast.listeners["fast"])
-        assert twin._owners is factory._owners
+        assert twin.ownership._owners is factory.ownership._owners
         assert twin.verifications is factory.verifications

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pubsub.broker.catch_up import Replay, leave
+from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.message_run import MessageRun
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
@@ -91,7 +91,7 @@ class Conversation(Link):
     _channels: Channels
     _session: Session | None = None
     _publisher: Publisher | None = None
-    _replay: Replay | None = None
+    _catching_up: CatchUp | None = None
 
     @property
     def label(self) -> str:
@@ -189,10 +189,10 @@ class Conversation(Link):
     def _open(self, frame: HandshakePub | HandshakeSub) -> None:
         """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
         listener = self.listener
-        sessions = listener.broker.sessions
+        sessions = listener.sessions
         state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
         name, number = split_client_id(frame.client_id)
-        kind = listener.kind(state)
+        kind = listener.session_kind(state)
         session = None if number is None else sessions.find(number, kind, name)
         if isinstance(frame, HandshakePub):
             listener.access.check_publish(self._topic(frame.channel).name)
@@ -218,22 +218,22 @@ class Conversation(Link):
         return {topic: self._channels.encoding(topic) for topic in topics}
 
     def _start_receiving(self, session: Session, wanted: Mapping[Topic, Encoding]) -> None:
-        broker = self.listener.broker
+        listener = self.listener
         outbox = self.open_outbox()
         outbox.hold()
-        broker.clock.callLater(ACK_GAP, outbox.release)
+        listener.clock.callLater(ACK_GAP, outbox.release)
         # What has been closed to the client meanwhile is left out.
-        may_read = self.listener.access.may_subscribe
+        may_read = listener.access.may_subscribe
         missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
         session.subscriptions = EMPTY_MAP
         for topic, encoding in wanted.items():
             if topic not in missed:
-                broker.router.subscribe(outbox, topic, encoding)
+                listener.router.subscribe(outbox, topic, encoding)
         if missed:
             # Encoded anew: the session may come from UDP to TCP, where more fits a frame.
             encodings = {topic: self._channels.encoding(topic) for topic in missed}
-            self._replay = Replay(broker, outbox, missed, encodings)
-            self._replay.start()
+            self._catching_up = listener.catch_up(outbox, missed, encodings)
+            self._catching_up.start()
 
     def _reject(self, code: ErrorCode, reason: str, frame: bytes | None = None) -> None:
         self.fail(reason, encode(HandshakeAck(code, 0)), frame)
@@ -282,14 +282,14 @@ class Conversation(Link):
     def _subscribe(self, topic: Topic) -> None:
         listener = self.listener
         listener.access.check_subscribe(topic.name)
-        if self._replay is None or topic not in self._replay.positions:
+        if self._catching_up is None or topic not in self._catching_up.positions:
             outbox = self.open_outbox()
-            listener.broker.router.subscribe(outbox, topic, self._channels.encoding(topic))
+            listener.router.subscribe(outbox, topic, self._channels.encoding(topic))
 
     def _unsubscribe(self, topic: Topic) -> None:
-        if self._replay is not None:
-            self._replay.discard(topic)
-        self.listener.broker.router.unsubscribe(self.open_outbox(), topic)
+        if self._catching_up is not None:
+            self._catching_up.discard(topic)
+        self.listener.router.unsubscribe(self.open_outbox(), topic)
 
     def _topic(self, channel: int) -> Topic:
         topic = self._channels.topics.get(channel)
@@ -324,7 +324,7 @@ class Conversation(Link):
         """The client said goodbye: its session ends with it (cafe §4.5)."""
         session, self._session = self._session, None
         if session is not None:
-            self.listener.broker.sessions.close(session)
+            self.listener.sessions.close(session)
         self.close()
 
     def displaced(self) -> None:
@@ -333,15 +333,16 @@ class Conversation(Link):
 
     def ended(self, keep: bool = True) -> None:
         """The connection is gone: end the session, or leave it to be resumed if it may be."""
-        broker = self.listener.broker
+        sessions = self.listener.sessions
         session, self._session = self._session, None
         outbox = self.outbox
-        if session is None or not keep or not broker.sessions.keeps(session):
+        if session is None or not keep or not sessions.keeps(session):
             if outbox is not None:
                 outbox.shut("disconnected")
             if session is not None:
-                broker.sessions.close(session)
+                sessions.close(session)
             return
-        replayed = {} if self._replay is None else self._replay.positions
-        missed = {} if outbox is None else leave(outbox, replayed, broker.store.next_offset)
-        broker.sessions.detach(session, missed)
+        replayed = {} if self._catching_up is None else self._catching_up.positions
+        end = self.listener.store.next_offset
+        missed = {} if outbox is None else shut_and_get_offsets(outbox, replayed, end)
+        sessions.detach(session, missed)

@@ -26,9 +26,8 @@ from pubsub.protocols.cafe.scan import split_frames
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.queue_keys import KeyChange
-    from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
+    from pubsub.broker.publisher import PublishingConnection
+    from pubsub.broker.topics import KeyChange, Topic
 
 MAX_DATAGRAM = 65_507
 # Several frames share a datagram up to here, which no common path has to fragment.
@@ -46,10 +45,10 @@ class CafePeer(Conversation):
         self.outbox: Outbox | None = None
         self.closing = False
         self.address = address
-        self.heard = server.listener.broker.seconds()
+        self.heard = server.listener.clock.seconds()
         self._server = server
         self._channels = channels
-        self._visit = server.listener.visit(self.peer)
+        self._visit = server.listener.connection_events(self.peer)
 
     @property
     def peer(self) -> str:
@@ -57,7 +56,7 @@ class CafePeer(Conversation):
         return f"{self.address[0]}:{self.address[1]}"
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """See ``Link``: nothing can keep datagrams from coming."""
         return None
 
@@ -65,7 +64,7 @@ class CafePeer(Conversation):
         """Send frames, as few datagrams as sensible (see ``Consumer``)."""
         for piece in split_frames(data, FULL_DATAGRAM):
             if not self._server.send(piece, self.address):
-                counters = self.listener.broker.counters
+                counters = self.listener.counters
                 counters.drop(self.label, OTHERS, "unsendable", 1)
 
     def reply(self, data: bytes) -> None:
@@ -80,7 +79,9 @@ class CafePeer(Conversation):
     ) -> None:
         """See ``Link``."""
         label = self.label
-        self.listener.refuse(reason, label, count, topic=topic, visit=self._visit, frame=frame)
+        self.listener.refuse(
+            reason, label, count, topic=topic, connection_events=self._visit, frame=frame
+        )
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
         """See ``Link``."""
@@ -118,7 +119,7 @@ class CafePeer(Conversation):
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber`` (cafe §5.4)."""
-        if self.listener.may_stay(self.label, topic):
+        if self.listener.may_continue(self.label, topic):
             return True
         self.reply(error(ErrorCode.UNAUTHORIZED))
         return False
@@ -133,17 +134,17 @@ class CafeDatagrams(DatagramProtocol):
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self._channels = Channels(
-            listener.settings["channels"], listener.broker.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
+            listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
         self._peers: dict[Address, CafePeer] = {}
 
     def startProtocol(self) -> None:
         """The port is open."""
-        self.listener.broker.arrived(self)
+        self.listener.clients.add(self)
 
     def stopProtocol(self) -> None:
         """The port is closed."""
-        self.listener.broker.left(self)
+        self.listener.clients.discard(self)
 
     def datagramReceived(self, datagram: bytes, addr: Address) -> None:
         """Handle the frames of one datagram."""
@@ -154,7 +155,7 @@ class CafeDatagrams(DatagramProtocol):
             peer = self._welcome(datagram, addr)
             if peer is None:
                 return
-        peer.heard = self.listener.broker.seconds()
+        peer.heard = self.listener.clock.seconds()
         done, _need = peer.consume(datagram)
         if done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])

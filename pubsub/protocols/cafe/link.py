@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
-    from pubsub.interfaces import Publishing
+    from pubsub.broker.publisher import PublishingConnection
 
 
 class Link:
@@ -26,7 +26,7 @@ class Link:
         raise NotImplementedError
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """What backpressure can hold; None for a datagram's sender."""
         raise NotImplementedError
 

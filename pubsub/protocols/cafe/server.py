@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
@@ -44,7 +44,7 @@ class CafeConnection(Conversation, Connection):
         self._channels = channels
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """See ``Link``."""
         return self
 
@@ -67,7 +67,7 @@ class CafeFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self._channels = Channels(listener.settings["channels"], listener.broker.topics)
+        self._channels = Channels(listener.settings["channels"], listener.topics)
 
     def buildProtocol(self, addr: IAddress | None) -> CafeConnection:
         """See IProtocolFactory."""
