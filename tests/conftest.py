@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pubsub.server.build_info import build_kind
+from pubsub.build_info import build_kind
 
 # A shell without job control starts what is in its background with SIGINT ignored, and so would be
 # the processes started here.

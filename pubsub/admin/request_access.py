@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import FORBIDDEN, ApiError
 from pubsub.broker.access import RESERVED
-from pubsub.broker.limits import TokenBucket
-from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.errors import BadToken, RateLimited, TopicNotFound
 
 if TYPE_CHECKING:
@@ -75,11 +73,7 @@ def rights_of(request: ApiRequest, listener: Listener) -> Rights:
     raw = header[len(_SCHEME) :].strip().encode(errors="replace")
     broker = listener.broker
     if not broker.tokens.known(raw):
-        # Of all connections of all protocols together, as forging costs nothing.
-        ration = broker.shared(
-            "fast-verifications", lambda: TokenBucket(VERIFICATIONS, broker.seconds)
-        )
-        if ration.available() < 1:
+        if broker.verifications.available() < 1:
             raise RateLimited("too many tokens to verify")
-        ration.take(1)
+        broker.verifications.take(1)
     return Rights(listener, broker.tokens.check(raw, broker.seconds()))

@@ -17,8 +17,8 @@ from pubsub.admin.arrow_ipc import Compressed, Field, read_stream
 from pubsub.admin.parameters import bad
 from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, Headers
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.topics import topic_name
-from pubsub.wire.frame_runs import Run
 
 # Messages of a part. Each costs some memory whatever it holds.
 _MESSAGES = 1_000_000
@@ -35,7 +35,7 @@ class Piece:
 
     topic: str
     sender: bytes
-    run: Run
+    run: MessageRun
     headers: Sequence[Headers] | None
 
 
@@ -69,7 +69,7 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
             yield Piece(
                 batch["topic"][start].as_py(),
                 sender if own is None else own[start].as_py(),
-                Run.of(values[start:stop]),
+                MessageRun.of(values[start:stop]),
                 some if some and any(some) else None,
             )
 

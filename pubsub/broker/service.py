@@ -24,15 +24,16 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 from pubsub.errors import HistoryUnavailable, Refused, StartError
-from pubsub.wire.frame_runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -80,6 +81,8 @@ class BrokerService(MultiService):
         self.router = Router(self.counters, self.memory, clock.seconds, self.at_tick_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
+        # One bucket for all connections of all protocols, as a client can open many.
+        self.verifications = TokenBucket(VERIFICATIONS, clock.seconds)
         self.queue_keys = QueueKeys(self.router, self.tokens, self.audit, store)
         self.sessions = SessionRegistry(
             lambda: draw(64),
@@ -128,7 +131,7 @@ class BrokerService(MultiService):
     def publish(
         self,
         topic: Topic,
-        run: Run,
+        run: MessageRun,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
@@ -152,7 +155,7 @@ class BrokerService(MultiService):
         self.counters.published_bytes += batch.nbytes
         return batch
 
-    def relay(self, topic: Topic, run: Run, sender: bytes, protocol: str) -> None:
+    def relay(self, topic: Topic, run: MessageRun, sender: bytes, protocol: str) -> None:
         """Store and route here what no client of this broker has published.
 
         It comes from the broker that hosts ``topic``, or is this one's own. It is not counted,
@@ -171,7 +174,7 @@ class BrokerService(MultiService):
     def _batch(
         self,
         topic: Topic,
-        run: Run,
+        run: MessageRun,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None,
@@ -272,7 +275,7 @@ class BrokerService(MultiService):
 
     def _tell(self, payloads: list[bytes]) -> None:
         """Publish events."""
-        run = Run.of(payloads)
+        run = MessageRun.of(payloads)
         self.relay(self.topics.named(EVENTS_TOPIC), run, b"", EVENTS_PROTOCOL)
 
     def _made(self, topic: Topic) -> None:

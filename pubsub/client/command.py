@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from pubsub.build_info import build_kind
 from pubsub.client import pipeline, secret, token
 from pubsub.errors import PubSubError
-from pubsub.server.build_info import build_kind
 
 
 def parser() -> argparse.ArgumentParser:

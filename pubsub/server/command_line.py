@@ -8,10 +8,10 @@ from importlib.metadata import version
 from twisted.python import usage
 
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError
 from pubsub.interfaces import IWireProtocol
 from pubsub.plugin import ADMIN, installed_protocols
-from pubsub.server.build_info import build_kind
 from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, Config, flag, merge, read_file
 from pubsub.settings import BOOLEAN, Setting
 

@@ -17,9 +17,9 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.service import BrokerService
+from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
 from pubsub.interfaces import IStore
-from pubsub.server.build_info import build_kind
 from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config, ListenerConfig
@@ -47,7 +47,7 @@ def makeService(options: ParsedOptions) -> IService:
         raise SystemExit(f"pubsub: {error}") from None
     keep_freed_memory()
     collect_less()
-    log.info("the path of a message is {form}", build_kind=build_kind())
+    log.info("the path of a message is {build_kind}", build_kind=build_kind())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]

@@ -16,7 +16,8 @@ from operator import itemgetter
 from typing import Final
 
 from pubsub.broker.batch import Batch, Headers, Page
-from pubsub.wire.frame_runs import MIXED, cut_run
+from pubsub.broker.message_run import MIXED
+from pubsub.wire.frame_runs import cut_run
 
 # What a run costs beside its payloads, an estimate for bounds in bytes.
 RUN_BYTES = 320

@@ -2,49 +2,20 @@
 
 What stands before a payload (a header, often an address) is the same for consecutive messages to
 one topic: their head. Frames of one length that begin with one head are cut by a single ``struct``
-call a block, and heads are put before payloads by a join. Knows no protocol, Twisted or broker.
+call a block, and heads are put before payloads by a join. No protocol, no Twisted, no state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
-MIXED = -1
-"""Stands for the length of payloads that differ in it."""
+from pubsub.broker.message_run import MIXED
+
 # Frames cut at a time at the most, and at the least: fewer are cut one by one.
 _MOST = 128
 _FEWEST = 8
-
-
-@dataclass(slots=True)
-class Run:
-    """Consecutive messages of one publisher to one topic, of ``size`` bytes each or MIXED."""
-
-    payloads: list[bytes]
-    size: int
-
-    @classmethod
-    def of(cls, payloads: list[bytes]) -> Run:
-        """``payloads``, whose lengths are looked at."""
-        sizes = set(map(len, payloads))
-        return cls(payloads, sizes.pop() if len(sizes) == 1 else MIXED)
-
-    @property
-    def nbytes(self) -> int:
-        """The payloads' lengths together."""
-        if self.size != MIXED:
-            return self.size * len(self.payloads)
-        return sum(map(len, self.payloads))
-
-    def extend(self, payloads: list[bytes]) -> None:
-        """Go on with ``payloads``, which becomes the run's own."""
-        if self.payloads:
-            self.payloads += payloads
-        else:
-            self.payloads = payloads
 
 
 @lru_cache(maxsize=1024)

@@ -19,13 +19,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from pubsub.broker.batch import Batch
+from pubsub.broker.message_run import MIXED
 from pubsub.client.history_client import HistoryClient
 from pubsub.store import arrow
 from pubsub.store.retention import Retention
 from pubsub.store.schema import begin_epoch, open_reader
 from pubsub.store.stored_runs import keep
 from pubsub.store.writer import Group, Writer
-from pubsub.wire.frame_runs import MIXED
 from tests.integration.broker import HOST, Broker, brokers
 
 _MOST_BYTES = 100

@@ -21,14 +21,14 @@ from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
+from pubsub.broker.message_run import MIXED, MessageRun
+from pubsub.build_info import build_kind
 from pubsub.protocols.cafe import scan as cafe
 from pubsub.protocols.cafe.codec import Publish, encode
 from pubsub.protocols.fast import scan as fast
 from pubsub.protocols.rheos import scan as rheos
 from pubsub.protocols.rheos.codec import Codec
 from pubsub.protocols.spot import scan as spot
-from pubsub.server.build_info import build_kind
-from pubsub.wire.frame_runs import MIXED, Run
 
 BASELINE = Path(__file__).with_name("instructions.json")
 REFERENCE = "reference"
@@ -106,7 +106,7 @@ def _spot() -> Case:
     data = b"".join(spot.encode_run(stem, [payload], len(payload)) for payload in _payloads())
 
     def run() -> bytes:
-        found = Run([], MIXED)
+        found = MessageRun([], MIXED)
         spot.scan(data, 0, stem, 1 << 20, found)
         return spot.encode_run(stem, found.payloads, found.size)
 

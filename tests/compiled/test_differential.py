@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pubsub.build_info import build_kind
 from pubsub.protocols.cafe.codec import Ping, Publish, encode
 from pubsub.protocols.rheos.codec import Codec
-from pubsub.server.build_info import build_kind
 from tests.bench.wires import WIRES
 from tests.compiled.twins import NAMES, compiled, interpreted
 
 COMPILED, INTERPRETED = compiled(), interpreted()
-RUNS, CAFE, FAST, RHEOS, SPOT = NAMES
+_MESSAGE_RUN, RUNS, CAFE, FAST, RHEOS, SPOT = NAMES
 FORMS = (COMPILED, INTERPRETED)
 LIMIT = 300
 STEM = b"\1\0\1\1\1\1\7bench/0"
@@ -57,7 +57,7 @@ def spot_frame(what: int, size: int) -> bytes:
 
 
 def spot_scan(module: Any, data: bytes, at: int) -> Any:
-    run = module.Run([], -1)
+    run = module.MessageRun([], -1)
     return module.scan(data, at, STEM, LIMIT, run), run
 
 

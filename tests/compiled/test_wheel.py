@@ -46,4 +46,6 @@ def test_a_compiler_that_works() -> None:
     data = built(["pubsub/wire/frame_runs.py"])
     assert data["infer_tag"]
     assert not data["pure_python"]
-    assert any(name.startswith("pubsub/wire/runs.") for name in data["force_include"].values())
+    assert any(
+        name.startswith("pubsub/wire/frame_runs.") for name in data["force_include"].values()
+    )

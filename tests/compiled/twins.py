@@ -11,6 +11,7 @@ from types import ModuleType
 import pubsub
 
 NAMES = (
+    "pubsub.broker.message_run",
     "pubsub.wire.frame_runs",
     "pubsub.protocols.cafe.scan",
     "pubsub.protocols.fast.scan",

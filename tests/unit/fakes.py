@@ -23,6 +23,7 @@ from pubsub.broker.counters import Counters
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MIXED
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.queue_keys import KeyChange
@@ -32,7 +33,6 @@ from pubsub.broker.topics import Topic
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.frame_runs import MIXED
 
 START = 1_700_000_000.0
 

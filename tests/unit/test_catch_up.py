@@ -10,11 +10,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
 from pubsub.broker.catch_up import PAGE_BYTES, Replay
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import Topic
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
 
 LARGE = b"." * (PAGE_BYTES // 4)
@@ -57,7 +57,7 @@ class ReplayCase(SynchronousTestCase):
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        publisher.publish(topic, Run.of(list(payloads)))
+        publisher.publish(topic, MessageRun.of(list(payloads)))
 
     def replay(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> Replay:
         return self.replay_from(dict.fromkeys(topics, offset), limit)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pubsub.broker.listener import Listener
+from pubsub.broker.message_run import MessageRun
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.frame_runs import Run
 from tests.unit.fakes import Ruled, Transport, make_listener
 from tests.unit.test_catch_up import LARGE, ReplayCase
 
@@ -33,7 +33,7 @@ class ReplayChangeCase(ReplayCase):
         for topic in (self.news, self.sport):
             name = topic.name.encode()
             # Past any listener's rules: it is the subscriber that is tested.
-            self.broker.publish(topic, Run.of([name]), b"", "toy")
+            self.broker.publish(topic, MessageRun.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.wire.frame_runs import MIXED, cut_run, join_run
+from pubsub.broker.message_run import MIXED
+from pubsub.wire.frame_runs import cut_run, join_run
 
 HEADS = st.sampled_from([b"h", b"\0\0", b"head", b"abab", bytes(40)])
 # Payloads of few different bytes, so that heads turn up inside of them.

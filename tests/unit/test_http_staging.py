@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.admin import staged_parts
 from pubsub.admin.api_error import ApiError
 from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
-from pubsub.wire.frame_runs import MIXED, Run
+from pubsub.broker.message_run import MIXED, MessageRun
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
@@ -182,8 +182,8 @@ class PieceTests(SynchronousTestCase):
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summary_of(file) == (3, frozenset("ab"))
         one, two = pieces_of(file, b"s")
-        assert one == Piece("a", b"s", Run([b"1", b"22"], MIXED), None)
-        assert two == Piece("b", b"s", Run([b""], 0), None)
+        assert one == Piece("a", b"s", MessageRun([b"1", b"22"], MIXED), None)
+        assert two == Piece("b", b"s", MessageRun([b""], 0), None)
 
     def test_no_part(self) -> None:
         with pytest.raises(ApiError):

@@ -16,12 +16,12 @@ The stream's and the datagram server's clients are one each, over what ``Link`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pubsub.broker.catch_up import Replay, leave
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.message_run import MessageRun
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.client_id import split_client_id
@@ -48,7 +48,7 @@ from pubsub.protocols.cafe.codec import (
 )
 from pubsub.protocols.cafe.error_codes import code_of, error
 from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
-from pubsub.wire.frame_runs import Run
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,11 +129,11 @@ class Conversation(Link):
                 at = self._faulty(problem, data, at)
         return at, HEADER.size
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
-        """See ``Connection.large``: a PUBLISH."""
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
+        """See ``Connection.large_payload``: a PUBLISH."""
         if self.state is not State.PUBLISHER or publish_length(head) != need:
             return None
-        return HEAD, lambda payload: self._publish(head[7], Run([payload], len(payload)))
+        return HEAD, lambda payload: self._publish(head[7], MessageRun([payload], len(payload)))
 
     def _welcome(self, data: bytes, at: int) -> bool:
         """Before the handshake, only some frames may come at all, well-formed or not."""
@@ -251,9 +251,9 @@ class Conversation(Link):
                 ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=self._name(frame.channel)
             )
         else:
-            self._publish(frame.channel, Run([frame.payload], len(frame.payload)))
+            self._publish(frame.channel, MessageRun([frame.payload], len(frame.payload)))
 
-    def _publish(self, channel: int, run: Run) -> None:
+    def _publish(self, channel: int, run: MessageRun) -> None:
         """Publish a run; each message refused gets an ERROR of its own (cafe §5.1)."""
         assert self._publisher is not None
         count = len(run.payloads)

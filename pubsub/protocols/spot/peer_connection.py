@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
+    from pubsub.broker.message_run import MessageRun
     from pubsub.broker.topics import Topic
-    from pubsub.wire.frame_runs import Run
 
 # Another broker is trusted further than a client: it may have larger limits and many topics.
 FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
@@ -172,7 +172,7 @@ class PeerConnection(ZmtpConnection):
         # A server asks nothing of a client.
         raise SpotError
 
-    def take(self, stem: MessageHead, run: Run) -> None:
+    def take(self, stem: MessageHead, run: MessageRun) -> None:
         """See ``Role``: deliver here what was published there, and only here."""
         broker = self.listener.broker
         try:
@@ -220,7 +220,7 @@ class PeerConnection(ZmtpConnection):
     @property
     def _answers_pings(self) -> bool:
         """Would it, and would we hear it? Not while a slow reader keeps us from reading."""
-        return self.handshake.has_commands and not self._holds
+        return self.handshake.has_commands and not self._hold_reasons
 
     def _ping(self) -> None:
         outbox = self.outbox
