@@ -96,7 +96,7 @@ class Log:
             if start <= batch.offset + index < stop and (topics is None or batch.topic in topics)
         ]
 
-    def read(self, *args: Any, **kwargs: Any) -> list[arrow.Part]:
+    def read(self, *args: Any, **kwargs: Any) -> list[arrow.BatchOrGap]:
         """As ``read_arrow``."""
         return list(arrow.read_arrow(self.connection, *args, **kwargs))
 
