@@ -2,8 +2,8 @@
 
     python -m tests.spark.killed_archive KILL_POINT BATCHES ARGUMENTS
 
-KILL_POINT is ``write`` (files of a batch are there, and not in the table) or ``commit`` (they are, and
-Spark does not know). BATCHES go well before.
+KILL_POINT is ``write`` (the files of a batch are written and not yet in the table) or ``commit``
+(they are in the table, and Spark has not recorded the batch). BATCHES succeed before the kill.
 """
 
 from __future__ import annotations
