@@ -25,7 +25,7 @@ from zope.interface import provider
 
 from pubsub.admin.api_error import FULL, TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
 from pubsub.errors import Refused
-from pubsub.wire.connection import LINGER
+from pubsub.wire.linger import LINGER
 
 if TYPE_CHECKING:
     from pubsub.admin.server import AdminFactory
@@ -164,7 +164,7 @@ class Channel(HTTPChannel):
     """Called if the broker stops while the answer is a stream: it does not wait for its end."""
     _admitted = False
     _busy = False
-    _visit: ConnectionEvents | None = None
+    _events: ConnectionEvents | None = None
     _why = _LEFT
     _lingering: IDelayedCall | None = None
 
@@ -205,8 +205,8 @@ class Channel(HTTPChannel):
             self._lingering.cancel()
         if self._admitted:
             self._admitted = False
-            if self._visit is not None:
-                self._visit.end(self._label, self._why, self._messages, self._nbytes)
+            if self._events is not None:
+                self._events.end(self._label, self._why, self._messages, self._nbytes)
             self.server.listener.leave(self._host)
             self._broker.left(self)
 
@@ -216,13 +216,15 @@ class Channel(HTTPChannel):
 
     def _tell(self) -> ConnectionEvents | None:
         """Tell of the connection if that has not been done."""
-        if self._visit is None and self._admitted:
-            self._visit = self.server.listener.visit(self._label)
-        return self._visit
+        if self._events is None and self._admitted:
+            self._events = self.server.listener.connection_events(self._label)
+        return self._events
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
-        self.server.listener.refuse(reason, self._label, topic=topic, visit=self._tell())
+        self.server.listener.refuse(
+            reason, self._label, topic=topic, connection_events=self._tell()
+        )
 
     def count_published(self, messages: int, nbytes: int) -> None:
         """Count messages, and bytes of them, that were published."""

@@ -101,7 +101,7 @@ class Events:
 
     # What happens
 
-    def visit(self, listener: Listener, client: str) -> ConnectionEvents:
+    def connected(self, listener: Listener, client: str) -> ConnectionEvents:
         """A connection has been accepted."""
         return ConnectionEvents(self, listener, f"{self._draw(64):016x}", client)
 

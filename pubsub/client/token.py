@@ -96,13 +96,13 @@ def _make(options: argparse.Namespace) -> None:
     except (jwt.PyJWTError, TypeError, ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{options.secret_file}: {error}") from None
     if len(made) > MAX_TOKEN:
-        print(f"pubsub: {advice(made)}", file=sys.stderr)
+        print(f"pubsub: {size_advice(made)}", file=sys.stderr)
     print(made)
 
 
-def advice(token: str) -> str:
+def size_advice(token: str) -> str:
     """What to shorten in a token that does not fit a packet."""
-    header, payload, signature = (len(part) for part in token.split("."))
+    header, payload, signature = map(len, token.split("."))
     claims = jwt.decode(token, options={"verify_signature": False})
     longest = sorted(claims, key=lambda name: len(json.dumps(claims[name])), reverse=True)
     return (
@@ -133,4 +133,4 @@ def _inspect(options: argparse.Namespace) -> None:
                 shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
     print(json.dumps(shown, indent=2))
     if len(token) > MAX_TOKEN:
-        print(f"pubsub: {advice(token)}", file=sys.stderr)
+        print(f"pubsub: {size_advice(token)}", file=sys.stderr)

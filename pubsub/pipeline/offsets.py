@@ -18,23 +18,23 @@ from pubsub.pipeline.connector_options import EARLIEST, LATEST, Start
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one log."""
+    """A place in one bounds."""
 
     next: int
     epoch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PartitionBounds:
     """What one log holds: the offsets from ``first`` to before ``next``.
 
-    ``at`` is the offset of the first message at or after the time that was asked for.
+    ``offset_at_time`` is the offset of the first message at or after the time that was asked for.
     """
 
     first: int
     next: int
     epoch: str
-    at: int
+    offset_at_time: int
 
 
 Offsets: TypeAlias = dict[int, Position]
@@ -61,16 +61,16 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
     }
 
 
-def resolve(start: Start, bounds: Sequence[Bounds], default: str) -> Offsets:
+def resolve_offsets(start: Start, bounds: Sequence[PartitionBounds], default: str) -> Offsets:
     """Where ``start`` is; partitions that it does not name are at ``default``.
 
     Raises ConfigurationError for a partition that does not exist and an offset past the end.
     """
-    places = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
-    check_partitions(places, len(bounds))
+    wanted = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
+    check_partitions(wanted, len(bounds))
     return {
-        number: Position(_place(number, places.get(number, default), log), log.epoch)
-        for number, log in enumerate(bounds)
+        number: Position(_resolve_offset(number, wanted.get(number, default), each), each.epoch)
+        for number, each in enumerate(bounds)
     }
 
 
@@ -83,14 +83,14 @@ def check_partitions(named: Iterable[int], partitions: int) -> None:
             )
 
 
-def _place(number: int, place: int | str, log: Bounds) -> int:
-    if place == EARLIEST:
-        return log.first
-    if place == LATEST:
-        return log.next
-    assert isinstance(place, int)
-    if place > log.next:
+def _resolve_offset(number: int, offset: int | str, bounds: PartitionBounds) -> int:
+    if offset == EARLIEST:
+        return bounds.first
+    if offset == LATEST:
+        return bounds.next
+    assert isinstance(offset, int)
+    if offset > bounds.next:
         raise ConfigurationError(
-            f"partition {number} ends before offset {log.next}; {place} is beyond that"
+            f"partition {number} ends before offset {bounds.next}; {offset} is beyond that"
         )
-    return place
+    return offset

@@ -78,5 +78,5 @@ def once(frame: DataFrame, directory: Path, kind: str = "parquet", **options: Op
 def stored(broker: Broker, *topics: str) -> list[bytes]:
     """What is in the history of these topics, by the API and without Spark."""
     client = client_of(broker)
-    parts: Iterable[Any] = client.read(client.bounds().first, topics=topics or None)
-    return [value for part in parts for value in part["value"].to_pylist()]
+    batches: Iterable[Any] = client.read(client.bounds().first, topics=topics or None)
+    return [value for batch in batches for value in batch["value"].to_pylist()]

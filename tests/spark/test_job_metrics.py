@@ -20,7 +20,7 @@ def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> No
     ]
     rows += [message(100, "b", seconds=3, value=b"", key=None)]
     rows += [message(101, "a", seconds=12, value=bytes(5))]
-    windowed = metrics.windows(frame(spark, rows, MESSAGES), 10, 5)
+    windowed = metrics.with_windows(frame(spark, rows, MESSAGES), 10, 5)
     found = metrics.rows(windowed).orderBy("topic", "window_start").toArrow().cast(metrics.SCHEMA)
     first, second, other = found.to_pylist()
     assert (first["topic"], first["window_start"], first["window_end"]) == ("a", at(0), at(10))

@@ -40,13 +40,13 @@ class GatheringTests(Told):
     """What a turn brings is one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
-        self.events.visit(self.listener, "a")
-        self.events.visit(self.listener, "b")
+        self.events.connected(self.listener, "a")
+        self.events.connected(self.listener, "b")
         assert self.batches == []
         self.clock.advance(0)
         ((first, second),) = self.batches
         assert (first["client"], second["client"]) == ("a", "b")
-        self.events.visit(self.listener, "c")
+        self.events.connected(self.listener, "c")
         self.clock.advance(0)
         assert [event["client"] for event in self.batches[1]] == ["c"]
 
@@ -73,7 +73,7 @@ class BoundTests(Told):
 
     def flood(self, number: int) -> None:
         for index in range(number):
-            self.events.visit(self.listener, f"client-{index}")
+            self.events.connected(self.listener, f"client-{index}")
         self.clock.advance(0)
 
     def test_too_many_are_counted_and_the_count_is_told(self) -> None:
@@ -189,13 +189,13 @@ class BrokerTests(SynchronousTestCase):
         broker.startService()
         assert broker.events is None
         assert TOPIC not in broker.topics
-        assert make_listener(broker).visit("bob") is None
+        assert make_listener(broker).connection_events("bob") is None
 
     def test_they_are_messages_of_the_broker(self) -> None:
         clock = clock_at()
         broker = make_broker(clock, events=True)
         broker.startService()
-        make_listener(broker).visit("bob")
+        make_listener(broker).connection_events("bob")
         clock.advance(0)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
         (batch,) = page.batches

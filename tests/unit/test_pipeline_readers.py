@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.logs import DataLoss, Rejected, WrongLog
+from pubsub.pipeline.history import DataLoss, Rejected, WrongHistory
 from pubsub.pipeline.schemas import arrow_schema
 from pubsub.pipeline.source import BatchReader, PubSubSource, StreamReader
 from tests.histories import START, history
@@ -266,7 +266,7 @@ class StreamTests(ReaderCase):
         reader = self.stream()
         reader.prepareForTriggerAvailableNow()
         beyond = {"0": {"next": 101, "epoch": "1-0"}}
-        raised(WrongLog, reader.latestOffset, beyond, ALL)
+        raised(WrongHistory, reader.latestOffset, beyond, ALL)
 
     def test_nothing_to_read(self) -> None:
         reader = self.stream()
@@ -356,7 +356,7 @@ class LossTests(ReaderCase):
             file.put("orders", [b"x"] * 200)
         other = self.stream()
         end = other.latestOffset(start, ALL)
-        raised(WrongLog, other.partitions, start, end)
+        raised(WrongHistory, other.partitions, start, end)
 
     def test_an_older_state_was_put_back(self) -> None:
         older = self.path.read_bytes()
@@ -364,9 +364,9 @@ class LossTests(ReaderCase):
             file.put("orders", [b"x"] * 20)
         start = self.stream().initialOffset()
         self.path.write_bytes(older)
-        raised(WrongLog, self.stream().latestOffset, start, ALL)
+        raised(WrongHistory, self.stream().latestOffset, start, ALL)
         with history(self.path) as file:
             file.put("orders", [b"y"] * 30)
         reader = self.stream()
         end = reader.latestOffset(start, ALL)
-        raised(WrongLog, reader.partitions, start, end)
+        raised(WrongHistory, reader.partitions, start, end)

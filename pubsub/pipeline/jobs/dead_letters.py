@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pubsub.pipeline.dissect import dissect, dissectors
-from pubsub.pipeline.job_runner import Plan
+from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
-from pubsub.pipeline.job_runner import run as run_plan
+from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.tables.spark import Target, save
 from pubsub.wire.dissection import Dissector
@@ -53,11 +53,12 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     """Run the job; returns the exit code."""
     target = Target(options.to, ("day",))
 
-    def take(batch: DataFrame, number: int, query: str) -> None:
+    def write_batch(batch: DataFrame, number: int, query: str) -> None:
         save(batch, target, query, number)
 
     events = job_source.stream(spark, options, NAME, "events")
-    return run_plan(NAME, Plan(rows(events), home=options.to, handle=take), options, stop)
+    query = JobQuery(rows(events), handle_batch=write_batch, checkpoint_home=options.to)
+    return run_query(NAME, query, options, stop)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.arguments import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.staged_writer import Stager, Stages
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 
 
 class Publisher:
@@ -42,10 +42,10 @@ class Publisher:
 
     def send(self, messages: Sequence[pa.RecordBatch], query: str, batch: int) -> None:
         """As ``publish``, for rows with the columns topic, value and perhaps key and headers."""
-        stages = Stages(self._url, self._credentials, query, batch, self._run)
-        stager = Stager(stages)
-        for part in messages:
-            stager.add(part)
+        staged_batch = StagedBatch(self._url, self._credentials, query, batch, self._run)
+        stager = PartStager(staged_batch)
+        for rows in messages:
+            stager.add(rows)
         parts = stager.finish()
         if parts:
-            stages.commit(list(parts))
+            staged_batch.commit(list(parts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pubsub.broker.token_throttle import TokenThrottle
@@ -47,6 +46,7 @@ from pubsub.protocols.fast.codec import (
 from pubsub.protocols.fast.scan import Row
 from pubsub.protocols.fast.subscriptions import Readers
 from pubsub.wire.connection import Connection
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -126,7 +126,7 @@ class FastConnection(Connection):
                 self.fail(reason, answer, frame=b"")
         return at, need
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
         """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
         found = None if self._waiting else self._server.scanner.first(head)
         if found is None:
@@ -186,7 +186,7 @@ class FastConnection(Connection):
     def _go_on(self) -> None:
         self._waiting = False
         self.release("tokens")
-        self.parse_rest()
+        self.parse_buffered()
 
     def _token(self, raw: bytes) -> Token:
         try:
