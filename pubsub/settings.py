@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
-
-from pubsub.errors import ConfigurationError
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -60,18 +57,6 @@ def read_all(settings: Sequence[Setting], given: Mapping[str, object]) -> dict[s
     Raises ValueError for a value that does not parse. The caller reports unknown keys in ``given``.
     """
     return {s.name: s.read(given.get(s.name, s.default)) for s in settings}
-
-
-def check_keys(where: str, table: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raise ConfigurationError if ``table`` has a key that is not ``known``.
-
-    ``where`` names the table in the message; it is empty for the top level.
-    """
-    for key in table:
-        if key not in known:
-            near = get_close_matches(key, list(known), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"{where}{key}: no such setting{hint}")
 
 
 def _boolean(value: object) -> bool:

@@ -25,7 +25,7 @@ from zope.interface import provider
 from pubsub.admin.api_error import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
 from pubsub.admin.request_body import Body, ByteBudget
 from pubsub.errors import Refused
-from pubsub.wire.connection import LINGER
+from pubsub.wire.linger import LINGER
 
 if TYPE_CHECKING:
     from pubsub.broker.events import ConnectionEvents

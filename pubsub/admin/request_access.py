@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import FORBIDDEN, ApiError
 from pubsub.broker.access import RESERVED
-from pubsub.broker.limits import TokenBucket
-from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.errors import BadToken, RateLimited, TopicNotFound
 
 if TYPE_CHECKING:
@@ -82,11 +80,7 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
         raise BadToken("expected Authorization: Bearer TOKEN")
     raw = header[len(_SCHEME) :].strip().encode(errors="replace")
     if not listener.tokens.known(raw):
-        # Shared by all connections of all protocols, because forged tokens cost nothing to make.
-        verifications = listener.shared(
-            "fast-verifications", lambda: TokenBucket(VERIFICATIONS, listener.clock.seconds)
-        )
-        if verifications.available() < 1:
+        if listener.verifications.available() < 1:
             raise RateLimited("too many unknown tokens; try again later")
-        verifications.take(1)
+        listener.verifications.take(1)
     return RequestAccess(listener, listener.tokens.check(raw, listener.clock.seconds()))

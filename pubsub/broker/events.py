@@ -1,11 +1,10 @@
-"""Events: what happens to connections, topics and frames, as messages on ``$SYS/events``.
+"""Events: messages on ``$SYS/events`` about connections, topics and frames.
 
-Whoever counts or logs something tells it here too. What a reactor turn brings is gathered and
-published as one batch when the turn ends; what is alike in it (the same refusal of one client, the
-same drop) is one event with the number of messages. More than ``RATE`` a second are not published
-but counted, and the count is an event in its own right.
+The events of a reactor tick are published as one batch at its end. Equal refusals and equal drops
+within a tick are one event with the number of messages. At most ``RATE`` events a second are
+published; the others are counted, and their number is published as an event.
 
-No token, key, secret or session id is ever in one, see ``shown``.
+No token, key, secret or session id is ever in an event (see ``redacted_frame``).
 """
 
 from __future__ import annotations
@@ -13,29 +12,35 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 from pubsub.broker.limits import TokenBucket
+from pubsub.broker.tokens import TOKEN_START
 
 TOPIC = "$SYS/events"
 PROTOCOL = "pubsub"
-"""What the broker's own messages name as the protocol they came by."""
+"""The protocol of the broker's own messages."""
 RATE = 1000.0
-"""Events a second; as many may come at once."""
+"""Events a second; the burst is as large."""
 FRAME_BYTES = 1024
-"""What is shown of a malformed frame, at the most."""
+"""Bytes of a malformed frame that an event contains, at most."""
 
-# How a JSON Web Token and a cafe session id begin: a client may send its frames to the wrong port.
-_SECRET = re.compile(rb"eyJ|;resume=")
+# Matches of patterns that begin before FRAME_BYTES are found if they end this soon after.
+_LOOKAHEAD = 64
 
 Fields = dict[str, str | int | None]
 
 
-def shown(frame: bytes) -> str | None:
-    """The beginning of a malformed frame in base64, up to what may be a secret; None if empty."""
+def secret_pattern(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
+    """Return what matches the start of a token or of a secret that ``patterns`` describe."""
+    return re.compile(b"|".join(b"(?:%s)" % each for each in (re.escape(TOKEN_START), *patterns)))
+
+
+def redacted_frame(frame: bytes, secret: re.Pattern[bytes]) -> str | None:
+    """Return the beginning of a malformed frame in base64, up to ``secret``; None if empty."""
     start = frame[:FRAME_BYTES]
-    found = _SECRET.search(frame, 0, FRAME_BYTES + 8)
+    found = secret.search(frame, 0, FRAME_BYTES + _LOOKAHEAD)
     if found is not None:
         start = start[: found.start()]
     return b64encode(start).decode() if start else None
@@ -76,7 +81,8 @@ class Events:
     """Collects events and publishes them once a tick.
 
     ``publish`` takes the payloads of one batch; ``draw`` returns random bits. ``suppressed`` counts
-    the events that were not published and not reported yet.
+    the events that were not published and not reported yet. ``redacted`` has the patterns of all
+    protocols (see ``IWireProtocol``).
     """
 
     def __init__(
@@ -85,10 +91,12 @@ class Events:
         at_tick_end: Callable[[Callable[[], None]], object],
         publish: Callable[[list[bytes]], None],
         draw: Callable[[int], int],
+        redacted: Sequence[bytes] = (),
     ) -> None:
         self._at_tick_end = at_tick_end
         self._publish = publish
         self._draw = draw
+        self._secret = secret_pattern(redacted)
         self._bucket = TokenBucket(RATE, seconds)
         self._pending: list[Fields] = []
         self._countable: dict[Hashable, Fields] = {}
@@ -126,7 +134,11 @@ class Events:
     ) -> None:
         """Report a malformed frame; ``frame`` begins with it."""
         if self._admit():
-            fields: Fields = {"reason": reason, "session": session, "frame": shown(frame)}
+            fields: Fields = {
+                "reason": reason,
+                "session": session,
+                "frame": redacted_frame(frame, self._secret),
+            }
             self._pending.append(_event("malformed", listener, client, fields))
 
     def dropped(self, client: str, topic: str, reason: str, count: int) -> None:

@@ -78,6 +78,7 @@ class Listener:
         self.clients = parts.clients
         self.dispatcher = parts.dispatcher
         self.tokens = parts.tokens
+        self.verifications = parts.verifications
         self.queue_keys = parts.queue_keys
         self.topic_lifecycle = parts.topic_lifecycle
         self.events = parts.events

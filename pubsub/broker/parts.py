@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pubsub.broker.counters import Counters
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.events import Events
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.limits import MemoryBudget, TokenBucket
     from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
@@ -36,9 +36,11 @@ class SharedObjects(Protocol):
 class BrokerParts:
     """Made by ``BrokerService``; each listener has these as attributes of its own.
 
-    ``at_tick_end`` runs a call after the events of the current reactor tick. ``when_open`` runs a
-    call when the store is open, before any client is served. ``shared`` has the state that the
-    listeners of one protocol share. ``services`` is the parent for services of a protocol.
+    ``verifications`` limits how many unknown tokens are verified a second: one bucket for all
+    connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
+    the events of the current reactor tick. ``when_open`` runs a call when the store is open, before
+    any client is served. ``shared`` has the state that the listeners of one protocol share.
+    ``services`` is the parent for services of a protocol.
     """
 
     clock: IReactorTime
@@ -51,6 +53,7 @@ class BrokerParts:
     clients: ClientRegistry
     dispatcher: Dispatcher
     tokens: TokenVerifier
+    verifications: TokenBucket
     queue_keys: QueueKeys
     topic_lifecycle: TopicLifecycle
     events: Events | None

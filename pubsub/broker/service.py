@@ -6,7 +6,7 @@ It is the parent of the listeners' services, so Twisted starts and stops them wi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,7 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.message_run import MessageRun
@@ -32,6 +32,7 @@ from pubsub.broker.parts import BrokerParts
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
 from pubsub.broker.topic_registry import TopicRegistry
@@ -47,8 +48,9 @@ _Shared = TypeVar("_Shared")
 class BrokerService(MultiService):
     """The broker. ``clock`` is the reactor, ``draw`` returns random bits (``secrets.randbits``).
 
-    With ``events`` the broker publishes events (see ``Events``). ``at_tick_end`` runs a call after
-    the events of the current reactor tick; by default a delayed call without delay.
+    With ``events`` the broker publishes events (see ``Events``), in which malformed frames are cut
+    at the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call after the
+    events of the current reactor tick; by default a delayed call without delay.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class BrokerService(MultiService):
         durability: DurabilityRules | None = None,
         events: bool = False,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+        redacted: Sequence[bytes] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._clock = clock
@@ -85,7 +88,7 @@ class BrokerService(MultiService):
         self.dispatcher = Dispatcher(self.topics, store, self.router, clock.seconds, draw(60))
         self._events: Events | None = None
         if events:
-            self._events = Events(clock.seconds, at_tick_end, self._publish_events, draw)
+            self._events = Events(clock.seconds, at_tick_end, self._publish_events, draw, redacted)
             self.counters.watcher = self._events.dropped
             self._audit.watcher = self._events.audited
         self._housekeeping = Housekeeping(
@@ -111,6 +114,7 @@ class BrokerService(MultiService):
             clients=self.clients,
             dispatcher=self.dispatcher,
             tokens=self.tokens,
+            verifications=TokenBucket(VERIFICATIONS, clock.seconds),
             queue_keys=self.queue_keys,
             topic_lifecycle=self.topic_lifecycle,
             events=self._events,

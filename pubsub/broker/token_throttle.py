@@ -1,9 +1,10 @@
-"""What a flood of forged tokens may cost.
+"""Limits the processor time that forged tokens can consume.
 
-A token that was verified before costs a look-up; another costs the verification of a signature,
-and forged ones are never remembered. So verifications are rationed: all connections of a broker
-share so many a second, and a client whose tokens were wrong several times in a row waits before
-the next, longer each time. Clients with tokens that are known are not touched by any of it.
+A token that was verified before costs a look-up. Any other costs the verification of a signature,
+and forged tokens are never remembered. All connections of a broker, whatever their protocol, share
+``VERIFICATIONS`` a second (``Listener.verifications``). After several wrong tokens in a row a
+connection also waits before the next verification, longer each time. Clients whose tokens are known
+never wait.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
 _EXHAUSTED_WAIT = 0.05
 
 
-class Throttle:
-    """One connection's share of ``bucket``, the verifications of all."""
+class TokenThrottle:
+    """Delays one connection's verifications; ``bucket`` is that of all connections."""
 
     __slots__ = ("_bucket", "_failures", "_waited")
 
@@ -28,7 +29,7 @@ class Throttle:
         self._waited = False
 
     def wait(self) -> float:
-        """Seconds to wait before a token is verified; 0 if it may be now, which is charged."""
+        """Return the seconds to wait before a token is verified; 0 takes one from the bucket."""
         if self._failures > _FREE_FAILURES and not self._waited:
             self._waited = True
             return min(_FIRST_WAIT * 2.0 ** (self._failures - _FREE_FAILURES), _LONGEST_WAIT)
@@ -39,9 +40,9 @@ class Throttle:
         return 0.0
 
     def succeeded(self) -> None:
-        """The token was good."""
+        """A token was verified."""
         self._failures = 0
 
     def failed(self) -> None:
-        """The token was not."""
+        """A token was refused."""
         self._failures = min(self._failures + 1, 100)

@@ -23,27 +23,27 @@ import pyarrow.ipc
 import urllib3
 from urllib3.exceptions import HTTPError
 
-Part: TypeAlias = pa.RecordBatch | tuple[int, int]
+BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+_TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 # How a stream that is whole ends: Arrow takes any end for a good one.
-_END = b"\xff\xff\xff\xff\0\0\0\0"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 # Answers that may be others in a moment.
-_AGAIN = (408, 429, 503)
+_RETRIED_STATUSES = (408, 429, 503)
 
 
 class HistoryError(Exception):
     """The broker's answer to a request that it does not carry out.
 
-    ``word`` is for programs ("expired", "unknown-part" and so on), ``details`` is the whole
+    ``code`` is for programs ("expired", "unknown-part" and so on), ``details`` is the whole
     answer; ``status`` is HTTP's.
     """
 
     def __init__(self, status: int, details: Mapping[str, Any]) -> None:
         super().__init__(f"{details.get('message', '')} (HTTP {status})")
         self.status = status
-        self.word = str(details.get("error", ""))
+        self.code = str(details.get("error", ""))
         self.details = details
 
 
@@ -52,7 +52,7 @@ class HistoryUnreachable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class HistoryBounds:
     """The log: its first offset, the one after its last, and its epoch. ``offset`` is that of the
     time that was asked for."""
 
@@ -74,7 +74,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitReply:
     """A batch that is stored, from ``first`` to before ``next``.
 
     A duplicate was stored before; where is known of the query's last batch only.
@@ -90,7 +90,7 @@ class HistoryClient:
     """A client of the broker at ``url``.
 
     ``token`` is sent with each request. A request is tried ``attempts`` times, with pauses that
-    grow; ``seconds`` is how long an answer may keep silent. ``pool`` brings TLS settings and the
+    grow; ``timeout`` is how long an answer may keep silent. ``pool`` brings TLS settings and the
     like.
     """
 
@@ -100,17 +100,17 @@ class HistoryClient:
         token: str | None = None,
         *,
         attempts: int = 6,
-        seconds: float = 60.0,
+        timeout: float = 60.0,
         pool: urllib3.PoolManager | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._url = url.rstrip("/")
-        if token is not None and not _TOKEN.fullmatch(token):
+        if token is not None and not _TOKEN_PATTERN.fullmatch(token):
             # Whoever finds out later shows it.
-            raise ValueError("a token has other characters")
+            raise ValueError("the token contains a character that tokens cannot have")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._attempts = attempts
-        self._timeout = urllib3.Timeout(connect=min(seconds, 10.0), read=seconds)
+        self._timeout = urllib3.Timeout(connect=min(timeout, 10.0), read=timeout)
         self._pool = urllib3.PoolManager() if pool is None else pool
         self._sleep = sleep
 
@@ -120,10 +120,10 @@ class HistoryClient:
 
     # Reading
 
-    def bounds(self, timestamp: int | None = None) -> Bounds:
+    def bounds(self, timestamp: int | None = None) -> HistoryBounds:
         """The log's bounds; ``timestamp`` (µs since the Unix epoch) asks for an offset as well."""
         query = {} if timestamp is None else {"timestamp": timestamp}
-        return Bounds(**self._json("GET", "/v1/bounds", query))
+        return HistoryBounds(**self._json("GET", "/v1/bounds", query))
 
     def topics(
         self, start: int | None = None, stop: int | None = None
@@ -146,41 +146,42 @@ class HistoryClient:
         skip_expired: bool = False,
         epoch: str | None = None,
         compression: str = "none",
-    ) -> Iterator[Part]:
+    ) -> Iterator[BatchOrGap]:
         """The messages from ``start`` to before ``stop``, by default all that are there now.
 
         Raises HistoryError, for example with the word "expired", or HistoryUnreachable.
         """
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "start": start,
             "headers": headers,
             "skip_expired": skip_expired,
             "compression": compression,
         }
         if topics is not None:
-            asked["topics"] = sorted(topics)
+            request["topics"] = sorted(topics)
         if stop is not None:
-            asked["stop"] = stop
+            request["stop"] = stop
         if epoch is not None:
-            asked["epoch"] = epoch
+            request["epoch"] = epoch
         failures = 0
-        while stop is None or asked["start"] < stop:
+        while stop is None or request["start"] < stop:
             try:
-                response = self._request("POST", "/v1/history", json.dumps(asked).encode(), True)
-                stop = asked["stop"] = int(response.headers["Pubsub-Stop"])
-                asked["epoch"] = response.headers["Pubsub-Epoch"]
+                body = json.dumps(request).encode()
+                response = self._request_once("POST", "/v1/history", body, True)
+                stop = request["stop"] = int(response.headers["Pubsub-Stop"])
+                request["epoch"] = response.headers["Pubsub-Epoch"]
                 try:
-                    for part, reached in _parts(response):
+                    for item, next_offset in _items(response):
                         failures = 0
-                        asked["start"] = reached
-                        yield part
+                        request["start"] = next_offset
+                        yield item
                 finally:
                     # Cut short it cannot be used again; at its end it has been given back.
                     response.close()
                 return
             except (HTTPError, OSError, pa.ArrowException) as error:
                 failures += 1
-                self._pause(failures, error)
+                self._delay(failures, error)
 
     # Positions of readers
 
@@ -188,14 +189,14 @@ class HistoryClient:
         """Every reader's position."""
         return [Reader(**row) for row in self._json("GET", "/v1/readers")["readers"]]
 
-    def report(self, name: str, offset: int, epoch: str | None = None) -> None:
+    def report_position(self, name: str, offset: int, epoch: str | None = None) -> None:
         """The reader ``name`` has read everything before ``offset``."""
         body: dict[str, Any] = {"offset": offset}
         if epoch is not None:
             body["epoch"] = epoch
         self._json("PUT", f"/v1/readers/{quote(name, safe='')}", body=body)
 
-    def forget(self, name: str) -> None:
+    def delete_reader(self, name: str) -> None:
         """The reader ``name`` is no more."""
         self._json("DELETE", f"/v1/readers/{quote(name, safe='')}")
 
@@ -211,19 +212,19 @@ class HistoryClient:
         with pyarrow.ipc.new_stream(sink, data.schema) as writer:
             writer.write(data)
         body = sink.getvalue().to_pybytes()
-        asked = {"query": query, "batch": batch, **({"run": run} if run else {})}
-        path = f"/v1/stage?{urlencode(asked)}"
-        part: str = self._answer(path, body)["part"]
+        request = {"query": query, "batch": batch, **({"run": run} if run else {})}
+        path = f"/v1/stage?{urlencode(request)}"
+        part: str = self._request_json(path, body)["part"]
         return part
 
-    def commit(self, query: str, batch: int, parts: Iterable[str]) -> Committed:
+    def commit(self, query: str, batch: int, parts: Iterable[str]) -> CommitReply:
         """Publish all of these parts, in their order; returns when they are on disk.
 
         Doing it again, for whatever reason, publishes nothing again. Raises HistoryError, with
         the word "unknown-part" if the batch has to be staged again.
         """
         body = {"query": query, "batch": batch, "parts": list(parts)}
-        return Committed(**self._json("POST", "/v1/commit", body=body))
+        return CommitReply(**self._json("POST", "/v1/commit", body=body))
 
     def abort(self, query: str, batch: int) -> None:
         """Drop the parts of a batch."""
@@ -240,18 +241,18 @@ class HistoryClient:
     ) -> Any:
         if query:
             path = f"{path}?{urlencode(query)}"
-        return self._answer(path, None if body is None else json.dumps(body).encode(), method)
+        return self._request_json(path, None if body is None else json.dumps(body).encode(), method)
 
-    def _answer(self, path: str, body: bytes | None, method: str = "POST") -> Any:
+    def _request_json(self, path: str, body: bytes | None, method: str = "POST") -> Any:
         for failures in range(1, self._attempts + 1):
             try:
-                response = self._request(method, path, body)
+                response = self._request_once(method, path, body)
                 return json.loads(response.data) if response.data else None
             except (HTTPError, OSError) as error:
-                self._pause(failures, error)
+                self._delay(failures, error)
         raise AssertionError("the last failure is raised")
 
-    def _request(
+    def _request_once(
         self, method: str, path: str, body: bytes | None, stream: bool = False
     ) -> urllib3.BaseHTTPResponse:
         """One answer that is not an error; raises HistoryError, or HTTPError for `try again`."""
@@ -272,17 +273,17 @@ class HistoryClient:
         except ValueError:
             details = {}
         error = HistoryError(response.status, details if isinstance(details, dict) else {})
-        if response.status in _AGAIN:
+        if response.status in _RETRIED_STATUSES:
             raise HTTPError(str(error))
         raise error
 
-    def _pause(self, failures: int, error: Exception) -> None:
+    def _delay(self, failures: int, error: Exception) -> None:
         if failures >= self._attempts:
-            raise HistoryUnreachable(f"{self._url}: {error}") from error
-        self._sleep(min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
+            raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
+        self._sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
 
 
-class _Body:
+class _BodyFile:
     """What Arrow reads from; ``last`` is how it ended."""
 
     closed = False
@@ -294,23 +295,23 @@ class _Body:
     def read(self, size: int | None = None) -> bytes:
         """See io.RawIOBase."""
         data = self._response.read(size)
-        self.last = (self.last + data[-len(_END) :])[-len(_END) :]
+        self.last = (self.last + data[-len(_END_OF_STREAM) :])[-len(_END_OF_STREAM) :]
         return data
 
     def close(self) -> None:
         """The response is closed by whoever opened it."""
 
 
-def _parts(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[Part, int]]:
+def _items(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[BatchOrGap, int]]:
     """What a stream holds, and up to which offset that goes."""
-    body = _Body(response)
+    body = _BodyFile(response)
     with pyarrow.ipc.open_stream(body) as reader:
         while True:
             try:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
-                if body.last != _END:
-                    raise HTTPError("the stream broke off") from None
+                if body.last != _END_OF_STREAM:
+                    raise HTTPError("the stream ended before its end marker") from None
                 # The connection can be used again when HTTP's own end has been read.
                 response.read()
                 return

@@ -26,14 +26,14 @@ EVENTS_TOPIC = "$SYS/events"
 Start: TypeAlias = str | Mapping[int, int | str]
 """EARLIEST, LATEST, or for partitions an offset or one of these."""
 
-_BOTH = ("url", "path", "token", "tokenFile", "stream", "subscribe", "subscribePattern",
+_READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "subscribePattern",
          "startingOffsets", "startingTimestamp", "failOnDataLoss", "rowsPerTask",
          "includeHeaders")  # fmt: skip
-_BATCH = ("endingOffsets",)
-_STREAM = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
-_SINK = ("url", "topic", "token", "tokenFile", "channels")
+_BATCH_OPTIONS = ("endingOffsets",)
+_STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
+_SINK_OPTIONS = ("url", "topic", "token", "tokenFile", "channels")
 # What Spark itself adds to the options of a query that writes.
-_OF_SPARK = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
+_SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -94,18 +94,18 @@ class SinkOptions:
 
 def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     """What ``given`` says. Raises ConfigurationError."""
-    other = _BATCH if streaming else _STREAM
-    for key in other:
+    for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
         if key.lower() in given:
             kind = "streaming" if streaming else "batch"
             raise ConfigurationError(f"option {key} does not apply to a {kind} query")
-    options = _Options(given, _BOTH + (_STREAM if streaming else _BATCH))
-    urls, path = _where(options)
+    known = _READ_OPTIONS + (_STREAM_OPTIONS if streaming else _BATCH_OPTIONS)
+    options = _GivenOptions(given, known)
+    urls, path = _urls_or_path(options)
     stream = options.choice("stream", (MESSAGES, EVENTS), MESSAGES)
     if stream == EVENTS:
-        options.refuse(("subscribe", "subscribePattern", "includeHeaders"), "stream=events")
-    options.one_of("subscribe", "subscribePattern")
-    options.one_of("startingOffsets", "startingTimestamp")
+        options.forbid(("subscribe", "subscribePattern", "includeHeaders"), "stream=events")
+    options.at_most_one("subscribe", "subscribePattern")
+    options.at_most_one("startingOffsets", "startingTimestamp")
     topics = parse_topics(options.get("subscribe"))
     return SourceOptions(
         urls=urls,
@@ -113,27 +113,27 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
         credentials=_credentials(options),
         stream=stream,
         topics=frozenset({EVENTS_TOPIC}) if stream == EVENTS else topics,
-        pattern=_pattern(options.get("subscribePattern")),
-        starting=_start(options, "startingOffsets"),
-        ending=_start(options, "endingOffsets"),
-        starting_timestamp=_timestamp(options.get("startingTimestamp")),
+        pattern=_check_pattern(options.get("subscribePattern")),
+        starting=_offsets_option(options, "startingOffsets"),
+        ending=_offsets_option(options, "endingOffsets"),
+        starting_timestamp=_parse_timestamp(options.get("startingTimestamp")),
         max_offsets=options.number("maxOffsetsPerTrigger"),
-        max_bytes=_size(options, "maxBytesPerTrigger"),
+        max_bytes=_parse_size(options, "maxBytesPerTrigger"),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         rows_per_task=options.number("rowsPerTask") or 250_000,
         headers=options.flag("includeHeaders", False),
-        reader_name=_reader_name(options.get("readerName")),
+        reader_name=_check_reader_name(options.get("readerName")),
     )
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """What ``given`` says. Raises ConfigurationError."""
-    options = _Options(given, _SINK, ignored=_OF_SPARK)
+    options = _GivenOptions(given, _SINK_OPTIONS, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
-        raise ConfigurationError("option url is needed: where is the broker?")
+        raise ConfigurationError("option url is required: the URL of the broker")
     if "," in url:
-        raise ConfigurationError("option url names one broker to write to")
+        raise ConfigurationError("option url: messages are written to one broker, not several")
     _check_url(url)
     topic = options.get("topic")
     if topic is not None:
@@ -141,7 +141,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(url, _credentials(options), topic, options.get("channels"))
 
 
-class _Options:
+class _GivenOptions:
     """The options given, by the names they are documented with."""
 
     def __init__(
@@ -159,7 +159,7 @@ class _Options:
             elif key.lower() not in ignored:
                 near = difflib.get_close_matches(key.lower(), lower, 1)
                 hint = f"; did you mean {lower[near[0]]}?" if near else ""
-                raise ConfigurationError(f"there is no option {key}{hint}")
+                raise ConfigurationError(f"unknown option {key}{hint}")
 
     def get(self, name: str) -> str | None:
         """Its value as it was given."""
@@ -169,7 +169,9 @@ class _Options:
         """One of ``choices``."""
         value = self._values.get(name, default).lower()
         if value not in choices:
-            raise ConfigurationError(f"option {name}: expected {' or '.join(choices)}")
+            raise ConfigurationError(
+                f"option {name}: expected {' or '.join(choices)}, not {value!r}"
+            )
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -182,19 +184,21 @@ class _Options:
         if value is None:
             return None
         if not value.isascii() or not value.isdecimal() or int(value) == 0:
-            raise ConfigurationError(f"option {name}: expected a number from 1 on, not {value!r}")
+            raise ConfigurationError(
+                f"option {name}: expected a whole number of at least 1, not {value!r}"
+            )
         return int(value)
 
-    def one_of(self, *names: str) -> None:
+    def at_most_one(self, *names: str) -> None:
         """At most one of these may be given."""
         if len([name for name in names if name in self._values]) > 1:
-            raise ConfigurationError(f"options {' and '.join(names)} exclude each other")
+            raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
 
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
+    def forbid(self, names: tuple[str, ...], why: str) -> None:
         """None of these may be given."""
         for name in names:
             if name in self._values:
-                raise ConfigurationError(f"option {name} does not go with {why}")
+                raise ConfigurationError(f"option {name} cannot be combined with {why}")
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
@@ -210,11 +214,11 @@ def parse_topics(value: str | None) -> frozenset[str] | None:
         except ValueError as error:
             raise ConfigurationError(f"option subscribe: not a JSON list: {error}") from None
         if not all(isinstance(name, str) for name in names):
-            raise ConfigurationError("option subscribe: expected a JSON list of names")
+            raise ConfigurationError("option subscribe: expected a JSON list of topic names")
     else:
         names = [name.strip() for name in value.split(",")]
     if not names:
-        raise ConfigurationError("option subscribe: no topic is named")
+        raise ConfigurationError("option subscribe: the list of topics is empty")
     for name in names:
         _check_topic(name, "subscribe")
     return frozenset(names)
@@ -227,42 +231,48 @@ def _check_topic(name: str, option: str) -> None:
         raise ConfigurationError(f"option {option}: {error}") from None
 
 
-def _where(options: _Options) -> tuple[tuple[str, ...], str | None]:
+def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
-        raise ConfigurationError("either url (of a broker's HTTP API) or path (of a history file)")
+        raise ConfigurationError(
+            "either option url (HTTP API of a broker) or option path (history file) is required"
+        )
     if url is None:
-        options.refuse(("token", "tokenFile"), "path: who can read the file can read it all")
+        options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")
         return (), path
-    urls = tuple(part.strip().rstrip("/") for part in url.split(","))
-    for part in urls:
-        _check_url(part)
-        if urlsplit(part).scheme not in ("http", "https"):
-            raise ConfigurationError("option url: reading goes over http:// or https://")
+    urls = tuple(each.strip().rstrip("/") for each in url.split(","))
+    for each in urls:
+        _check_url(each)
+        if urlsplit(each).scheme not in ("http", "https"):
+            raise ConfigurationError(
+                f"option url: reading requires http:// or https://, not {each!r}"
+            )
     if len(set(urls)) < len(urls):
-        raise ConfigurationError("option url: a broker is named twice")
+        raise ConfigurationError("option url: the same broker is named twice")
     return urls, None
 
 
 def _check_url(url: str) -> None:
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        split = urlsplit(url)
+        port = split.port
     except ValueError:
-        raise ConfigurationError("option url: this is no URL") from None
-    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError("option url: not a valid URL") from None
+    if split.username is not None or split.password is not None:
         # Not shown: what stands before the @ is a secret.
-        raise ConfigurationError("option url: use option token, a URL shows up everywhere")
-    if not parts.scheme or not parts.hostname or port == 0:
+        raise ConfigurationError(
+            "option url: remove the user and password, which logs would show; use option token"
+        )
+    if not split.scheme or not split.hostname or port == 0:
         raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
 
 
-def _credentials(options: _Options) -> Credentials:
-    options.one_of("token", "tokenFile")
+def _credentials(options: _GivenOptions) -> Credentials:
+    options.at_most_one("token", "tokenFile")
     return Credentials(options.get("token"), options.get("tokenFile"))
 
 
-def _pattern(value: str | None) -> str | None:
+def _check_pattern(value: str | None) -> str | None:
     if value is not None:
         try:
             re.compile(value)
@@ -271,47 +281,47 @@ def _pattern(value: str | None) -> str | None:
     return value
 
 
-def _start(options: _Options, name: str) -> Start | None:
+def _offsets_option(options: _GivenOptions, name: str) -> Start | None:
     value = options.get(name)
     if value is None or value.lower() in (EARLIEST, LATEST):
         return value and value.lower()
     try:
-        found = json.loads(value)
-        return {int(key): _offset(offset) for key, offset in found.items()}
+        offsets = json.loads(value)
+        return {int(key): _parse_offset(offset) for key, offset in offsets.items()}
     except (ValueError, AttributeError, TypeError):
         raise ConfigurationError(
             f'option {name}: expected earliest, latest or JSON such as {{"0": 1234, "1": "latest"}}'
         ) from None
 
 
-def _offset(value: object) -> int | str:
+def _parse_offset(value: object) -> int | str:
     if value in (EARLIEST, LATEST) or (type(value) is int and value >= 0):
         return value
     raise ValueError
 
 
-def _timestamp(value: str | None) -> int | None:
+def _parse_timestamp(value: str | None) -> int | None:
     """µs since the Unix epoch from milliseconds, or from a time in ISO 8601 with its zone."""
     if value is None:
         return None
     if value.isascii() and value.isdecimal():
         return int(value) * 1000
     try:
-        moment = datetime.fromisoformat(value)
-        if moment.tzinfo is None:
+        time = datetime.fromisoformat(value)
+        if time.tzinfo is None:
             raise ValueError
     except ValueError:
         raise ConfigurationError(
             "option startingTimestamp: expected milliseconds since 1970 or a time such as "
             "2026-01-31T12:00:00+00:00"
         ) from None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
 
 
 _MICROSECOND = datetime.resolution
 
 
-def _size(options: _Options, name: str) -> int | None:
+def _parse_size(options: _GivenOptions, name: str) -> int | None:
     value = options.get(name)
     if value is None:
         return None
@@ -321,9 +331,9 @@ def _size(options: _Options, name: str) -> int | None:
     return int(match[1]) * _FACTORS[match[2].lower()]
 
 
-def _reader_name(value: str | None) -> str | None:
+def _check_reader_name(value: str | None) -> str | None:
     if value is not None and not _READER_NAME.fullmatch(value):
         raise ConfigurationError(
-            "option readerName: expected up to 200 letters, digits, dots, dashes and underscores"
+            "option readerName: expected 1 to 200 letters, digits, dots, dashes and underscores"
         )
     return value

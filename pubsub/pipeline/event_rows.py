@@ -12,24 +12,24 @@ _TEXTS = ("event", "protocol", "listener", "client", "session", "topic", "reason
 _NUMBERS = ("messages", "bytes")
 
 
-def decode(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def decode_events(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """A batch of messages of ``$SYS/events`` as one of events, with the columns of ``schema``.
 
     What an event does not say is null; so is all of one that cannot be read.
     """
-    events = [_load(value) for value in batch.column("value").to_pylist()]
+    events = [_parse_event(value) for value in batch.column("value").to_pylist()]
     columns: dict[str, Any] = {
         name: batch.column(name) for name in ("partition", "offset", "timestamp")
     }
     for name in _TEXTS:
-        columns[name] = pa.array([_of(event, name, str) for event in events], pa.string())
+        columns[name] = pa.array([_typed_field(event, name, str) for event in events], pa.string())
     for name in _NUMBERS:
-        columns[name] = pa.array([_of(event, name, int) for event in events], pa.int64())
+        columns[name] = pa.array([_typed_field(event, name, int) for event in events], pa.int64())
     columns["frame"] = pa.array([_frame(event) for event in events], pa.binary())
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _load(value: bytes) -> dict[str, Any]:
+def _parse_event(value: bytes) -> dict[str, Any]:
     try:
         event = json.loads(value)
     except ValueError:
@@ -37,7 +37,7 @@ def _load(value: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
-def _of(event: dict[str, Any], name: str, kind: type) -> Any:
+def _typed_field(event: dict[str, Any], name: str, kind: type) -> Any:
     value = event.get(name)
     return value if type(value) is kind else None
 

@@ -14,35 +14,36 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-_NAME = "arrivals"
+_OBSERVATION = "arrivals"
 # Windows of a batch that are counted exactly; beyond, neighbours are counted together.
-_WINDOWS = 5000
+_MAX_WINDOWS = 5000
 
-Report = Callable[[dict[int, int], str, int], None]
+ReportLate = Callable[[dict[int, int], str, int], None]
 """Takes the late messages by the end of their window (seconds since 1970), query and batch."""
 
 
-class Late:
+class LateMessageCounter:
     """Late messages of one query; ``report`` is told of each batch that has some."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: ReportLate) -> None:
         self._report = report
-        self._passed: float | None = None
+        self._previous_watermark: float | None = None
         self.total = 0
 
-    def observe(self, rows: DataFrame, end: Column) -> DataFrame:
-        """``rows`` with what is needed to count; ``end`` is the end of a row's window."""
+    def observe(self, rows: DataFrame, window_end: Column) -> DataFrame:
+        """``rows`` with what is needed to count; ``window_end`` is the end of a row's window."""
         return rows.observe(
-            _NAME, F.histogram_numeric(F.unix_micros(end) / 1e6, F.lit(_WINDOWS)).alias("ends")
+            _OBSERVATION,
+            F.histogram_numeric(F.unix_micros(window_end) / 1e6, F.lit(_MAX_WINDOWS)).alias("ends"),
         )
 
-    def take(self, progress: Mapping[str, Any], query: str) -> int:
+    def count(self, progress: Mapping[str, Any], query: str) -> int:
         """How many of this batch were late."""
-        passed, self._passed = self._passed, _watermark(progress)
-        ends = progress.get("observedMetrics", {}).get(_NAME, {}).get("ends") or []
-        if passed is None:
+        watermark, self._previous_watermark = self._previous_watermark, _watermark(progress)
+        ends = progress.get("observedMetrics", {}).get(_OBSERVATION, {}).get("ends") or []
+        if watermark is None:
             return 0
-        late = {int(each["x"]): int(each["y"]) for each in ends if each["x"] <= passed}
+        late = {int(end["x"]): int(end["y"]) for end in ends if end["x"] <= watermark}
         count = sum(late.values())
         if count:
             self.total += count

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.connector_options import SourceOptions, source_options
-from pubsub.pipeline.open_logs import open_logs
+from pubsub.pipeline.open_histories import open_histories
 from pubsub.pipeline.planning import Task
 from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import arrow_schema, schema_of
@@ -32,7 +32,7 @@ _SCHEMA = StructType([StructField("range", BinaryType())])
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class TaskRange:
     """One task's messages, which are where ``options`` say."""
 
     options: SourceOptions
@@ -40,12 +40,12 @@ class Range:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The messages, each once. Raises DataLoss, WrongLog, Rejected or Unreachable."""
-        log = open_logs(self.options)[self.task.partition]
+        history = open_histories(self.options)[self.task.partition]
         schema = arrow_schema(schema_of(self.options.stream, self.options.headers))
-        return read_task(log, self.task, self.options, schema, Retry())
+        return read_task(history, self.task, self.options, schema, Retry())
 
 
-def ranges(rows: Iterable[Row]) -> Iterator[Range]:
+def load_ranges(rows: Iterable[Row]) -> Iterator[TaskRange]:
     """What the rows of the stream say."""
     for row in rows:
         yield pickle.loads(row["range"])
@@ -60,18 +60,20 @@ class RangeSource(PubSubSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """One column, see ``ranges``."""
+        """One column, see ``load_ranges``."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """There is none."""
-        raise ConfigurationError("ranges are a stream")
+        raise ConfigurationError(f"format {FORMAT} can be read as a stream only")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Gives a row a task."""
         options = source_options(self.options, streaming=True)
         if options.credentials.token is not None:
-            raise ConfigurationError("ranges need option tokenFile instead of token")
+            raise ConfigurationError(
+                f"format {FORMAT}: use option tokenFile; option token would be in every row"
+            )
         return RangeReader(options, schema)
 
 
@@ -81,7 +83,7 @@ class RangeReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range of one task, in a worker."""
         assert isinstance(partition, Task)
-        row = pickle.dumps(Range(self._options, partition))
+        row = pickle.dumps(TaskRange(self._options, partition))
         yield pa.RecordBatch.from_arrays(
             [pa.array([row], pa.binary())], schema=arrow_schema(self._schema)
         )

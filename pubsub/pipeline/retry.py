@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from pubsub.pipeline.logs import Unreachable
+from pubsub.pipeline.history import Unreachable
 
 _Result = TypeVar("_Result")
-_SECONDS = 60.0
-_SHORTEST, _LONGEST = 0.05, 2.0
+_GIVE_UP_SECONDS = 60.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
 
 logger = logging.getLogger("pubsub.pipeline")
 
@@ -21,32 +21,32 @@ class Retry:
 
     def __init__(
         self,
-        seconds: float = _SECONDS,
+        seconds: float = _GIVE_UP_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seconds = seconds
         self._clock = clock
         self._sleep = sleep
-        self.progress()
+        self.reset()
 
-    def progress(self) -> None:
+    def reset(self) -> None:
         """Something came: begin anew."""
         self._since = self._clock()
-        self._wait = _SHORTEST
+        self._wait = _FIRST_DELAY
 
     def wait(self, error: Unreachable) -> None:
         """Wait before the next try; raises ``error`` if it has been too long."""
         if self._clock() - self._since + self._wait > self._seconds:
             raise error
-        if self._wait == _SHORTEST:
-            logger.warning("%s; trying again", error)
+        if self._wait == _FIRST_DELAY:
+            logger.warning("%s; retrying", error)
         self._sleep(self._wait)
-        self._wait = min(2 * self._wait, _LONGEST)
+        self._wait = min(2 * self._wait, _LONGEST_DELAY)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
         """What ``function`` gives, tried again while it raises Unreachable."""
-        self.progress()
+        self.reset()
         while True:
             try:
                 return function()

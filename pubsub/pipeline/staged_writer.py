@@ -8,17 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.httplog import Answer, Api
-from pubsub.pipeline.logs import Rejected
+from pubsub.pipeline.history import Rejected
+from pubsub.pipeline.http_history import ErrorReply, HttpApi
 from pubsub.pipeline.retry import Retry
 
 # Bytes of Arrow data that are sent as one part.
-_PART = 8 * 1024**2
-_LOST = "unknown-part"
+_PART_BYTES = 8 * 1024**2
+_UNKNOWN_PART = "unknown-part"
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StagedBatch:
     """A batch of a query at a broker, in one of its runs. Raises Unreachable or Rejected."""
 
     url: str
@@ -27,60 +27,59 @@ class Stages:
     batch_id: int
     run: str = ""
 
-    def stage(self, api: Api, data: pa.Table) -> str:
+    def stage(self, api: HttpApi, data: pa.Table) -> str:
         """Leave a part with the broker; its id."""
 
-        def ask() -> str:
+        def stage() -> str:
             with api.client() as client:
                 return client.stage(self.query, self.batch_id, data, self.run)
 
         # Tried again: what is staged twice is committed once.
-        return Retry().call(ask)
+        return Retry().call(stage)
 
     def commit(self, parts: list[str]) -> None:
         """Append the parts in this order, unless the batch has been appended before."""
-        api = Api(self.url, self.credentials)
+        api = HttpApi(self.url, self.credentials)
 
-        def ask() -> None:
+        def commit() -> None:
             with api.client() as client:
                 client.commit(self.query, self.batch_id, parts)
 
         try:
             # Tried again: the broker knows the batch.
-            Retry().call(ask)
-        except Answer as answer:
-            if answer.word == _LOST:
+            Retry().call(commit)
+        except ErrorReply as reply:
+            if reply.code == _UNKNOWN_PART:
                 raise Rejected(
-                    f"the broker at {self.url} has lost what was staged for batch {self.batch_id}, "
-                    "as it was restarted; nothing was appended. Restart the query, and it runs "
-                    "the batch again"
+                    f"the broker at {self.url} was restarted and lost the parts of batch "
+                    f"{self.batch_id}; nothing was appended; restart the query to run it again"
                 ) from None
             raise
 
     def abort(self) -> None:
         """Have what was staged forgotten."""
-        with Api(self.url, self.credentials).client() as client:
+        with HttpApi(self.url, self.credentials).client() as client:
             client.abort(self.query, self.batch_id)
 
 
-class Stager:
+class PartStager:
     """The rows of one task, staged in parts so that no part is large."""
 
-    def __init__(self, stages: Stages) -> None:
+    def __init__(self, batch: StagedBatch) -> None:
         self.messages = 0
-        self._stages = stages
-        self._api = Api(stages.url, stages.credentials)
+        self._batch = batch
+        self._api = HttpApi(batch.url, batch.credentials)
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._parts: list[str] = []
 
     def add(self, table: pa.RecordBatch) -> None:
         """Rows to be staged; may wait for the broker."""
-        for start, rows in _cuts(table):
+        for start, rows in _slices(table):
             self.messages += rows
             self._waiting.append(table.slice(start, rows))
             self._bytes += table.nbytes * rows // table.num_rows
-            if self._bytes >= _PART:
+            if self._bytes >= _PART_BYTES:
                 self._send()
 
     def finish(self) -> tuple[str, ...]:
@@ -90,12 +89,12 @@ class Stager:
         return tuple(self._parts)
 
     def _send(self) -> None:
-        table = _gathered(pa.Table.from_batches(self._waiting))
+        table = _grouped_by_topic(pa.Table.from_batches(self._waiting))
         self._waiting, self._bytes = [], 0
-        self._parts.append(self._stages.stage(self._api, table))
+        self._parts.append(self._batch.stage(self._api, table))
 
 
-def _gathered(table: pa.Table) -> pa.Table:
+def _grouped_by_topic(table: pa.Table) -> pa.Table:
     """The rows with those of a topic together, in their order: the broker takes runs of them."""
     if len(pc.unique(table["topic"])) == 1:
         return table
@@ -103,9 +102,9 @@ def _gathered(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending")]))
 
 
-def _cuts(table: pa.RecordBatch) -> list[tuple[int, int]]:
+def _slices(table: pa.RecordBatch) -> list[tuple[int, int]]:
     """Where a table begins to be cut into pieces of about a part, and their rows."""
     if not table.num_rows:
         return []
-    rows = max(1, table.num_rows * _PART // max(table.nbytes, 1))
+    rows = max(1, table.num_rows * _PART_BYTES // max(table.nbytes, 1))
     return [(at, min(rows, table.num_rows - at)) for at in range(0, table.num_rows, rows)]

@@ -20,7 +20,6 @@ What the command line says wins over all of it; the nearer table wins over the f
 
 from __future__ import annotations
 
-import tomllib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.broker.master_secrets import Secret
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import ADMIN, IWireProtocol
+from pubsub.server.file_tables import check_keys
 from pubsub.server.secret_settings import read_secrets
 from pubsub.settings import (
     BOOLEAN,
@@ -42,7 +42,6 @@ from pubsub.settings import (
     TEXT,
     Kind,
     Setting,
-    check_keys,
     number,
     parse_size,
     read_all,
@@ -144,6 +143,8 @@ class Config:
     listeners: Sequence[ListenerConfig]
     secrets: Sequence[Secret] = ()
     admin: ListenerConfig | None = None
+    redacted: Sequence[bytes] = ()
+    """See ``IWireProtocol``: the patterns of every protocol, whether it is served or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,6 @@ class CommandLine:
 def flag(protocol: IWireProtocol, setting: Setting) -> str:
     """The command-line option of a protocol's own setting."""
     return setting.flag or f"{protocol.name}-{setting.name}"
-
-
-def read_file(path: str) -> dict[str, Any]:
-    """The parsed file; raises ConfigurationError."""
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
 
 
 def merge(
@@ -188,7 +178,8 @@ def merge(
         admin = _admin(line, document, broker, listeners)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return Config(broker, listeners, secrets, admin)
+    redacted = [pattern for protocol in protocols.values() for pattern in protocol.redacted]
+    return Config(broker, listeners, secrets, admin, redacted)
 
 
 def _entries(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pubsub.broker.master_secrets import HMACS, Secret, parse_end, read_public_key, read_secret
 from pubsub.errors import ConfigurationError
-from pubsub.settings import check_keys
+from pubsub.server.file_tables import check_keys
 
 
 def read_secrets(broker: Mapping[str, Any], table: object) -> list[Secret]:

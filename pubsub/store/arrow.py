@@ -35,11 +35,11 @@ from pubsub.store.block_ranges import (
 from pubsub.store.block_reader import read_bounds as bounds
 
 __all__ = [
-    "SCHEMA", "Part", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
+    "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
     "schema", "topics_in",
 ]  # fmt: skip
 
-Part: TypeAlias = pa.RecordBatch | tuple[int, int]
+BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -75,7 +75,7 @@ def read_arrow(
     topics: frozenset[str] | None,
     headers: bool = False,
     partition: int = 0,
-) -> Iterator[Part]:
+) -> Iterator[BatchOrGap]:
     """The messages from ``start`` to before ``stop`` of ``topics``, in order.
 
     None for the topics means all but the broker's own, which begin with RESERVED. What has

@@ -1,165 +1,122 @@
-"""What comes in on a stream, until it is whole frames.
+"""The partial frame of a connection: its bytes, its charge to the memory budget, the size of reads.
 
-The bytes of an unfinished frame are kept as they came and joined once, those of a large message's
-payload by themselves; from a few KiB on they are charged to the memory budget.
+The bytes are kept as they were received and joined once. The payload of a large message is joined
+separately, so that it is not copied out of its frame again. Knows no transport and no protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, cast
-
-from twisted.internet.protocol import Protocol
-
-from pubsub.wire.direct_transport import READ_BYTES, StreamTransport
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import ITransport
+    from pubsub.broker.limits import MemoryBudget
+    from pubsub.interfaces import MemoryHolder
 
-    from pubsub.broker.listener import Listener
+PayloadHandler: TypeAlias = Callable[[bytes], None]
+LargePayload: TypeAlias = Callable[[bytes, int], "tuple[int, PayloadHandler] | None"]
+"""See ``Connection.large_payload``."""
 
-# From here on a partial frame is accounted for; below it is part of what a connection costs.
-_ACCOUNTED = 4096
-# From here on it pays to ask whether an unfinished frame is a message.
-_LARGE = 16 * 1024
-# Of an unfinished frame kept apart; its bytes are copied once for every so many that come.
-_PIECES = 256
-# From here on a read is of a client that sends all it can.
-_BUSY = 32 * 1024
+# Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
+# part of the estimate for a connection.
+_CHARGED_BYTES = 4096
+# From this length on a frame may be a message whose payload is joined separately.
+_LARGE_BYTES = 16 * 1024
+# Chunks of one partial frame; more are joined, as many small ones take more memory than their
+# bytes.
+_MAX_CHUNKS = 256
+# A read of this many bytes and more shows that the client sends as fast as it can.
+_BUSY_BYTES = 32 * 1024
 
 
-class ReadBuffer(Protocol):
-    """The base of ``Connection`` that hands whole frames to ``consume``.
+class ReadBuffer:
+    """The bytes of one connection's partial frame.
 
-    The attributes start as class attributes, so that an idle connection costs little.
+    It exists only while there is a partial frame, so that an idle connection does not pay for it.
+    ``holder`` is charged in ``memory``; ``max_read`` is the number of bytes of the largest read.
     """
 
-    delimiter: ClassVar[bytes | None] = None
-    """Where set, input is parsed only when this byte has come, or as much as can be kept."""
+    __slots__ = (
+        "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need", "charged",
+    )  # fmt: skip
 
-    read_bytes: ClassVar[int] = READ_BYTES
-    """Of one read at the most."""
+    def __init__(self, holder: MemoryHolder, memory: MemoryBudget, max_read: int) -> None:
+        self._holder = holder
+        self._memory = memory
+        self._max_read = max_read
+        self._chunks: list[bytes] = []
+        self._nbytes = 0
+        self._need = 0
+        # The length of the frames that reads should end with; 0 if that is not known.
+        self._frame_bytes = 0
+        self.charged = 0
+        """Bytes that are charged to the memory budget."""
 
-    closing = False
-    _leaving: Callable[[], None] | None = None
-    # What is there of an unfinished frame, as it came, to be joined once; and its bytes.
-    _rest: list[bytes] | None = None
-    _there = 0
-    _need = 0
-    _charged = 0
-    _quiet = 0
-    # The length of the frames that reads are to end with.
-    _frame = 0
+    def start(self, partial: bytes, need: int, received: int) -> int:
+        """Keep ``partial``, the start of a frame that can be parsed from ``need`` bytes on.
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
-
-    def makeConnection(self, transport: ITransport) -> None:
-        """See IProtocol: as Twisted's, but for an attribute that nothing asks for."""
-        self.transport = transport
-        self.connectionMade()  # type: ignore[no-untyped-call]
-
-    @property
-    def stream(self) -> StreamTransport:
-        """The transport, as what it is."""
-        return cast(StreamTransport, self.transport)
-
-    def consume(self, data: bytes) -> tuple[int, int]:
-        """Handle the whole frames at the start of ``data``.
-
-        Returns how many bytes were handled, and how many from there on there must be before it
-        is worth calling again.
+        ``received`` is the number of bytes that it is the end of. Returns how many bytes to read
+        at a time from now on, or 0 to leave that unchanged: a read that ends within a frame has
+        all that follows copied.
         """
-        raise NotImplementedError
+        self._chunks = [partial]
+        self._nbytes = nbytes = len(partial)
+        self._need = need
+        if nbytes >= _CHARGED_BYTES or self.charged:
+            self._charge(nbytes)
+        if nbytes < need < _BUSY_BYTES <= received:
+            self._frame_bytes = need
+            return self._whole_frames(need - nbytes)
+        return 0
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
-        """What becomes of the frame of ``need`` bytes that begins with ``head``.
+    def add(self, data: bytes, delimiter: bytes | None) -> bool:
+        """Add input; return whether the buffer should be parsed now."""
+        chunks = self._chunks
+        chunks.append(data)
+        self._nbytes += len(data)
+        if self._nbytes >= self._need or (delimiter is not None and delimiter in data):
+            return True
+        if len(chunks) > _MAX_CHUNKS:
+            chunks[:] = [b"".join(chunks)]
+        if self._nbytes >= _CHARGED_BYTES:
+            self._charge(self._nbytes)
+        return False
 
-        For a message whose payload ends the frame: where that begins, and what takes it. None
-        leaves the frame to ``consume``, as does what is not to be handled now.
-        """
-        return None
+    def take(self) -> bytes:
+        """Remove and return the bytes. They stay charged until ``start`` or ``clear``."""
+        chunks, self._chunks = self._chunks, []
+        return b"".join(chunks)
 
-    def dataReceived(self, data: bytes) -> None:
-        """Buffer and parse."""
-        if self._quiet:
-            self._quiet = 0
-        if self.closing or self._leaving:
-            return
-        rest = self._rest
-        if rest is not None:
-            rest.append(data)
-            self._there += len(data)
-            delimiter = self.delimiter
-            if self._there < self._need and (delimiter is None or delimiter not in data):
-                if len(rest) > _PIECES:
-                    # Many small ones would cost more memory than what is in them.
-                    rest[:] = [b"".join(rest)]
-                self._account(self._there)
-                return
-            self._rest = None
-            data = b"".join(rest) if self._need < _LARGE else self._take_large(rest)
-        self._parse(data)
-
-    def _take_large(self, rest: list[bytes]) -> bytes:
-        """Hand on the large message that has become whole; returns what is left to be parsed."""
-        found = self.large(rest[0], self._need)
+    def take_frame(self, large_payload: LargePayload) -> bytes:
+        """As ``take``, but first hand a large message's payload to the handler it has."""
+        if self._need < _LARGE_BYTES:
+            return self.take()
+        chunks, self._chunks = self._chunks, []
+        found = large_payload(chunks[0], self._need)
         if found is None:
-            return b"".join(rest)
-        before, take = found
-        last = rest[-1]
-        stop = len(last) - (self._there - self._need)
-        rest[0], rest[-1] = rest[0][before:], last[:stop]
-        take(b"".join(rest))
-        return last[stop:]
+            return b"".join(chunks)
+        payload_start, handle = found
+        last = chunks[-1]
+        frame_end = len(last) - (self._nbytes - self._need)
+        chunks[0], chunks[-1] = chunks[0][payload_start:], last[:frame_end]
+        handle(b"".join(chunks))
+        return last[frame_end:]
 
-    def parse_rest(self) -> None:
-        """Go on with what was left in the buffer, after ``consume`` had stopped early."""
-        rest, self._rest = self._rest, None
-        if rest and not (self.closing or self._leaving):
-            self._parse(b"".join(rest))
+    def clear(self) -> int:
+        """Discard the bytes and their charge. Returns a size of reads, as ``start`` does."""
+        self._chunks = []
+        if self.charged:
+            self._charge(0)
+        return self._whole_frames(0) if self._frame_bytes else 0
 
-    def _parse(self, data: bytes) -> None:
-        done, need = self.consume(data)
-        left = len(data) - done
-        if left and not self.closing:
-            self._rest = [data[done:]]
-            self._there = left
-            self._need = need
-            if left < need < _BUSY <= len(data):
-                self._frame = need
-                self._read(need - left)
-        elif self._frame:
-            self._read(0)
-            self._frame = 0
-        if self._rest is not None or self._charged:
-            self._account(0 if self._rest is None else self._there)
+    def _whole_frames(self, first: int) -> int:
+        """The size of a read of ``first`` bytes and as many whole frames as fit."""
+        count = (self._max_read - first) // self._frame_bytes
+        return first + count * self._frame_bytes
 
-    def _read(self, first: int) -> None:
-        """Have the next read be of ``first`` bytes and as many frames as may be.
-
-        A frame that it ends in the middle of would be copied with all that is read next.
-        """
-        rows = (self.read_bytes - first) // self._frame
-        self.stream.bufferSize = first + rows * self._frame
-
-    def _account(self, nbytes: int) -> None:
-        """Charge the memory budget for the bytes of an unfinished frame."""
-        if nbytes < _ACCOUNTED:
+    def _charge(self, nbytes: int) -> None:
+        if nbytes < _CHARGED_BYTES:
             nbytes = 0
-        if nbytes != self._charged:
-            before, self._charged = self._charged, nbytes
-            self.listener.memory.charge(self, before, nbytes, 0)
-
-    def _forget_rest(self) -> None:
-        self._rest = None
-        self._account(0)
-
-    @property
-    def held(self) -> int:
-        """Bytes of an unfinished frame (see ``Holder``)."""
-        return self._charged
-
-    def evict(self, reason: str) -> None:
-        """Give the connection up for the sake of the others (see ``Holder``)."""
-        raise NotImplementedError
+        if nbytes != self.charged:
+            before, self.charged = self.charged, nbytes
+            self._memory.charge(self._holder, before, nbytes, 0)

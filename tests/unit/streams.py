@@ -238,6 +238,7 @@ class House:
             SecretRing(self.config.secrets),
             self.audit,
             whole["events"],
+            self.config.redacted,
         )
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}

@@ -126,4 +126,3 @@ class ConfigurationTests(FastCase):
         factory = fast.factories["fast"]
         twin = type(factory)(fast.listeners["fast"])
         assert twin.ownership._owners is factory.ownership._owners
-        assert twin.verifications is factory.verifications

@@ -86,6 +86,11 @@ class AccessTests(HouseCase):
         self.house.pass_time(1)
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
+    def test_the_ration_is_that_of_every_protocol(self) -> None:
+        verifications = self.house.listener.verifications
+        verifications.take(verifications.available())
+        assert self.house.get("/v1/topics", token=b"forged").error == (429, "rate-limited")
+
 
 class DamagedStore(MemoryStore):
     """A history of which a part cannot be read."""

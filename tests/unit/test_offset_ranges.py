@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.offset_ranges import RangeSource, ranges
+from pubsub.pipeline.offset_ranges import RangeSource, load_ranges
 from tests.histories import history
 
 
@@ -28,11 +28,13 @@ def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
         (batch,) = list(reader.read(task))
         assert isinstance(batch, pa.RecordBatch)
         rows = [Row(**row) for row in batch.to_pylist()]
-        read += [value for each in ranges(rows) for part in each.read() for value in part["value"]]
+        read += [
+            value for each in load_ranges(rows) for part in each.read() for value in part["value"]
+        ]
     assert [value.as_py() for value in read] == [b"%d" % number for number in range(10)]
 
 
 def test_a_token_has_to_be_in_a_file() -> None:
     source = RangeSource({"url": "http://127.0.0.1:1", "token": "x.y.z"})
-    with pytest.raises(ConfigurationError, match="tokenFile instead"):
+    with pytest.raises(ConfigurationError, match="use option tokenFile"):
         source.streamReader(source.schema())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import TokenBucket
-from pubsub.broker.token_throttle import VERIFICATIONS, Throttle
+from pubsub.broker.token_throttle import VERIFICATIONS, TokenThrottle
 from tests.unit.fakes import clock_at
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -25,13 +25,13 @@ from tests.unit.streams import Client
 BAD = error(3, BAD_TOKEN)
 
 
-class ThrottleTests(SynchronousTestCase):
+class TokenThrottleTests(SynchronousTestCase):
     """Throttle"""
 
     def setUp(self) -> None:
         self.clock = clock_at()
         self.bucket = TokenBucket(VERIFICATIONS, self.clock.seconds)
-        self.throttle = Throttle(self.bucket)
+        self.throttle = TokenThrottle(self.bucket)
 
     def waits(self, failures: int) -> list[float]:
         """How long it waits before each of the next tokens, all of which are wrong."""
@@ -62,7 +62,7 @@ class ThrottleTests(SynchronousTestCase):
 
     def test_all_wait_when_the_ration_is_used_up(self) -> None:
         self.bucket.take(VERIFICATIONS)
-        other = Throttle(self.bucket)
+        other = TokenThrottle(self.bucket)
         assert self.throttle.wait() == other.wait() == 0.05
         self.clock.advance(1.5 / VERIFICATIONS)
         assert (self.throttle.wait(), other.wait()) == (0, 0.05)
@@ -193,6 +193,7 @@ class FloodTests(ForgeryCase):
             tokens = self.forged(4, 4 * number)
             client.send(b"".join(publish(raw, b"x") for raw in tokens))
         assert fast.broker.tokens.misses - before <= VERIFICATIONS
+        assert fast.listeners["fast"].verifications.available() < 1
         assert len(fast.broker.tokens) == 1
         late = fast.client(subscribe(grant(sub="late")))
         assert late.stream.paused

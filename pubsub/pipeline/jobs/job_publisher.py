@@ -11,7 +11,7 @@ import pyarrow as pa
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.arguments import DEFAULT_URL
 from pubsub.pipeline.connector_options import Credentials
-from pubsub.pipeline.staged_writer import Stager, Stages
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 
 
 class Publisher:
@@ -22,10 +22,12 @@ class Publisher:
 
     def __init__(self, options: argparse.Namespace, topic: str) -> None:
         if getattr(options, "path", None):
-            raise ConfigurationError("publishing needs --url: a file cannot be published to")
+            raise ConfigurationError(
+                "publishing: use --url instead of --path; a file cannot be published to"
+            )
         self._url = options.url or DEFAULT_URL
         if "," in self._url:
-            raise ConfigurationError("publishing needs one broker, and --url names several")
+            raise ConfigurationError("publishing: --url must name one broker, not several")
         self._credentials = Credentials(file=options.token_file)
         self._topic = topic
         # Tells what this process stages from what one before it did, and died.
@@ -42,10 +44,10 @@ class Publisher:
 
     def send(self, messages: Sequence[pa.RecordBatch], query: str, batch: int) -> None:
         """As ``publish``, for rows with the columns topic, value and perhaps key and headers."""
-        stages = Stages(self._url, self._credentials, query, batch, self._run)
-        stager = Stager(stages)
-        for part in messages:
-            stager.add(part)
+        staged_batch = StagedBatch(self._url, self._credentials, query, batch, self._run)
+        stager = PartStager(staged_batch)
+        for rows in messages:
+            stager.add(rows)
         parts = stager.finish()
         if parts:
-            stages.commit(list(parts))
+            staged_batch.commit(list(parts))

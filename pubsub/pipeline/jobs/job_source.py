@@ -6,7 +6,7 @@ import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.pipeline.arguments import DEFAULT_URL, moment
+from pubsub.pipeline.arguments import DEFAULT_URL, parse_time
 
 
 def stream(
@@ -15,10 +15,10 @@ def stream(
     name: str,
     kind: str = "messages",
     headers: bool = False,
-    form: str = "pubsub",
+    source_format: str = "pubsub",
 ) -> DataFrame:
     """The stream of messages or events; ``name`` is what the broker knows the reader by."""
-    reader = spark.readStream.format(form).options(**where(options))
+    reader = spark.readStream.format(source_format).options(**broker_options(options))
     reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
     if options.path is None:
         reader = reader.option("readerName", name)
@@ -28,10 +28,10 @@ def stream(
         if options.subscribe_pattern:
             reader = reader.option("subscribePattern", options.subscribe_pattern)
         reader = reader.option("includeHeaders", str(headers).lower())
-    return reader.option(*starting(options.starting)).load()
+    return reader.option(*starting_option(options.starting)).load()
 
 
-def where(options: argparse.Namespace) -> dict[str, str]:
+def broker_options(options: argparse.Namespace) -> dict[str, str]:
     """The options that name the broker, or its file."""
     if options.path:
         return {"path": options.path}
@@ -41,9 +41,9 @@ def where(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def starting(text: str) -> tuple[str, str]:
+def starting_option(text: str) -> tuple[str, str]:
     """Name and value of the option that says where to begin."""
     if text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return "startingOffsets", text
-    moment(text, "--starting")
+    parse_time(text, "--starting")
     return "startingTimestamp", text

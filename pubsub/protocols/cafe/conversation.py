@@ -16,7 +16,6 @@ The stream's and the datagram server's clients are one each, over what ``Link`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -49,6 +48,7 @@ from pubsub.protocols.cafe.codec import (
 )
 from pubsub.protocols.cafe.error_codes import code_of, error
 from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,8 +129,8 @@ class Conversation(Link):
                 at = self._faulty(problem, data, at)
         return at, HEADER.size
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
-        """See ``Connection.large``: a PUBLISH."""
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
+        """See ``Connection.large_payload``: a PUBLISH."""
         if self.state is not State.PUBLISHER or publish_length(head) != need:
             return None
         return HEAD, lambda payload: self._publish(head[7], MessageRun([payload], len(payload)))

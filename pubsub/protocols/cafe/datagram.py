@@ -48,7 +48,7 @@ class CafePeer(Conversation):
         self.heard = server.listener.clock.seconds()
         self._server = server
         self._channels = channels
-        self._visit = server.listener.connection_events(self.peer)
+        self._events = server.listener.connection_events(self.peer)
 
     @property
     def peer(self) -> str:
@@ -80,7 +80,7 @@ class CafePeer(Conversation):
         """See ``Link``."""
         label = self.label
         self.listener.refuse(
-            reason, label, count, topic=topic, connection_events=self._visit, frame=frame
+            reason, label, count, topic=topic, connection_events=self._events, frame=frame
         )
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
@@ -100,15 +100,15 @@ class CafePeer(Conversation):
 
     def evict(self, reason: str) -> None:
         """See ``Subscriber``."""
-        self.listener.evicted(reason, self.label, self._visit)
+        self.listener.evicted(reason, self.label, self._events)
         self.abort(reason)
 
     def _end(self, why: str, keep: bool) -> None:
         if not self.closing:
             self.ended(keep)
             self.closing = True
-            if self._visit is not None:
-                self._visit.end(self.label, why, *self.published)
+            if self._events is not None:
+                self._events.end(self.label, why, *self.published)
             self._server.forget(self)
 
     def open_outbox(self) -> Outbox:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pubsub.broker.limits import TokenBucket
-from pubsub.broker.token_throttle import VERIFICATIONS, Throttle
+from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
@@ -49,6 +47,7 @@ from pubsub.protocols.fast.ownership import TopicOwnership
 from pubsub.protocols.fast.scan import Row, Scanner
 from pubsub.protocols.fast.subscriptions import Readers
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -91,7 +90,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._server = server
         self._publisher = listener.publisher(self, b"")
-        self._throttle = Throttle(server.verifications)
+        self._throttle = TokenThrottle(listener.verifications)
 
     # Input
 
@@ -128,7 +127,7 @@ class FastConnection(Connection):
                 self.fail(reason, answer, frame=b"")
         return at, need
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
         """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
         found = None if self._waiting else self._server.scanner.first(head)
         if found is None:
@@ -188,7 +187,7 @@ class FastConnection(Connection):
     def _go_on(self) -> None:
         self._waiting = False
         self.release("tokens")
-        self.parse_rest()
+        self.parse_buffered()
 
     def _token(self, raw: bytes) -> Token:
         try:
@@ -302,9 +301,6 @@ class FastFactory(ConnectionFactory):
         super().__init__(listener)
         self.max_payload: int = listener.settings["max-payload"]
         self.scanner = Scanner(self.max_payload)
-        self.verifications = listener.shared(
-            "fast-verifications", lambda: TokenBucket(VERIFICATIONS, listener.clock.seconds)
-        )
         self.ownership = TopicOwnership(listener)
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:

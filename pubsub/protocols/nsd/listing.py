@@ -112,7 +112,7 @@ class ListingConnection(Connection):
     def _go_on(self) -> None:
         """Parse what was left waiting, unless it still has to."""
         if not (self._busy or self._parsing or self._output_full):
-            self.parse_rest()
+            self.parse_buffered()
 
     def _broken(self, failure: Failure) -> None:
         self.log.failure("nsd: reading the history for {client!r}", failure, client=self.label)

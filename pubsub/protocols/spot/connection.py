@@ -30,6 +30,7 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -171,7 +172,7 @@ class ZmtpConnection(Connection):
             at = stop
         return at
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
         """See ``Connection``: a publication whose beginning is known."""
         role = None if self._resting else self._role
         stem = self.stems.get(stem_at(head, 0))
@@ -221,7 +222,7 @@ class ZmtpConnection(Connection):
         self.refuse("eproto", frame=frame)
         self._eproto += 1
         if self._eproto >= MAX_EPROTO:
-            self.why = "eproto"
+            self.end_reason = "eproto"
             self.close()
 
     # Pace
@@ -260,7 +261,7 @@ class ZmtpConnection(Connection):
         if self._resting and (self.is_node or not self._output_full):
             self._resting = False
             self.release("rest")
-            self.parse_rest()
+            self.parse_buffered()
 
     def resumeProducing(self) -> None:
         """See ``Connection``."""
@@ -274,7 +275,7 @@ class ZmtpConnection(Connection):
         """See ``Client``; a peer that announced a time to live is held to it (RFC 37)."""
         super().sweep(now)
         self._silent += 1
-        if self._ttl and self._silent > self._ttl and not self._holds and not self.closing:
+        if self._ttl and self._silent > self._ttl and not self._hold_reasons and not self.closing:
             self.refuse("heartbeat")
             self.abort("silent for longer than it said it would be")
 

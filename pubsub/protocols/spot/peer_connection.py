@@ -220,7 +220,7 @@ class PeerConnection(ZmtpConnection):
     @property
     def _answers_pings(self) -> bool:
         """Would it, and would we hear it? Not while a slow reader keeps us from reading."""
-        return self.handshake.has_commands and not self._holds
+        return self.handshake.has_commands and not self._hold_reasons
 
     def _ping(self) -> None:
         outbox = self.outbox

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.offsets import Bounds
+from pubsub.pipeline.offsets import PartitionBounds
 
 
 class DataLoss(PubSubError):
@@ -22,7 +22,7 @@ class DataLoss(PubSubError):
     reason = "data-loss"
 
 
-class WrongLog(PubSubError):
+class WrongHistory(PubSubError):
     """A position that is not of this log: it was put back to an older state, or is another one."""
 
     reason = "epoch"
@@ -40,14 +40,14 @@ class Rejected(PubSubError):
     reason = "rejected"
 
 
-OTHER_LOG = (
-    "{} is not the log that was read up to offset {} before: it is another one, or was put back "
-    "to an older state. What to do: a new checkpoint"
+OTHER_HISTORY = (
+    "{} is not the history that was read up to offset {}: it is another one, or was restored to an "
+    "older state; use a new checkpoint"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class DamagedRange:
     """The messages from ``start`` to before ``stop`` cannot be read."""
 
     start: int
@@ -55,13 +55,13 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiredBefore:
     """Everything before ``first`` is gone."""
 
     first: int
 
 
-Part: TypeAlias = "pa.RecordBatch | Damage | Expired"
+BatchOrGap: TypeAlias = "pa.RecordBatch | DamagedRange | ExpiredBefore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,22 @@ class TopicSize:
     nbytes: int
 
 
-class Log(Protocol):
+class History(Protocol):
     """One partition. Every method may raise Unreachable, Rejected or WrongLog."""
 
-    def bounds(self, timestamp: int | None = None) -> Bounds:
-        """What it holds; ``at`` is the place of ``timestamp`` (µs), or ``next`` without one."""
+    def bounds(self, timestamp: int | None = None) -> PartitionBounds:
+        """Return the bounds of the partition.
+
+        ``offset_at_time`` is the offset of the first message at or after ``timestamp`` (µs since
+        the Unix epoch), or ``next`` without a timestamp.
+        """
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         """The topics that have messages in a range."""
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
-    ) -> Iterator[Part]:
+    ) -> Iterator[BatchOrGap]:
         """The messages from ``start`` to before ``stop``, of ``topics`` (None: of all).
 
         If what is asked for begins before the first that is left, Expired comes first. Damage
@@ -94,5 +98,5 @@ class Log(Protocol):
     def check(self, position: int, epoch: str) -> None:
         """Raises WrongLog unless an offset up to which it was read in ``epoch`` is still good."""
 
-    def report(self, reader: str, position: int, epoch: str) -> None:
+    def report_position(self, reader: str, position: int, epoch: str) -> None:
         """Have the broker know how far ``reader`` is."""
