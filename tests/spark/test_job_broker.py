@@ -109,7 +109,7 @@ def test_an_interrupted_replay_goes_on(spark: SparkSession, filled: Broker, tmp_
     assert replay.run(spark, given, threading.Event()) == 0
     assert stored_values(filled, f"again/{topic}") == stored_values(filled, topic)
     given.prefix = "other/"
-    with pytest.raises(ConfigurationError, match="is of a replay with prefix 'again/'"):
+    with pytest.raises(ConfigurationError, match="belongs to a replay with prefix 'again/'"):
         replay.run(spark, given, threading.Event())
 
 

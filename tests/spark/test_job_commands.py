@@ -110,7 +110,7 @@ def test_a_position_that_is_not_of_this_log_is_one_line(broker: Broker, tmp_path
     assert code == 1
     said = [line for line in err.splitlines() if line.startswith("pubsub: ")]
     assert len(said) == 1
-    assert "1000 is beyond that" in said[0]
+    assert "offset 1000 is beyond the end" in said[0]
     assert "\tat " not in err
 
 

@@ -159,7 +159,7 @@ def test_another_log_under_the_same_url(spark: SparkSession, start: Start, tmp_p
     broker.stop()
     other = serve(start, tmp_path / "two.db", port=port)
     send(other, *numbers(0, 20))
-    with pytest.raises(StreamingQueryException, match="not the log that was read"):
+    with pytest.raises(StreamingQueryException, match="not the history that was read"):
         run_once(stream(spark, other), tmp_path / "out")
 
 

@@ -90,7 +90,7 @@ def test_not_in_errors_either(
     with pytest.raises(Exception, match="did you mean token") as caught:
         read(spark, closed, tokn=forged).count()
     told.append(str(caught.value))
-    with pytest.raises(Exception, match="the token for it") as caught:
+    with pytest.raises(Exception, match="its token cannot be read") as caught:
         read(spark, closed, token=f"{forged} x").count()
     told.append(str(caught.value))
     shown = capfd.readouterr()
