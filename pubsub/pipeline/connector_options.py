@@ -131,9 +131,9 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = _GivenOptions(given, _SINK_OPTIONS, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
-        raise ConfigurationError("option url is needed: where is the broker?")
+        raise ConfigurationError("option url is required: the URL of the broker")
     if "," in url:
-        raise ConfigurationError("option url names one broker to write to")
+        raise ConfigurationError("option url: messages are written to one broker, not several")
     _check_url(url)
     topic = options.get("topic")
     if topic is not None:
@@ -159,7 +159,7 @@ class _GivenOptions:
             elif key.lower() not in ignored:
                 near = difflib.get_close_matches(key.lower(), lower, 1)
                 hint = f"; did you mean {lower[near[0]]}?" if near else ""
-                raise ConfigurationError(f"there is no option {key}{hint}")
+                raise ConfigurationError(f"unknown option {key}{hint}")
 
     def get(self, name: str) -> str | None:
         """Its value as it was given."""
@@ -169,7 +169,9 @@ class _GivenOptions:
         """One of ``choices``."""
         value = self._values.get(name, default).lower()
         if value not in choices:
-            raise ConfigurationError(f"option {name}: expected {' or '.join(choices)}")
+            raise ConfigurationError(
+                f"option {name}: expected {' or '.join(choices)}, not {value!r}"
+            )
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -182,19 +184,21 @@ class _GivenOptions:
         if value is None:
             return None
         if not value.isascii() or not value.isdecimal() or int(value) == 0:
-            raise ConfigurationError(f"option {name}: expected a number from 1 on, not {value!r}")
+            raise ConfigurationError(
+                f"option {name}: expected a whole number of at least 1, not {value!r}"
+            )
         return int(value)
 
     def at_most_one(self, *names: str) -> None:
         """At most one of these may be given."""
         if len([name for name in names if name in self._values]) > 1:
-            raise ConfigurationError(f"options {' and '.join(names)} exclude each other")
+            raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
 
     def forbid(self, names: tuple[str, ...], why: str) -> None:
         """None of these may be given."""
         for name in names:
             if name in self._values:
-                raise ConfigurationError(f"option {name} does not go with {why}")
+                raise ConfigurationError(f"option {name} cannot be combined with {why}")
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
@@ -210,11 +214,11 @@ def parse_topics(value: str | None) -> frozenset[str] | None:
         except ValueError as error:
             raise ConfigurationError(f"option subscribe: not a JSON list: {error}") from None
         if not all(isinstance(name, str) for name in names):
-            raise ConfigurationError("option subscribe: expected a JSON list of names")
+            raise ConfigurationError("option subscribe: expected a JSON list of topic names")
     else:
         names = [name.strip() for name in value.split(",")]
     if not names:
-        raise ConfigurationError("option subscribe: no topic is named")
+        raise ConfigurationError("option subscribe: the list of topics is empty")
     for name in names:
         _check_topic(name, "subscribe")
     return frozenset(names)
@@ -230,17 +234,21 @@ def _check_topic(name: str, option: str) -> None:
 def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
-        raise ConfigurationError("either url (of a broker's HTTP API) or path (of a history file)")
+        raise ConfigurationError(
+            "either option url (HTTP API of a broker) or option path (history file) is required"
+        )
     if url is None:
-        options.forbid(("token", "tokenFile"), "path: who can read the file can read it all")
+        options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")
         return (), path
     urls = tuple(each.strip().rstrip("/") for each in url.split(","))
     for each in urls:
         _check_url(each)
         if urlsplit(each).scheme not in ("http", "https"):
-            raise ConfigurationError("option url: reading goes over http:// or https://")
+            raise ConfigurationError(
+                f"option url: reading requires http:// or https://, not {each!r}"
+            )
     if len(set(urls)) < len(urls):
-        raise ConfigurationError("option url: a broker is named twice")
+        raise ConfigurationError("option url: the same broker is named twice")
     return urls, None
 
 
@@ -249,10 +257,12 @@ def _check_url(url: str) -> None:
         split = urlsplit(url)
         port = split.port
     except ValueError:
-        raise ConfigurationError("option url: this is no URL") from None
+        raise ConfigurationError("option url: not a valid URL") from None
     if split.username is not None or split.password is not None:
         # Not shown: what stands before the @ is a secret.
-        raise ConfigurationError("option url: use option token, a URL shows up everywhere")
+        raise ConfigurationError(
+            "option url: remove the user and password, which logs would show; use option token"
+        )
     if not split.scheme or not split.hostname or port == 0:
         raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
 
@@ -324,6 +334,6 @@ def _parse_size(options: _GivenOptions, name: str) -> int | None:
 def _check_reader_name(value: str | None) -> str | None:
     if value is not None and not _READER_NAME.fullmatch(value):
         raise ConfigurationError(
-            "option readerName: expected up to 200 letters, digits, dots, dashes and underscores"
+            "option readerName: expected 1 to 200 letters, digits, dots, dashes and underscores"
         )
     return value

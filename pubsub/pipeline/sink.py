@@ -93,7 +93,9 @@ class BrokerSink:
             columns["topic"] = pc.fill_null(columns["topic"], self.options.topic)
         for name in ("topic", "value"):
             if columns[name].null_count:
-                raise ConfigurationError(f"column {name} has a null")
+                raise ConfigurationError(
+                    f"column {name} contains a null; every message needs a {name}"
+                )
         for name in ("value", "key"):
             if name in columns:
                 columns[name] = columns[name].cast(pa.binary())
@@ -120,7 +122,7 @@ class BrokerSink:
 def make_sink(given: Any, schema: StructType, overwrite: bool) -> BrokerSink:
     """Where a frame of ``schema`` goes. Raises ConfigurationError."""
     if overwrite:
-        raise ConfigurationError("what was published stays: use mode append")
+        raise ConfigurationError("published messages cannot be overwritten: use mode append")
     options = sink_options(given)
     check_url(options)
     check_sink_columns(schema, options.topic, optional_columns(options))
@@ -181,6 +183,6 @@ def current_batch() -> tuple[str, int, str]:
     query = context and context.getLocalProperty(_QUERY_ID)
     batch_id = context and context.getLocalProperty(_BATCH_ID)
     if not context or not query or not batch_id:
-        raise PubSubError("Spark does not say which query and batch this task belongs to")
+        raise PubSubError("Spark did not report the query and the batch of this task")
     # A query's jobs are a group of the name of its run; it changes when it is started again.
     return query, int(batch_id), context.getLocalProperty(_RUN_ID) or ""

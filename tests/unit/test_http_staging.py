@@ -7,7 +7,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,6 +15,7 @@ from pubsub.admin import staged_parts
 from pubsub.admin.api_error import ApiError
 from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
 from pubsub.broker.message_run import MIXED, MessageRun
+from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
@@ -94,7 +95,7 @@ class StageTests(WritingCase):
         data[place + 8 : place + 12] = b"\xff\xff\xff\x0f"
         assert self.stage(bytes(data)).error == (400, "invalid-request")
 
-    @settings(max_examples=200, deadline=None)
+    @examples(2)
     @given(st.data())
     def test_nothing_that_is_wrong_does_harm(self, data: st.DataObject) -> None:
         stream = bytearray(stream_of(table(["a", "b"], [b"1", b"22"], key=[b"x", b"y"])))
