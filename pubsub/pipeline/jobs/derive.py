@@ -23,7 +23,7 @@ from pubsub.pipeline.jobs.metrics import milliseconds
 from pubsub.pipeline.running import Plan
 from pubsub.pipeline.running import main as run_alone
 from pubsub.pipeline.running import run as run_plan
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import Target, arrow_columns, save
 
 NAME = "derive"
 _PUBLISHED = ("topic", "value", "key", "headers")
@@ -96,6 +96,7 @@ def plan(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -
     if kind == "table":
         by = tuple(part for part in options.partition_by.split(",") if part)
         target = Target(name, by)
+        target.table(arrow_columns(result.schema)).prepare()
 
         def take(batch: DataFrame, number: int, query: str) -> None:
             save(batch, target, query, number)
