@@ -117,7 +117,10 @@ def test_compaction_leaves_the_files_of_others(
     assert run(spark, file, sub, *given) == 0
     query = json.loads((point / "metadata").read_text())["id"]
     outside = tmp_path / "outside"
+    own = to / ("_staging" if kind == "parquet" else "")
     others = [
+        # Of a batch to come: it may be in the making.
+        own / Batch(query, 99).file("orders/2023-11-14"),
         to / "notes.txt",
         to / "orders" / "more.parquet",
         sub / Batch(query, 0).file("orders/2023-11-14"),
@@ -126,9 +129,7 @@ def test_compaction_leaves_the_files_of_others(
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("mine")
-    own = to / ("_staging" if kind == "parquet" else "")
     left = own / Batch(query, 0).file("orders/2023-11-14")
-    left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     (own / "linked").mkdir()
     (own / "linked" / "2023-11-14").symlink_to(outside)
