@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pubsub.form import form
+from pubsub.build_info import build_kind
 
 # A shell without job control starts what is in its background with SIGINT ignored, and so would be
 # the processes started here.
@@ -16,4 +16,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A line at the end of the output."""
-    terminalreporter.write_line(f"the path of a message was {form()}")
+    terminalreporter.write_line(f"the path of a message was {build_kind()}")

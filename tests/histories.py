@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.message_run import MIXED
 from pubsub.store.block import encode_block
 from pubsub.store.merge import insert_block
-from pubsub.store.runs import keep, topics_of
 from pubsub.store.schema import begin_epoch, open_writer
-from pubsub.wire.runs import MIXED
+from pubsub.store.stored_runs import keep, topics_of
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000

@@ -10,14 +10,14 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from pubsub.admin.channel import ApiRequest, Channel
-from pubsub.admin.errors import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
-from pubsub.admin.history import History
-from pubsub.admin.positions import PREFIX, Positions
+from pubsub.admin.api_error import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.history_handler import History
+from pubsub.admin.http_channel import ApiRequest, Channel
+from pubsub.admin.reader_positions import PREFIX, Positions
 from pubsub.admin.staging import PROTOCOL, Staging
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
-from pubsub.store.pool import Worker
+from pubsub.store.threads import Worker
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress

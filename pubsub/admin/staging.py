@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.admin.channel import Body
-from pubsub.admin.errors import (
+from pubsub.admin.api_error import (
     CONFLICT,
     FULL,
     TOO_LARGE,
@@ -26,14 +25,15 @@ from pubsub.admin.errors import (
     UNAVAILABLE,
     ApiError,
 )
-from pubsub.admin.parts import Piece, pieces_of, summary_of
-from pubsub.admin.patience import until_free
-from pubsub.admin.query import Query
-from pubsub.admin.rights import Rights, rights_of
+from pubsub.admin.flow_control import until_free
+from pubsub.admin.http_channel import Body
+from pubsub.admin.parameters import Query
+from pubsub.admin.request_access import Rights, rights_of
+from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from pubsub.admin.channel import ApiRequest
+    from pubsub.admin.http_channel import ApiRequest
     from pubsub.admin.server import AdminFactory
     from pubsub.broker.topics import Topic
 

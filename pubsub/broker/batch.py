@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from pubsub.wire.runs import MIXED
+from pubsub.broker.message_run import MIXED
 
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1

@@ -12,7 +12,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
-    from pubsub.broker.events import Visit
+    from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Consumer, Publishing, Subscriber
@@ -120,10 +120,10 @@ class Listener:
         self.broker.memory.free(CONNECTION_BYTES)
         self.broker.counters.connections -= 1
 
-    def visit(self, client: str) -> Visit | None:
-        """Tell of a new connection, if events are on."""
+    def connection_events(self, client: str) -> ConnectionEvents | None:
+        """Report a new connection, if events are on; returns what reports its end."""
         events = self.broker.events
-        return None if events is None else events.visit(self, client)
+        return None if events is None else events.connected(self, client)
 
     def publisher(self, connection: Publishing | None, sender: bytes) -> Publisher:
         """The publishing side of a connection, one each; None where it cannot be held."""
@@ -154,7 +154,7 @@ class Listener:
         count: int = 1,
         *,
         topic: str | None = None,
-        visit: Visit | None = None,
+        connection_events: ConnectionEvents | None = None,
         frame: bytes | None = None,
     ) -> None:
         """Count requests of ``client`` that were answered with an error.
@@ -165,15 +165,17 @@ class Listener:
         self.broker.counters.refuse(self.protocol, reason, client, count)
         events = self.broker.events
         if events is not None:
-            session = None if visit is None else visit.session
+            session = None if connection_events is None else connection_events.session
             if frame is None:
                 events.refused(self, client, reason, count, topic, session)
             else:
                 events.malformed(self, client, reason, frame, session)
 
-    def evicted(self, reason: str, client: str, visit: Visit | None = None) -> None:
+    def evicted(
+        self, reason: str, client: str, connection_events: ConnectionEvents | None = None
+    ) -> None:
         """Tell that ``client`` is disconnected for the sake of the others."""
         events = self.broker.events
         if events is not None:
-            session = None if visit is None else visit.session
+            session = None if connection_events is None else connection_events.session
             events.tell("evicted", self, client, reason=reason, session=session)

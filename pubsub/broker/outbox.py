@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.router import PORTION
-from pubsub.broker.small import NOTHING
 
 if TYPE_CHECKING:
     from pubsub.broker.queue_keys import KeyChange
@@ -88,7 +88,7 @@ class Outbox:
         self._consumer = consumer
         self._subscriber = subscriber
         self.policy = policy
-        self.subscriptions: Mapping[Topic, Encoding] = NOTHING
+        self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
         # Made when first needed, as most never do; an empty deque would take 700 bytes.
         self._queue: list[tuple[bytes, int, Topic, int]] | None = None
         self._behind: _Behind | None = None
@@ -329,5 +329,5 @@ class Outbox:
             self._behind = None
             if behind.drained is not None:
                 # Not now: who waits may act on the connection, which is in the middle of ending.
-                self._router.at_turn_end(behind.drained)
+                self._router.at_tick_end(behind.drained)
         return unsent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pubsub.broker.message_run import MessageRun
 from pubsub.errors import RateLimited
-from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
@@ -39,7 +39,7 @@ class Publisher:
     def publish(
         self,
         topic: Topic,
-        run: Run,
+        run: MessageRun,
         headers: Sequence[Headers] | None = None,
         sender: bytes | None = None,
     ) -> Batch:
@@ -59,7 +59,7 @@ class Publisher:
         if self._limiters:
             admitted = self._admit(run)
             if admitted < len(run.payloads):
-                run = Run(run.payloads[:admitted], run.size)
+                run = MessageRun(run.payloads[:admitted], run.size)
                 headers = None if headers is None else headers[:admitted]
         batch = self._broker.publish(
             topic,
@@ -79,7 +79,7 @@ class Publisher:
                 self._broker.store.gate.wait(self._connection)
         return batch
 
-    def _admit(self, run: Run) -> int:
+    def _admit(self, run: MessageRun) -> int:
         """How many messages of ``run`` every limiter lets pass; they are charged for them."""
         payloads, nbytes = run.payloads, run.nbytes
         admitted = len(payloads)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.sealing import SALT_BYTES, Seal
+from pubsub.broker.key_hashing import SALT_BYTES, KeyHasher
 
 if TYPE_CHECKING:
     from pubsub.broker.audit import AuditLog
@@ -52,7 +52,7 @@ class QueueKeys:
         # UNKNOWN where only the seal is known.
         self._keys: dict[str, bytes] = {}
         self._sealed: dict[str, bytes] = {}
-        self._seal = Seal(secrets.token_bytes(SALT_BYTES))
+        self._seal = KeyHasher(secrets.token_bytes(SALT_BYTES))
         self._store = store
         self.exclusive: set[str] = set()
         self._router = router
@@ -65,7 +65,7 @@ class QueueKeys:
         if salt is None:
             salt = secrets.token_bytes(SALT_BYTES)
             self._store.put(SALT, "", salt)
-        self._seal = Seal(salt)
+        self._seal = KeyHasher(salt)
         self._sealed = dict(self._store.items(KEYS))
         self._keys |= dict.fromkeys(self._sealed, _UNKNOWN)
 
@@ -83,7 +83,7 @@ class QueueKeys:
         But for the first time after a restart, which takes some 10 ms.
         """
         sealed = self._sealed.get(topic.name)
-        if sealed is not None and key and self._seal.fits(sealed, key):
+        if sealed is not None and key and self._seal.matches(sealed, key):
             self._keys[topic.name] = key
             del self._sealed[topic.name]
         return hmac.compare_digest(self._keys.get(topic.name, b""), key) and bool(key)

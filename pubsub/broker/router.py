@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pubsub.broker.compact_map import SingleItemMap, with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.limits import MemoryBudget
-from pubsub.broker.small import One, added, removed
 from pubsub.broker.topics import Topic
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Group:
         self.topic = topic
         self.encoding = encoding
         # The subscriptions of all who have no other.
-        self.alone = One(topic, encoding)
+        self.alone = SingleItemMap(topic, encoding)
         self.parts: list[Part] = []
         self._outboxes: dict[Outbox, None] = {}
         self._targets: tuple[Outbox, ...] = ()
@@ -98,7 +98,7 @@ def _joined(parts: list[Part]) -> Iterator[Part]:
 class Router:
     """Routes batches and flushes once a reactor turn.
 
-    ``at_turn_end`` runs a call after the events of the current turn; ``seconds`` is the
+    ``at_tick_end`` runs a call after the events of the current turn; ``seconds`` is the
     reactor's clock.
     """
 
@@ -107,12 +107,12 @@ class Router:
         counters: Counters,
         memory: MemoryBudget,
         seconds: Callable[[], float],
-        at_turn_end: Callable[[Callable[[], None]], object],
+        at_tick_end: Callable[[Callable[[], None]], object],
     ) -> None:
         self.counters = counters
         self.memory = memory
         self.seconds = seconds
-        self.at_turn_end = at_turn_end
+        self.at_tick_end = at_tick_end
         self._scheduled = False
         self._groups: list[Group] = []
         self.dirty: list[Outbox] = []
@@ -136,7 +136,7 @@ class Router:
         """Send what is gathered when the reactor's turn ends."""
         if not self._scheduled:
             self._scheduled = True
-            self.at_turn_end(self.flush)
+            self.at_tick_end(self.flush)
 
     def flush(self) -> None:
         """Send what this turn gathered."""
@@ -162,7 +162,7 @@ class Router:
         # What was published before the subscription is not for it, though the turn goes on.
         self._hand_out(group)
         group.add(outbox)
-        outbox.subscriptions = added(outbox.subscriptions, group.alone)
+        outbox.subscriptions = with_item(outbox.subscriptions, group.alone)
         if topic.upstream is not None:
             topic.upstream.want(topic)
         return True
@@ -172,7 +172,7 @@ class Router:
         encoding = outbox.subscriptions.get(topic)
         if encoding is None:
             return False
-        outbox.subscriptions = removed(outbox.subscriptions, topic)
+        outbox.subscriptions = without_item(outbox.subscriptions, topic)
         group = topic.groups.get(encoding)
         if group is not None:
             self._hand_out(group)

@@ -24,15 +24,16 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.keys import SecretRing
-from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topics import Topic, TopicRegistry
 from pubsub.errors import HistoryUnavailable, Refused, StartError
-from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -48,9 +49,10 @@ _Shared = TypeVar("_Shared")
 class BrokerService(MultiService):
     """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``).
 
-    With ``events`` it tells what happens on a topic of its own (see ``Events``). ``at_turn_end``
-    runs a call when the events of the current reactor turn have been handled; a delayed call of no
-    delay if it is left out.
+    With ``events`` it tells what happens on a topic of its own (see ``Events``), without what
+    follows the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call when
+    the events of the current reactor turn have been handled; a delayed call of no delay if it is
+    left out.
     """
 
     def __init__(
@@ -63,7 +65,8 @@ class BrokerService(MultiService):
         audit: AuditLog | None = None,
         durability: DurabilityRules | None = None,
         events: bool = False,
-        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+        at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+        redacted: Sequence[bytes] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -76,10 +79,12 @@ class BrokerService(MultiService):
         self.topics.watch(self._made)
         self.topics.claimed = self._claimed
         self._durability = durability or DurabilityRules()
-        self.at_turn_end = at_turn_end or partial(clock.callLater, 0)
-        self.router = Router(self.counters, self.memory, clock.seconds, self.at_turn_end)
+        self.at_tick_end = at_tick_end or partial(clock.callLater, 0)
+        self.router = Router(self.counters, self.memory, clock.seconds, self.at_tick_end)
         self.audit = audit or AuditLog(clock.seconds)
         self.tokens = TokenVerifier(ring or SecretRing())
+        # One bucket for all connections of all protocols, as a client can open many.
+        self.verifications = TokenBucket(VERIFICATIONS, clock.seconds)
         self.queue_keys = QueueKeys(self.router, self.tokens, self.audit, store)
         self.sessions = SessionRegistry(
             lambda: draw(64),
@@ -91,7 +96,7 @@ class BrokerService(MultiService):
         self.run_id = draw(60)
         self.events: Events | None = None
         if events:
-            self.events = Events(clock.seconds, self.at_turn_end, self._tell, draw)
+            self.events = Events(clock.seconds, self.at_tick_end, self._tell, draw, redacted)
             self.counters.watcher = self.events.dropped
             self.audit.watcher = self.events.audited
         # A dict, as a set takes twice the memory.
@@ -128,7 +133,7 @@ class BrokerService(MultiService):
     def publish(
         self,
         topic: Topic,
-        run: Run,
+        run: MessageRun,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
@@ -152,7 +157,7 @@ class BrokerService(MultiService):
         self.counters.published_bytes += batch.nbytes
         return batch
 
-    def relay(self, topic: Topic, run: Run, sender: bytes, protocol: str) -> None:
+    def relay(self, topic: Topic, run: MessageRun, sender: bytes, protocol: str) -> None:
         """Store and route here what no client of this broker has published.
 
         It comes from the broker that hosts ``topic``, or is this one's own. It is not counted,
@@ -171,7 +176,7 @@ class BrokerService(MultiService):
     def _batch(
         self,
         topic: Topic,
-        run: Run,
+        run: MessageRun,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None,
@@ -272,7 +277,7 @@ class BrokerService(MultiService):
 
     def _tell(self, payloads: list[bytes]) -> None:
         """Publish events."""
-        run = Run.of(payloads)
+        run = MessageRun.of(payloads)
         self.relay(self.topics.named(EVENTS_TOPIC), run, b"", EVENTS_PROTOCOL)
 
     def _made(self, topic: Topic) -> None:

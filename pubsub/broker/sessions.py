@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.small import NOTHING
+from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Session:
     kind: Hashable
     client: bytes
     owner: Owner | None
-    subscriptions: Mapping[Topic, int] = field(default_factory=lambda: NOTHING)
+    subscriptions: Mapping[Topic, int] = field(default_factory=lambda: EMPTY_MAP)
     kept: object = None
 
 

@@ -65,8 +65,8 @@ class Chart:
     def figure(self) -> go.Figure:
         """As plotly draws it."""
         figure = go.Figure()
-        for at, (name, values) in enumerate(self.series.items()):
-            figure.add_trace(self._trace(at, name, values))
+        for index, (name, values) in enumerate(self.series.items()):
+            figure.add_trace(self._trace(index, name, values))
         suffix = {"B": "B", "ms": " ms"}.get(self.unit, "")
         figure.update_layout(
             template="simple_white",
@@ -84,8 +84,8 @@ class Chart:
         )  # fmt: skip
         return figure
 
-    def _trace(self, at: int, name: str, values: Sequence[Any]) -> Any:
-        colour = _colour(at)
+    def _trace(self, index: int, name: str, values: Sequence[Any]) -> Any:
+        colour = _colour(index)
         # Names come from clients, and plotly would read tags in them.
         shown = html.escape(name if len(name) <= 40 else f"{name[:39]}…", quote=False)
         if self.kind == "bar":
@@ -99,8 +99,8 @@ class Chart:
         )
 
 
-def _colour(at: int) -> str:
-    return _COLOURS[at] if at < len(_COLOURS) else _GREY
+def _colour(index: int) -> str:
+    return _COLOURS[index] if index < len(_COLOURS) else _GREY
 
 
 def page(
@@ -111,7 +111,7 @@ def page(
     table: Sequence[Sequence[str]],
 ) -> str:
     """The page. ``title`` and ``span`` are HTML; ``table`` has its head first."""
-    parts = [
+    lines = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
@@ -126,31 +126,31 @@ def page(
             f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
             for name, value in facts
         )
-        parts.append(f'<dl class="facts">{shown}</dl>')
-    parts.append(f'<div class="charts">{"".join(map(_section, range(99), charts))}</div>')
+        lines.append(f'<dl class="facts">{shown}</dl>')
+    lines.append(f'<div class="charts">{"".join(map(_section, range(99), charts))}</div>')
     if table:
-        parts.append(f'<section class="topics"><h2>Topics</h2>{_table(table)}</section>')
+        lines.append(f'<section class="topics"><h2>Topics</h2>{_table(table)}</section>')
     if charts:
         # Last: a chart takes the width its place has, which is known once all are there.
-        parts.append(f"<script>{get_plotlyjs()}</script><script>{_drawing(charts)}</script>")
-    parts.append("</body></html>\n")
-    return "\n".join(parts)
+        lines.append(f"<script>{get_plotlyjs()}</script><script>{_script(charts)}</script>")
+    lines.append("</body></html>\n")
+    return "\n".join(lines)
 
 
 def _section(number: int, chart: Chart) -> str:
     legend = ""
     if len(chart.series) > 1:
         entries = "".join(
-            f'<li title="{html.escape(name)}"><i style="background:{_colour(at)}"></i>'
+            f'<li title="{html.escape(name)}"><i style="background:{_colour(index)}"></i>'
             f"{html.escape(name)}</li>"
-            for at, name in enumerate(chart.series)
+            for index, name in enumerate(chart.series)
         )
         legend = f"<ul>{entries}</ul>"
-    place = f'<div id="chart-{number}" style="height:{HEIGHT}px"></div>'
-    return f"<section><h2>{html.escape(chart.title)}</h2>{place}{legend}</section>"
+    container = f'<div id="chart-{number}" style="height:{HEIGHT}px"></div>'
+    return f"<section><h2>{html.escape(chart.title)}</h2>{container}{legend}</section>"
 
 
-def _drawing(charts: Sequence[Chart]) -> str:
+def _script(charts: Sequence[Chart]) -> str:
     """The script that draws each chart where it belongs."""
     lines = []
     for number, chart in enumerate(charts):

@@ -13,28 +13,28 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.options import EARLIEST, LATEST, Start
+from pubsub.pipeline.connector_options import EARLIEST, LATEST, Start
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one log."""
+    """A place in one bounds."""
 
     next: int
     epoch: str
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PartitionBounds:
     """What one log holds: the offsets from ``first`` to before ``next``.
 
-    ``at`` is the offset of the first message at or after the time that was asked for.
+    ``offset_at_time`` is the offset of the first message at or after the time that was asked for.
     """
 
     first: int
     next: int
     epoch: str
-    at: int
+    offset_at_time: int
 
 
 Offsets: TypeAlias = dict[int, Position]
@@ -52,8 +52,8 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
     """What ``to_json`` made. Raises ConfigurationError if it is not of so many partitions."""
     if set(value) != {str(number) for number in range(partitions)}:
         raise ConfigurationError(
-            f"the checkpoint is of {len(value)} brokers and option url names {partitions}; "
-            "brokers can be added or removed with a new checkpoint only"
+            f"the checkpoint is of {len(value)} brokers, but option url names {partitions}; "
+            "use a new checkpoint to add or remove brokers"
         )
     return {
         int(partition): Position(int(entry["next"]), str(entry["epoch"]))
@@ -61,16 +61,16 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
     }
 
 
-def resolve(start: Start, bounds: Sequence[Bounds], default: str) -> Offsets:
+def resolve_offsets(start: Start, bounds: Sequence[PartitionBounds], default: str) -> Offsets:
     """Where ``start`` is; partitions that it does not name are at ``default``.
 
     Raises ConfigurationError for a partition that does not exist and an offset past the end.
     """
-    places = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
-    check_partitions(places, len(bounds))
+    wanted = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
+    check_partitions(wanted, len(bounds))
     return {
-        number: Position(_place(number, places.get(number, default), log), log.epoch)
-        for number, log in enumerate(bounds)
+        number: Position(_resolve_offset(number, wanted.get(number, default), each), each.epoch)
+        for number, each in enumerate(bounds)
     }
 
 
@@ -79,18 +79,18 @@ def check_partitions(named: Iterable[int], partitions: int) -> None:
     for number in named:
         if not 0 <= number < partitions:
             raise ConfigurationError(
-                f"there is no partition {number}; they are numbered from 0 to {partitions - 1}"
+                f"partition {number} does not exist; the numbers are 0 to {partitions - 1}"
             )
 
 
-def _place(number: int, place: int | str, log: Bounds) -> int:
-    if place == EARLIEST:
-        return log.first
-    if place == LATEST:
-        return log.next
-    assert isinstance(place, int)
-    if place > log.next:
+def _resolve_offset(number: int, offset: int | str, bounds: PartitionBounds) -> int:
+    if offset == EARLIEST:
+        return bounds.first
+    if offset == LATEST:
+        return bounds.next
+    assert isinstance(offset, int)
+    if offset > bounds.next:
         raise ConfigurationError(
-            f"partition {number} ends before offset {log.next}; {place} is beyond that"
+            f"partition {number}: offset {offset} is beyond the end, which is at {bounds.next}"
         )
-    return place
+    return offset

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from pubsub.pipeline.admission import Amount, amount_of
-from pubsub.pipeline.logs import Log
-from pubsub.pipeline.options import SourceOptions
+from pubsub.pipeline.batch_limits import Amount, estimate_amount
+from pubsub.pipeline.connector_options import SourceOptions
+from pubsub.pipeline.history import History
 
 _RESERVED = "$SYS/"
 
@@ -46,26 +46,30 @@ class Subscription:
             return False
         return self._pattern is None or self._pattern.fullmatch(name) is not None
 
-    def topics(self, log: Log, start: int, stop: int) -> frozenset[str] | None:
+    def topics(self, history: History, start: int, stop: int) -> frozenset[str] | None:
         """The names to ask for in a range; None for all. What matches a pattern changes."""
         if self._pattern is None:
             return self._topics
-        return frozenset(topic.name for topic in log.topics(start, stop) if self.covers(topic.name))
+        return frozenset(
+            topic.name for topic in history.topics(start, stop) if self.covers(topic.name)
+        )
 
-    def amount(self, log: Log, start: int, stop: int) -> Amount:
+    def amount(self, history: History, start: int, stop: int) -> Amount:
         """What there is to read in a range."""
-        found = [topic for topic in log.topics(start, stop) if self.covers(topic.name)]
-        return amount_of(found, stop - start)
+        found = [topic for topic in history.topics(start, stop) if self.covers(topic.name)]
+        return estimate_amount(found, stop - start)
 
 
-def plan(log: Log, whole: Task, subscription: Subscription, rows_per_task: int) -> list[Task]:
+def plan_tasks(
+    history: History, whole: Task, subscription: Subscription, rows_per_task: int
+) -> list[Task]:
     """``whole`` cut into equal ranges of about so many rows; empty if there is nothing in it."""
     width = whole.stop - whole.start
     if width <= 0 or (whole.topics is not None and not whole.topics):
         return []
     rows = width
     if subscription.selective and width > rows_per_task:
-        rows = subscription.amount(log, whole.start, whole.stop).rows
+        rows = subscription.amount(history, whole.start, whole.stop).rows
     count = max(1, -(-rows // rows_per_task))
     cuts = [whole.start + width * number // count for number in range(count + 1)]
     return [

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BatchProgress:
     """One batch: rows read, rows a second, seconds it took, messages not yet read, the watermark
     as ISO 8601, and messages that came too late for it. None is not known.
     """
@@ -23,14 +23,14 @@ class Step:
     late: int = 0
 
 
-def step(progress: Mapping[str, Any], late: int = 0) -> Step:
+def batch_progress(progress: Mapping[str, Any], late: int = 0) -> BatchProgress:
     """What a query's progress, as a mapping, says."""
     watermark = progress.get("eventTime", {}).get("watermark")
     if watermark is not None and watermark.startswith("1970-01-01T00:00:00"):
         watermark = None
     seconds = progress.get("batchDuration", 0) / 1000
     rows = int(progress.get("numInputRows", 0))
-    return Step(
+    return BatchProgress(
         batch=int(progress["batchId"]),
         rows=rows,
         rate=round(rows / seconds, 1) if seconds else 0.0,
@@ -45,7 +45,8 @@ def lag(sources: list[Mapping[str, Any]]) -> int | None:
     """How many offsets are not read yet, of all sources and partitions; None if they do not say."""
     total = None
     for source in sources:
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        end = _next_offsets(source.get("endOffset"))
+        latest = _next_offsets(source.get("latestOffset"))
         if end is None or latest is None:
             continue
         behind = sum(max(latest[key] - end.get(key, 0), 0) for key in latest)
@@ -54,7 +55,7 @@ def lag(sources: list[Mapping[str, Any]]) -> int | None:
     return total
 
 
-def _offsets(value: object) -> dict[str, int] | None:
+def _next_offsets(value: object) -> dict[str, int] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -63,7 +64,10 @@ def _offsets(value: object) -> dict[str, int] | None:
     if not isinstance(value, Mapping):
         return None
     # The source pubsub has a mapping for each partition; others, as Kafka's, a number.
-    numbers = {key: at["next"] if isinstance(at, Mapping) else at for key, at in value.items()}
+    numbers = {
+        key: offset["next"] if isinstance(offset, Mapping) else offset
+        for key, offset in value.items()
+    }
     return {key: int(number) for key, number in numbers.items()}
 
 
@@ -77,26 +81,26 @@ class Display:
         self.rows = 0
         self.batches = 0
 
-    def show(self, taken: Step) -> None:
+    def show(self, progress: BatchProgress) -> None:
         """One batch more."""
-        self.rows += taken.rows
+        self.rows += progress.rows
         self.batches += 1
         if not self._live:
-            self._stream.write(json.dumps(asdict(taken)) + "\n")
+            self._stream.write(json.dumps(asdict(progress)) + "\n")
         else:
-            line = self._line(taken)
+            line = self._line(progress)
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         self._stream.flush()
 
-    def _line(self, taken: Step) -> str:
-        parts = [f"batch {taken.batch}", f"{self.rows:,} rows", f"{taken.rate:,.0f} rows/s"]
-        if taken.lag is not None:
-            parts.append(f"lag {taken.lag:,}")
-        if taken.watermark is not None:
-            parts.append(f"watermark {taken.watermark}")
-        if taken.late:
-            parts.append(f"{taken.late:,} late")
+    def _line(self, progress: BatchProgress) -> str:
+        parts = [f"batch {progress.batch}", f"{self.rows:,} rows", f"{progress.rate:,.0f} rows/s"]
+        if progress.lag is not None:
+            parts.append(f"lag {progress.lag:,}")
+        if progress.watermark is not None:
+            parts.append(f"watermark {progress.watermark}")
+        if progress.late:
+            parts.append(f"{progress.late:,} late")
         return ", ".join(parts)
 
     def end(self) -> None:

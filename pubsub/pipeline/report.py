@@ -20,19 +20,19 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import between
+from pubsub.pipeline.arguments import time_range
 from pubsub.pipeline.charts import Chart, page
 
-POINTS = 240
+MAX_POINTS = 240
 """About so many points in time has a chart, however much there is."""
-OTHERS = "all others"
-_NEEDED = ("window_start", "window_end", "topic", "messages", "bytes", "age_p99", "late")
-_POINTS_OF = ("p50", "p95", "p99")
+OTHER_TOPICS = "all others"
+_COLUMNS = ("window_start", "window_end", "topic", "messages", "bytes", "age_p99", "late")
+_PERCENTILES = ("p50", "p95", "p99")
 
 
 def run(options: argparse.Namespace) -> int:
     """Write the page; returns the exit code. Raises ConfigurationError."""
-    since, until = between(options)
+    since, until = time_range(options)
     text = report(load(options.table, since, until), options.table, options.topics)
     new = Path(f"{options.to}.new")
     new.write_text(text)
@@ -50,22 +50,24 @@ def load(path: str, since: datetime | None = None, until: datetime | None = None
     except DeltaError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     data = table.to_pyarrow_dataset()
-    missing = [name for name in _NEEDED if name not in data.schema.names]
+    missing = [name for name in _COLUMNS if name not in data.schema.names]
     if missing:
-        raise ConfigurationError(f"{path}: no metrics table, as it has no {', '.join(missing)}")
-    chosen = None
+        raise ConfigurationError(
+            f"{path}: not a table of the job metrics; it has no column {', '.join(missing)}"
+        )
+    condition = None
     for name, bound, compare in (
         ("window_start", since, pc.greater_equal),
         ("window_start", until, pc.less),
     ):
         if bound is not None:
             limit = compare(pc.field(name), pa.scalar(bound, pa.timestamp("us", tz="UTC")))
-            chosen = limit if chosen is None else chosen & limit
-    return data.to_table(filter=chosen)
+            condition = limit if condition is None else condition & limit
+    return data.to_table(filter=condition)
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TimeGrid:
     """Points in time from ``start`` on, ``seconds`` apart."""
 
     start: datetime
@@ -78,45 +80,47 @@ class Grid:
         return [self.start + timedelta(seconds=self.seconds * at) for at in range(self.count)]
 
 
-def grid(rows: pa.Table) -> Grid:
+def make_grid(rows: pa.Table) -> TimeGrid:
     """Points for the windows of ``rows``, which has some: each one window, or several together."""
     starts = pc.min_max(rows["window_start"]).as_py()
     first, last = starts["min"], starts["max"]
     lengths = pc.subtract(rows["window_end"], rows["window_start"]).cast(pa.int64())
     window = max(pc.max(lengths).as_py(), 1000) / 1_000_000
     windows = round((last - first).total_seconds() / window) + 1
-    together = -(-windows // POINTS)
-    return Grid(first, window * together, -(-windows // together))
+    per_point = -(-windows // MAX_POINTS)
+    return TimeGrid(first, window * per_point, -(-windows // per_point))
 
 
-def placed(rows: pa.Table, points: Grid) -> pa.Table:
+def with_points(rows: pa.Table, grid: TimeGrid) -> pa.Table:
     """``rows`` with the number of the point each belongs to, as the column ``at``."""
-    start = pa.scalar(points.start, rows["window_start"].type)
+    start = pa.scalar(grid.start, rows["window_start"].type)
     since = pc.subtract(rows["window_start"], start).cast(pa.int64())
-    return rows.append_column("at", pc.divide(since, round(points.seconds * 1_000_000)))
+    return rows.append_column("point", pc.divide(since, round(grid.seconds * 1_000_000)))
 
 
-def _series(rows: pa.Table, points: Grid, column: str, how: str, empty: float | None) -> list[Any]:
+def _series(
+    rows: pa.Table, grid: TimeGrid, column: str, aggregate: str, empty: float | None
+) -> list[Any]:
     """``column`` at each point, summed or so; ``empty`` where there is nothing."""
-    found = rows.group_by("at").aggregate([(column, how)]).to_pylist()
-    values: list[Any] = [empty] * points.count
+    found = rows.group_by("point").aggregate([(column, aggregate)]).to_pylist()
+    values: list[Any] = [empty] * grid.count
     for row in found:
-        values[row["at"]] = row[f"{column}_{how}"]
+        values[row["point"]] = row[f"{column}_{aggregate}"]
     return values
 
 
 def _by_topic(
-    rows: pa.Table, names: Sequence[str], points: Grid, column: str, each: float
+    rows: pa.Table, names: Sequence[str], grid: TimeGrid, column: str, divisor: float
 ) -> dict[str, list[Any]]:
     """A series a second for each topic, and one for all others; ``each`` divides."""
     chosen = pa.array(names, pa.string())
     shown = {name: rows.filter(pc.equal(rows["topic"], name)) for name in names}
-    rest = rows.filter(pc.invert(pc.is_in(rows["topic"], chosen)))
-    if rest.num_rows:
-        shown[OTHERS] = rest
+    others = rows.filter(pc.invert(pc.is_in(rows["topic"], chosen)))
+    if others.num_rows:
+        shown[OTHER_TOPICS] = others
     return {
-        name: [value / each for value in _series(part, points, column, "sum", 0)]
-        for name, part in shown.items()
+        name: [value / divisor for value in _series(topic_rows, grid, column, "sum", 0)]
+        for name, topic_rows in shown.items()
     }
 
 
@@ -130,18 +134,18 @@ def topics(rows: pa.Table) -> list[dict[str, Any]]:
     return list(found.sort_by(order).to_pylist())
 
 
-def charts(rows: pa.Table, points: Grid, names: Sequence[str], late: pa.Table) -> list[Chart]:
+def charts(rows: pa.Table, grid: TimeGrid, names: Sequence[str], late: pa.Table) -> list[Chart]:
     """The charts of a table that has rows."""
-    times, seconds = points.times, points.seconds
-    messages = _by_topic(rows, names, points, "messages", seconds)
-    volume = _by_topic(rows, names, points, "bytes", seconds)
-    age = {point: _series(rows, points, f"age_{point}", "max", None) for point in _POINTS_OF}
-    size = {point: _series(rows, points, f"size_{point}", "max", None) for point in _POINTS_OF}
+    times, seconds = grid.times, grid.seconds
+    messages = _by_topic(rows, names, grid, "messages", seconds)
+    volume = _by_topic(rows, names, grid, "bytes", seconds)
+    age = {point: _series(rows, grid, f"age_{point}", "max", None) for point in _PERCENTILES}
+    size = {point: _series(rows, grid, f"size_{point}", "max", None) for point in _PERCENTILES}
     senders = {
-        name: _series(rows.filter(pc.equal(rows["topic"], name)), points, "senders", "max", 0)
+        name: _series(rows.filter(pc.equal(rows["topic"], name)), grid, "senders", "max", 0)
         for name in names
     }
-    made = [
+    drawn = [
         Chart("Messages a second, by topic", times, messages, "area"),
         Chart("Bytes a second, by topic", times, volume, "area", unit="B"),
         Chart("Age when read, of the topic where it is highest", times, age, "line", unit="ms"),
@@ -149,24 +153,27 @@ def charts(rows: pa.Table, points: Grid, names: Sequence[str], late: pa.Table) -
         Chart("Senders, by topic", times, senders, "line"),
     ]
     if late.num_rows:
-        counted = {"late": _series(late, points, "late", "sum", 0)}
-        made.append(Chart("Messages too late for their window", times, counted, "bar"))
-    return made
+        counted = {"late": _series(late, grid, "late", "sum", 0)}
+        drawn.append(Chart("Messages too late for their window", times, counted, "bar"))
+    return drawn
 
 
-def report(table: pa.Table, source: str, most: int) -> str:
-    """The page for the rows ``table`` of the table at ``source``; ``most`` topics have lines."""
+def report(table: pa.Table, source: str, line_count: int) -> str:
+    """Return the page for ``table``, rows of the table at ``source``.
+
+    Charts by topic have a line for each of the ``line_count`` topics with the most messages.
+    """
     title = f"Messages: {html.escape(Path(source).absolute().name)}"
     if not table.num_rows:
-        return page(title, "There is nothing in this table yet, or not in this time.", [], [], [])
-    points = grid(table)
-    table = placed(table, points)
+        return page(title, "The table has no rows in this time range.", [], [], [])
+    grid = make_grid(table)
+    table = with_points(table, grid)
     late = table.filter(pc.is_null(table["topic"]))
     rows = table.filter(pc.is_valid(table["topic"]))
     summary = topics(rows)
-    names = [row["topic"] for row in summary[:most]]
+    names = [row["topic"] for row in summary[:line_count]]
     until = pc.max(table["window_end"]).as_py()
-    span = f"{_time(points.start)} to {_time(until)} UTC, {_length(points.seconds)} a point"
+    span = f"{_time(grid.start)} to {_time(until)} UTC, {_duration(grid.seconds)} a point"
     facts = [
         ("messages", f"{sum(row['messages_sum'] for row in summary):,}"),
         ("bytes", _bytes(sum(row["bytes_sum"] for row in summary))),
@@ -174,7 +181,7 @@ def report(table: pa.Table, source: str, most: int) -> str:
         ("oldest when read (p99)", _ms(pc.max(rows["age_p99"]).as_py())),
         ("too late", f"{pc.sum(late['late']).as_py() or 0:,}"),
     ]
-    return page(title, span, facts, charts(rows, points, names, late), _table(summary))
+    return page(title, span, facts, charts(rows, grid, names, late), _table(summary))
 
 
 def _table(summary: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -196,11 +203,11 @@ def _table(summary: Sequence[dict[str, Any]]) -> list[list[str]]:
     return [head, *body]
 
 
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _time(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _length(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds:g} s" if seconds < 120 else f"{seconds / 60:g} min"
 
 

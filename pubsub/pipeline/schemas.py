@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.options import EVENTS
+from pubsub.pipeline.connector_options import EVENTS
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -68,22 +68,24 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def check_columns(asked: StructType, offered: StructType) -> None:
+def check_source_columns(asked: StructType, offered: StructType) -> None:
     """Raises ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
     for column in asked.fields:
         if column.name not in offered.fieldNames():
             raise ConfigurationError(
-                f"there is no column {column.name}; there are {_names(offered.fieldNames())}"
+                f"column {column.name} does not exist; the columns are "
+                f"{_comma_list(offered.fieldNames())}"
             )
         if column.dataType != offered[column.name].dataType:
             kind = offered[column.name].dataType.simpleString()
-            raise ConfigurationError(f"column {column.name} is of type {kind}")
+            given = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {kind}, not {given}")
 
 
-_WRITTEN = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
+_SINK_TYPES = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
 
 
-def check_written(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
+def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
     """Can a frame of these columns be published, if ``optional`` ones may be among them?
 
     Raises ConfigurationError.
@@ -92,23 +94,27 @@ def check_written(given: StructType, topic: str | None, optional: Iterable[str])
     for column in given.fields:
         if column.name not in allowed:
             raise ConfigurationError(
-                f"column {column.name} cannot be published there; what can is {_names(allowed)}"
+                f"column {column.name} cannot be published to this URL; "
+                f"the columns can be {_comma_list(allowed)}"
             )
-        wanted = HEADERS.dataType if column.name == "headers" else _WRITTEN[column.name]
+        wanted = HEADERS.dataType if column.name == "headers" else _SINK_TYPES[column.name]
         kinds = [wanted, StringType()] if column.name in ("value", "key") else [wanted]
-        if not any(_same(column.dataType, kind) for kind in kinds):
-            names = " or ".join(kind.simpleString() for kind in kinds)
-            raise ConfigurationError(f"column {column.name} has to be of type {names}")
+        if not any(_same_type(column.dataType, kind) for kind in kinds):
+            names = " or ".join(each.simpleString() for each in kinds)
+            kind = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {names}, not {kind}")
     if "value" not in given.fieldNames():
-        raise ConfigurationError("a column value is needed: what is to be published")
+        raise ConfigurationError("column value is required: the payloads to publish")
     if "topic" not in given.fieldNames() and topic is None:
-        raise ConfigurationError("a column topic or option topic is needed: where to publish")
+        raise ConfigurationError(
+            "column topic or option topic is required: the topic to publish to"
+        )
 
 
-def _same(given: DataType, wanted: DataType) -> bool:
+def _same_type(given: DataType, wanted: DataType) -> bool:
     """But for whether there may be nulls in it."""
     return given.simpleString() == wanted.simpleString()
 
 
-def _names(names: Iterable[str]) -> str:
+def _comma_list(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -24,10 +24,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.options import Credentials, SinkOptions, sink_options
-from pubsub.pipeline.publishing import HTTP, check_url, optional_columns, publisher, scheme_of
-from pubsub.pipeline.schemas import check_written
-from pubsub.pipeline.staging import Stager, Stages
+from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
+from pubsub.pipeline.publisher_urls import HTTP, check_url, optional_columns, publisher, scheme_of
+from pubsub.pipeline.schemas import check_sink_columns
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 from pubsub.store import arrow
 
 _HEADERS = arrow.schema(headers=True).field("headers").type
@@ -37,7 +37,7 @@ _RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What a task has done: ``parts`` of ``query`` are staged, in order."""
 
     query: str
@@ -46,7 +46,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Target:
+class BrokerSink:
     """Where rows go. Pickled into every task."""
 
     options: SinkOptions
@@ -58,11 +58,11 @@ class Target:
 
     def write(
         self, batches: Iterator[pa.RecordBatch], query: str, batch_id: int, run: str = ""
-    ) -> Written:
+    ) -> TaskResult:
         """Stage or publish the rows of a task. Raises PubSubError."""
         tables = (self._columns(batch) for batch in batches)
         if self.exactly_once:
-            return self._stage(tables, Stages(*self._where, query, batch_id, run))
+            return self._stage(tables, StagedBatch(*self._broker, query, batch_id, run))
         count = 0
         with publisher(self.options) as client:
             for table in tables:
@@ -70,17 +70,17 @@ class Target:
                 for topic, value, key in _rows(table):
                     client.add(topic, value, key)
             client.finish()
-        return Written(query, count)
+        return TaskResult(query, count)
 
     @staticmethod
-    def _stage(tables: Iterator[pa.RecordBatch], stages: Stages) -> Written:
-        stager = Stager(stages)
+    def _stage(tables: Iterator[pa.RecordBatch], batch: StagedBatch) -> TaskResult:
+        stager = PartStager(batch)
         for table in tables:
             stager.add(table)
-        return Written(stages.query, stager.messages, stager.finish())
+        return TaskResult(batch.query, stager.messages, stager.finish())
 
     @property
-    def _where(self) -> tuple[str, Credentials]:
+    def _broker(self) -> tuple[str, Credentials]:
         return self.options.url, self.options.credentials
 
     def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,7 +93,9 @@ class Target:
             columns["topic"] = pc.fill_null(columns["topic"], self.options.topic)
         for name in ("topic", "value"):
             if columns[name].null_count:
-                raise ConfigurationError(f"column {name} has a null")
+                raise ConfigurationError(
+                    f"column {name} contains a null; every message needs a {name}"
+                )
         for name in ("value", "key"):
             if name in columns:
                 columns[name] = columns[name].cast(pa.binary())
@@ -105,26 +107,26 @@ class Target:
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Append what was staged, once; does nothing where it has been published already."""
-        written = [message for message in messages if isinstance(message, Written)]
-        parts = [part for message in written for part in message.parts]
+        results = [message for message in messages if isinstance(message, TaskResult)]
+        parts = [part for result in results for part in result.parts]
         if parts:
-            Stages(*self._where, written[0].query, batch_id).commit(parts)
+            StagedBatch(*self._broker, results[0].query, batch_id).commit(parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Have the broker forget what was staged; without a word from any task it does so later."""
-        written = [message for message in messages if isinstance(message, Written)]
-        if self.exactly_once and written:
-            Stages(*self._where, written[0].query, batch_id).abort()
+        results = [message for message in messages if isinstance(message, TaskResult)]
+        if self.exactly_once and results:
+            StagedBatch(*self._broker, results[0].query, batch_id).abort()
 
 
-def make_target(given: Any, schema: StructType, overwrite: bool) -> Target:
+def make_sink(given: Any, schema: StructType, overwrite: bool) -> BrokerSink:
     """Where a frame of ``schema`` goes. Raises ConfigurationError."""
     if overwrite:
-        raise ConfigurationError("what was published stays: use mode append")
+        raise ConfigurationError("published messages cannot be overwritten: use mode append")
     options = sink_options(given)
     check_url(options)
-    check_written(schema, options.topic, optional_columns(options))
-    return Target(options)
+    check_sink_columns(schema, options.topic, optional_columns(options))
+    return BrokerSink(options)
 
 
 def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:
@@ -137,42 +139,42 @@ def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:
 class BatchWriter(DataSourceArrowWriter):
     """``df.write``: one batch of a query of its own."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: BrokerSink) -> None:
+        self._sink = target
         # Made once, in the driver: the tasks and the commit have copies of this writer.
         self._query = f"batch-{uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker."""
-        return self._target.write(iterator, self._query, 0)
+        return self._sink.write(iterator, self._query, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, when every task has succeeded."""
-        self._target.commit(messages, 0)
+        self._sink.commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, when one has not."""
-        self._target.abort(messages, 0)
+        self._sink.abort(messages, 0)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """``df.writeStream``: batches of Spark's query, by its id and theirs."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: BrokerSink) -> None:
+        self._sink = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a worker."""
         query, batch_id, run = current_batch()
-        return self._target.write(iterator, query, batch_id, run)
+        return self._sink.write(iterator, query, batch_id, run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver, when every task has succeeded; may be run again for the same batch."""
-        self._target.commit(messages, batchId)
+        self._sink.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """In the driver, when one has not."""
-        self._target.abort(messages, batchId)
+        self._sink.abort(messages, batchId)
 
 
 def current_batch() -> tuple[str, int, str]:
@@ -181,6 +183,6 @@ def current_batch() -> tuple[str, int, str]:
     query = context and context.getLocalProperty(_QUERY_ID)
     batch_id = context and context.getLocalProperty(_BATCH_ID)
     if not context or not query or not batch_id:
-        raise PubSubError("Spark does not say which query and batch this task belongs to")
+        raise PubSubError("Spark did not report the query and the batch of this task")
     # A query's jobs are a group of the name of its run; it changes when it is started again.
     return query, int(batch_id), context.getLocalProperty(_RUN_ID) or ""

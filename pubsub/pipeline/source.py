@@ -26,28 +26,35 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.admission import Amount, fit, shares
-from pubsub.pipeline.logs import OTHER_LOG, Log, WrongLog
+from pubsub.pipeline.batch_limits import Amount, divide_limit, fitting_stop
+from pubsub.pipeline.connector_options import (
+    EARLIEST,
+    EVENTS,
+    LATEST,
+    MESSAGES,
+    SourceOptions,
+    Start,
+    source_options,
+)
+from pubsub.pipeline.history import OTHER_HISTORY, History, WrongHistory
 from pubsub.pipeline.offsets import (
-    Bounds,
     Offsets,
+    PartitionBounds,
     Position,
     from_json,
-    resolve,
+    resolve_offsets,
     to_json,
 )
-from pubsub.pipeline.opening import open_logs
-from pubsub.pipeline.options import EARLIEST, EVENTS, LATEST, MESSAGES, SourceOptions, Start
-from pubsub.pipeline.options import source_options as parse
-from pubsub.pipeline.patience import Patience, logger
-from pubsub.pipeline.planning import Subscription, Task, plan
-from pubsub.pipeline.reading import lose, read_task
-from pubsub.pipeline.schemas import arrow_schema, check_columns, schema_of
-from pubsub.pipeline.sink import BatchWriter, StreamWriter, make_target
+from pubsub.pipeline.open_histories import open_histories
+from pubsub.pipeline.planning import Subscription, Task, plan_tasks
+from pubsub.pipeline.retry import Retry, logger
+from pubsub.pipeline.schemas import arrow_schema, check_source_columns, schema_of
+from pubsub.pipeline.sink import BatchWriter, StreamWriter, make_sink
+from pubsub.pipeline.task_reader import read_task, report_loss
 
 
 class PubSubSource(DataSource):
-    """The format ``pubsub``; its options are in ``pubsub.pipeline.options``."""
+    """The format ``pubsub``; its options are in ``pubsub.pipeline.connector_options``."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,120 +69,125 @@ class PubSubSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads what there is now."""
-        return BatchReader(_parsed(self.options, schema, streaming=False), schema)
+        return BatchReader(_parse_options(self.options, schema, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Reads what there is and what comes."""
-        return StreamReader(_parsed(self.options, schema, streaming=True), schema)
+        return StreamReader(_parse_options(self.options, schema, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publishes a frame."""
-        return BatchWriter(make_target(self.options, schema, overwrite))
+        return BatchWriter(make_sink(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Publishes a stream."""
-        return StreamWriter(make_target(self.options, schema, overwrite))
+        return StreamWriter(make_sink(self.options, schema, overwrite))
 
 
-def _parsed(given: Any, schema: StructType, streaming: bool) -> SourceOptions:
-    options = parse(given, streaming)
-    check_columns(schema, schema_of(options.stream, options.headers))
+def _parse_options(given: Any, schema: StructType, streaming: bool) -> SourceOptions:
+    options = source_options(given, streaming)
+    check_source_columns(schema, schema_of(options.stream, options.headers))
     return options
 
 
-class _Reader:
+class _SourceReader:
     """What both readers do. Pickled into every task: it holds no connection."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, patience: Patience | None = None
+        self, options: SourceOptions, schema: StructType, retry: Retry | None = None
     ) -> None:
         self._options = options
         self._schema = schema
-        self._patience = patience or Patience()
+        self._retry = retry or Retry()
         self._subscription = Subscription(options)
-        self._opened: list[Log] | None = None
+        self._opened: list[History] | None = None
 
-    def _logs(self) -> list[Log]:
+    def _histories(self) -> list[History]:
         if self._opened is None:
-            self._opened = open_logs(self._options)
+            self._opened = open_histories(self._options)
         return self._opened
 
-    def _bounds(self, timestamp: int | None = None) -> list[Bounds]:
-        return [self._patience.call(partial(log.bounds, timestamp)) for log in self._logs()]
+    def _bounds(self, timestamp: int | None = None) -> list[PartitionBounds]:
+        return [
+            self._retry.call(partial(history.bounds, timestamp)) for history in self._histories()
+        ]
 
-    def _places(self, start: Start | None, default: str) -> Offsets:
+    def _first_offsets(self, start: Start | None, default: str) -> Offsets:
         """Where the query starts."""
         timestamp = self._options.starting_timestamp
         if timestamp is not None:
             return {
-                number: Position(log.at, log.epoch)
-                for number, log in enumerate(self._bounds(timestamp))
+                number: Position(bounds.offset_at_time, bounds.epoch)
+                for number, bounds in enumerate(self._bounds(timestamp))
             }
-        return resolve(default if start is None else start, self._bounds(), default)
+        return resolve_offsets(default if start is None else start, self._bounds(), default)
 
     def _tasks(self, start: Offsets, end: Offsets) -> list[Task]:
         tasks: list[Task] = []
-        for number, log in enumerate(self._logs()):
-            begin = start[number]
-            if begin.next >= end[number].next:
-                continue
-            tasks += self._patience.call(partial(self._tasks_of, number, log, begin, end[number]))
+        for number, history in enumerate(self._histories()):
+            first, last = start[number], end[number]
+            if first.next < last.next:
+                make = partial(self._partition_tasks, number, history, first, last)
+                tasks += self._retry.call(make)
         return tasks
 
-    def _tasks_of(self, number: int, log: Log, begin: Position, end: Position) -> list[Task]:
-        if begin.epoch != end.epoch:
-            log.check(begin.next, begin.epoch)
-        topics = self._subscription.topics(log, begin.next, end.next)
-        whole = Task(number, begin.next, end.next, end.epoch, topics)
-        return plan(log, whole, self._subscription, self._options.rows_per_task)
+    def _partition_tasks(
+        self, number: int, history: History, start: Position, end: Position
+    ) -> list[Task]:
+        if start.epoch != end.epoch:
+            history.check(start.next, start.epoch)
+        topics = self._subscription.topics(history, start.next, end.next)
+        whole = Task(number, start.next, end.next, end.epoch, topics)
+        return plan_tasks(history, whole, self._subscription, self._options.rows_per_task)
 
-    def _present(self, start: Offsets, end: Offsets) -> Offsets:
+    def _without_expired(self, start: Offsets, end: Offsets) -> Offsets:
         """``start`` without what has expired since; raises DataLoss if that is an error."""
         bounds = self._bounds()
-        check_logs(start, bounds)
+        check_histories(start, bounds)
         fail = self._options.fail_on_data_loss
         present = dict(start)
         for number, position in start.items():
             stop = min(bounds[number].first, end[number].next)
             if position.next < stop:
-                lose(number, position.next, stop, "have expired", fail)
+                report_loss(number, position.next, stop, "have expired", fail)
                 present[number] = Position(stop, bounds[number].epoch)
         return present
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one task, in a worker."""
         assert isinstance(partition, Task)
-        log = self._logs()[partition.partition]
-        yield from read_task(log, partition, self._options, arrow_schema(self._schema), Patience())
+        history = self._histories()[partition.partition]
+        schema = arrow_schema(self._schema)
+        yield from read_task(history, partition, self._options, schema, Retry())
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay where they are.
         return {**self.__dict__, "_opened": None}
 
 
-class BatchReader(_Reader, DataSourceReader):
+class BatchReader(_SourceReader, DataSourceReader):
     """What is there when the plan is made: from ``startingOffsets`` to ``endingOffsets``."""
 
     def partitions(self) -> list[InputPartition]:
         """The tasks. Raises PubSubError."""
-        start = self._places(self._options.starting, EARLIEST)
+        start = self._first_offsets(self._options.starting, EARLIEST)
         ending = LATEST if self._options.ending is None else self._options.ending
-        end = resolve(ending, self._bounds(), LATEST)
+        end = resolve_offsets(ending, self._bounds(), LATEST)
         # One without a single row is what stands for none.
-        return list(self._tasks(self._present(start, end), end)) or [_NOTHING]
+        return list(self._tasks(self._without_expired(start, end), end)) or [_EMPTY_TASK]
 
 
-_NOTHING = Task(0, 0, 0, "", None)
+_EMPTY_TASK = Task(0, 0, 0, "", None)
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What is there and what comes, a batch at a time."""
 
-    _target: Offsets | None = None
+    _available_now: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint starts."""
-        return to_json(self._places(self._options.starting, LATEST))
+        return to_json(self._first_offsets(self._options.starting, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What the options say; both limits hold if both are given."""
@@ -188,27 +200,30 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends."""
         bounds = self._bounds()
-        begin = self._given(start)
-        check_logs(begin, bounds)
-        ends = {number: log.next for number, log in enumerate(bounds)}
-        if self._target is not None:
-            ends = {number: min(ends[number], at.next) for number, at in self._target.items()}
+        positions = self._parse_offsets(start)
+        check_histories(positions, bounds)
+        ends = {number: partition.next for number, partition in enumerate(bounds)}
+        if self._available_now is not None:
+            ends = {
+                number: min(ends[number], position.next)
+                for number, position in self._available_now.items()
+            }
         firsts = {
             number: min(max(position.next, bounds[number].first), ends[number])
-            for number, position in begin.items()
+            for number, position in positions.items()
         }
-        stops = self._admitted(firsts, ends, limit)
+        stops = self._batch_stops(firsts, ends, limit)
         return to_json(
             {
                 # With its own epoch: what has not moved has to be equal.
                 number: position
                 if stops[number] <= position.next
                 else Position(stops[number], bounds[number].epoch)
-                for number, position in begin.items()
+                for number, position in positions.items()
             }
         )
 
-    def _admitted(
+    def _batch_stops(
         self, starts: dict[int, int], ends: dict[int, int], limit: ReadLimit
     ) -> dict[int, int]:
         backlogs = {number: ends[number] - start for number, start in starts.items()}
@@ -217,7 +232,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if isinstance(limit, ReadAllAvailable) or total <= 0:
             return stops
         if isinstance(limit, ReadMaxRows):
-            for number, rows in shares(limit.max_rows, backlogs).items():
+            for number, rows in divide_limit(limit.max_rows, backlogs).items():
                 stops[number] = self._fit_rows(number, starts[number], ends[number], rows)
         nbytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
         if nbytes is not None:
@@ -229,51 +244,52 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _fit_rows(self, number: int, start: int, end: int, rows: int) -> int:
         if rows <= 0 or not self._subscription.selective:
             return min(start + rows, end)
-        return fit(lambda a, b: self._amount(number, a, b).rows, start, end, rows)
+        return fitting_stop(lambda a, b: self._amount(number, a, b).rows, start, end, rows)
 
     def _fit_bytes(self, number: int, start: int, end: int, nbytes: int) -> int:
-        return fit(lambda a, b: self._amount(number, a, b).nbytes, start, end, nbytes)
+        return fitting_stop(lambda a, b: self._amount(number, a, b).nbytes, start, end, nbytes)
 
     def _amount(self, number: int, start: int, stop: int) -> Amount:
-        log = self._logs()[number]
-        return self._patience.call(lambda: self._subscription.amount(log, start, stop))
+        history = self._histories()[number]
+        return self._retry.call(lambda: self._subscription.amount(history, start, stop))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes from now on is for another run."""
-        self._target = {
-            number: Position(log.next, log.epoch) for number, log in enumerate(self._bounds())
+        self._available_now = {
+            number: Position(bounds.next, bounds.epoch)
+            for number, bounds in enumerate(self._bounds())
         }
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the logs end, for the query's progress."""
-        return to_json(resolve(LATEST, self._bounds(), LATEST))
+        return to_json(resolve_offsets(LATEST, self._bounds(), LATEST))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch. Raises DataLoss if a part of it is not there any more."""
-        stop = self._given(end)
-        return self._tasks(self._present(self._given(start), stop), stop)
+        stop = self._parse_offsets(end)
+        return self._tasks(self._without_expired(self._parse_offsets(start), stop), stop)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Have the brokers know how far the query is; it goes on if they do not want to."""
-        name = self._options.reader_name or reader_name(self._options)
-        for number, position in self._given(end).items():
+        name = self._options.reader_name or default_reader_name(self._options)
+        for number, position in self._parse_offsets(end).items():
             try:
-                self._logs()[number].report(name, position.next, position.epoch)
+                self._histories()[number].report_position(name, position.next, position.epoch)
             except PubSubError as error:
-                logger.warning("partition %d: the position was not reported: %s", number, error)
+                logger.warning("partition %d: cannot report the position: %s", number, error)
 
-    def _given(self, offsets: dict[str, Any]) -> Offsets:
+    def _parse_offsets(self, offsets: dict[str, Any]) -> Offsets:
         return from_json(offsets, self._options.partitions)
 
 
-def check_logs(positions: Offsets, bounds: Sequence[Bounds]) -> None:
+def check_histories(positions: Offsets, bounds: Sequence[PartitionBounds]) -> None:
     """Raises WrongLog if a log ends before where the query was."""
     for number, position in positions.items():
         if position.next > bounds[number].next:
-            raise WrongLog(OTHER_LOG.format(f"partition {number}", position.next))
+            raise WrongHistory(OTHER_HISTORY.format(f"partition {number}", position.next))
 
 
-def reader_name(options: SourceOptions) -> str:
+def default_reader_name(options: SourceOptions) -> str:
     """A name for a query that was given none: the same for the same subscription."""
-    what = [options.stream, sorted(options.topics or ()), options.pattern]
-    return f"spark-{hashlib.sha256(repr(what).encode()).hexdigest()[:12]}"
+    subscription = [options.stream, sorted(options.topics or ()), options.pattern]
+    return f"spark-{hashlib.sha256(repr(subscription).encode()).hexdigest()[:12]}"

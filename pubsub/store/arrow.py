@@ -21,17 +21,25 @@ import pyarrow.compute as pc
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
+from pubsub.broker.message_run import MIXED
 from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names, numbers
-from pubsub.store.ranges import Parcel, Piece, continues, epochs, offset_at, read_parcel, topics_in
-from pubsub.store.reader import read_bounds as bounds
-from pubsub.wire.runs import MIXED
+from pubsub.store.block_ranges import (
+    Parcel,
+    Piece,
+    continues,
+    epochs,
+    offset_at,
+    read_parcel,
+    topics_in,
+)
+from pubsub.store.block_reader import read_bounds as bounds
 
 __all__ = [
-    "SCHEMA", "Part", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
+    "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
     "schema", "topics_in",
 ]  # fmt: skip
 
-Part: TypeAlias = pa.RecordBatch | tuple[int, int]
+BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -67,7 +75,7 @@ def read_arrow(
     topics: frozenset[str] | None,
     headers: bool = False,
     partition: int = 0,
-) -> Iterator[Part]:
+) -> Iterator[BatchOrGap]:
     """The messages from ``start`` to before ``stop`` of ``topics``, in order.
 
     None for the topics means all but the broker's own, which begin with RESERVED. What has

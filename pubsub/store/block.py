@@ -23,8 +23,8 @@ from itertools import islice
 from zlib import crc32
 
 from pubsub.broker.batch import Headers
-from pubsub.store.runs import RUN_BYTES, Kept, Run
-from pubsub.wire.runs import MIXED
+from pubsub.broker.message_run import MIXED
+from pubsub.store.stored_runs import RUN_BYTES, Kept, Run
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from twisted.internet.defer import ensureDeferred
 
-from pubsub.store.pool import Worker, complain
 from pubsub.store.schema import WAL_BYTES, open_checkpointer
+from pubsub.store.threads import Worker, complain
 from pubsub.store.writer import Writer
 
 

@@ -23,8 +23,8 @@ from twisted.python.failure import Failure
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
 from pubsub.store.journal import BLOCK_BYTES, Segment
-from pubsub.store.pool import Worker
-from pubsub.store.runs import LAST, NBYTES, OFFSET, Kept
+from pubsub.store.stored_runs import LAST, NBYTES, OFFSET, Kept
+from pubsub.store.threads import Worker
 from pubsub.store.writer import Group, Writer
 
 log = Logger()
@@ -47,12 +47,12 @@ class _Filing:
 
 
 class Commits:
-    """What is gathered, and what is under way. ``at_turn_end`` is as ``BrokerService``'s."""
+    """What is gathered, and what is under way. ``at_tick_end`` is as ``BrokerService``'s."""
 
     def __init__(
         self,
         reactor: Any,
-        at_turn_end: Callable[[Callable[[], None]], object],
+        at_tick_end: Callable[[Callable[[], None]], object],
         interval: float,
         nbytes: int,
     ) -> None:
@@ -66,7 +66,7 @@ class Commits:
         self.forgotten: dict[str, int] = {}
         """The topics whose end is not in the file yet, by the offset they ended at."""
         self._reactor = reactor
-        self._at_turn_end = at_turn_end
+        self._at_turn_end = at_tick_end
         self._interval = interval
         self._nbytes = nbytes
         self._group = Group()

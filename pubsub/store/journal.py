@@ -30,7 +30,7 @@ from pathlib import Path
 from zlib import crc32
 
 from pubsub.store.block import RUN, Block, Builder, join_pieces
-from pubsub.store.runs import LAST, OFFSET, Kept
+from pubsub.store.stored_runs import LAST, OFFSET, Kept
 
 # Payload bytes of a block: larger ones would make every read of a few messages dear.
 BLOCK_BYTES = 256 * 1024

@@ -12,8 +12,8 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import IStore, Value
 from pubsub.store.block import encode_block
-from pubsub.store.ranges import Parcel, Topics
-from pubsub.store.runs import RunLog, topics_of
+from pubsub.store.block_ranges import Parcel, Topics
+from pubsub.store.stored_runs import RunLog, topics_of
 
 
 def parcel_of(

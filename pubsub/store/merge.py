@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pubsub.store.block import RUN, Block, Damaged, decode_block, encode_block, join_blocks
-from pubsub.store.reader import COLUMNS, fits
-from pubsub.store.runs import Kept
+from pubsub.store.block_reader import COLUMNS, fits
+from pubsub.store.stored_runs import Kept
 
 # What a merged block has at the most, in payload bytes and in runs, which are what takes time.
 _BYTES = 256 * 1024

@@ -24,18 +24,18 @@ from zope.interface import implementer
 from pubsub.broker.batch import Batch
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
-from pubsub.store.check import Checker, check_tail
+from pubsub.store.block_ranges import epochs
+from pubsub.store.block_reader import read_bounds
 from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.commits import BACKLOG, Commits
-from pubsub.store.mark import mend_end
-from pubsub.store.pool import Readers, Worker
-from pubsub.store.questions import Questions
-from pubsub.store.ranges import epochs
-from pubsub.store.reader import read_bounds
+from pubsub.store.committed_position import mend_end
+from pubsub.store.damage_check import Checker, check_tail
+from pubsub.store.history_reader import HistoryReader
+from pubsub.store.maintenance import Tidying
 from pubsub.store.retention import MICROSECONDS, Limits, Retention
-from pubsub.store.runs import RunLog
 from pubsub.store.schema import Lock, begin_epoch
-from pubsub.store.tidying import Tidying
+from pubsub.store.stored_runs import RunLog
+from pubsub.store.threads import Readers, Worker
 from pubsub.store.writer import Writer
 
 log = Logger()
@@ -55,8 +55,8 @@ class SqliteOptions:
 
 
 @implementer(IStore)
-class SqliteStore(Questions):
-    """A history in the file at ``path``. ``at_turn_end`` is as ``BrokerService``'s."""
+class SqliteStore(HistoryReader):
+    """A history in the file at ``path``. ``at_tick_end`` is as ``BrokerService``'s."""
 
     durable = True
 
@@ -65,7 +65,7 @@ class SqliteStore(Questions):
         path: Path,
         reactor: Any,
         options: SqliteOptions | None = None,
-        at_turn_end: Callable[[Callable[[], None]], object] | None = None,
+        at_tick_end: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self.path = path
         self.epoch = ""
@@ -75,7 +75,7 @@ class SqliteStore(Questions):
         self._log = RunLog(2**62, MEMORY_BYTES)
         self._commits = Commits(
             reactor,
-            at_turn_end or partial(reactor.callLater, 0),
+            at_tick_end or partial(reactor.callLater, 0),
             self._options.interval,
             self._options.nbytes,
         )

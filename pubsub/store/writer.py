@@ -15,13 +15,13 @@ from pathlib import Path
 
 from pubsub.interfaces import Value
 from pubsub.store.block import Block, Damaged, decode_block, encode_block
+from pubsub.store.block_reader import read_block
+from pubsub.store.committed_position import Mark, insert_lost
 from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
-from pubsub.store.mark import Mark, insert_lost
 from pubsub.store.merge import Merger, insert_block
-from pubsub.store.reader import read_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
-from pubsub.store.runs import DATA, LAST, OFFSET, Kept, topics_of
 from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
+from pubsub.store.stored_runs import DATA, LAST, OFFSET, Kept, topics_of
 
 # Bytes with their overhead of a group that goes through the journal: a larger one is worth a
 # transaction, and need not be written twice.

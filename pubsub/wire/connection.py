@@ -1,86 +1,111 @@
-"""The base of every protocol's connection: holding, answering, refusing, closing.
+"""The base class of every protocol's connection: input, flow control, replies, closing.
 
-A subclass parses and answers in ``consume``; everything that is the same for all stream
-protocols is here, and in ``unfinished.py`` what becomes of the bytes that come in. Nothing here
-knows a frame.
+A subclass parses frames and replies to them in ``consume``. Everything that is the same for all
+stream protocols is here or in the parts that a connection holds: the partial frame
+(``read_buffer.py``), the replies that wait for the disk (``replies.py``) and the end of a TCP
+stream (``linger.py``). Nothing here knows a frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from sys import intern
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import (
-    IHalfCloseableProtocol,
-    IPushProducer,
-    ISSLTransport,
-    ITCPTransport,
-)
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.errors import Refused
-from pubsub.wire.answers import Answer, take_known
-from pubsub.wire.unfinished import Unfinished
+from pubsub.wire.direct_transport import READ_BYTES, StreamTransport
+from pubsub.wire.linger import Linger, can_linger
+from pubsub.wire.peer_address import address_text, host_of
+from pubsub.wire.read_buffer import PayloadHandler, ReadBuffer
+from pubsub.wire.replies import ReplyQueue
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
+    from twisted.internet.interfaces import ITransport
 
-    from pubsub.broker.events import Visit
+    from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.topics import Topic
 
-# Seconds a connection goes on reading and discarding once the kernel has its last bytes. Closed
-# with unread input it would send a reset that can overtake the error or goodbye just written.
-LINGER = 2.0
-
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
-class Connection(Unfinished):
+class Connection(Protocol):
     """One client on a stream.
 
-    The attributes start as class attributes, so that an idle connection costs little.
+    The attributes start as class attributes, so that an idle connection takes little memory. The
+    parts are created when they are needed and dropped when they are empty.
     """
 
     log: ClassVar[Logger] = Logger()
 
+    delimiter: ClassVar[bytes | None] = None
+    """If set, a partial frame is parsed when this byte arrives, or as much as can be kept."""
+    read_bytes: ClassVar[int] = READ_BYTES
+    """The largest number of bytes of one read."""
+
     outbox: Outbox | None = None
     publisher: Publisher | None = None
-    why = "left"
-    """Why the connection ended, for whoever is told of it; ``left`` if the client closed it."""
-    _visit: Visit | None = None
-    # What it was counted in by, until it is counted out. What a transport says of its peer may
-    # change, for example when a proxy's header has come.
-    _counted: str | None = None
+    closing = False
+    """True from the start of the end on: nothing more is sent."""
+    end_reason = "left"
+    """Why the connection ended, for events; ``left`` if the client closed it."""
+    _events: ConnectionEvents | None = None
+    # The host that the listener's quota counts this connection for. The peer's address may change
+    # meanwhile, for example when the header of a proxy arrives.
+    _admitted_host: str | None = None
+    # Input is discarded: the connection is closing, or will be when the replies have been sent.
+    _input_ended = False
+    _read_buffer: ReadBuffer | None = None
+    # Sweeps since the last input.
+    _idle_ticks = 0
     _output_full = False
-    _holds: set[object] | None = None
-    _lingering: IDelayedCall | None = None
-    _answers: list[Answer] | None = None
-    _leaving: Callable[[], None] | None = None
+    _hold_reasons: set[object] | None = None
+    _replies: ReplyQueue | None = None
+    _linger: Linger | None = None
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
 
     # For subclasses
 
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """Handle the whole frames at the start of ``data``.
+
+        Returns the number of bytes that were handled, and how many bytes there must be from there
+        on before the next call can achieve anything.
+        """
+        raise NotImplementedError
+
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
+        """How to handle the frame of ``need`` bytes that begins with ``head``.
+
+        For a message whose payload ends the frame: the offset of the payload in the frame, and
+        its handler. None for any other frame, and for one that cannot be handled now: it is left
+        to ``consume``.
+        """
+        return None
+
     def refusal(self, error: Refused) -> bytes:
-        """What to tell a client that is turned away at the door."""
+        """The reply to a client that is refused when it connects."""
         raise NotImplementedError
 
     def goodbye(self) -> bytes:
-        """What to tell a client when the broker stops."""
+        """What a client is sent when the broker stops."""
         return b""
 
     def ended(self) -> None:
-        """The connection is gone or given up: let go of the session and the like. Once."""
+        """The connection has ended: release the session and the like. Called once."""
 
     def revoked(self, topic: Topic) -> None:
-        """The subscription to ``topic`` ends, as the client may not read it any more."""
+        """The subscription to ``topic`` ends, as the client may no longer read it."""
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
@@ -91,112 +116,115 @@ class Connection(Unfinished):
 
     @property
     def label(self) -> str:
-        """The client's name for counters and logs."""
+        """The client's name in counters and logs."""
         return self.peer
 
     @property
     def peer(self) -> str:
-        """Where the client is, as text."""
-        address = self.stream.getPeer()
-        if isinstance(address, IPv4Address | IPv6Address):
-            return f"{address.host}:{address.port}"
-        return "unix"
+        """The client's address as text."""
+        return address_text(self.stream.getPeer())
+
+    @property
+    def stream(self) -> StreamTransport:
+        """The transport, with its type."""
+        return cast(StreamTransport, self.transport)
 
     # Input
 
+    def makeConnection(self, transport: ITransport) -> None:
+        """See IProtocol. Unlike Twisted's, sets no ``connected``, which nothing reads."""
+        self.transport = transport
+        self.connectionMade()
+
     def connectionMade(self) -> None:
-        """Count the connection in, or turn it away."""
-        address = self.stream.getPeer()
-        # One text for all of a host's connections.
-        host = intern(address.host) if isinstance(address, IPv4Address | IPv6Address) else "unix"
+        """Admit the client or refuse it."""
+        host = host_of(self.stream.getPeer())
         try:
             self.listener.admit(host)
         except Refused as error:
             self.listener.refuse(error.reason, self.peer)
             self.close(self.refusal(error))
             return
-        self._counted = host
+        self._admitted_host = host
         if self.listener.broker.events is not None:
-            self._visit = self.listener.visit(self.peer)
+            self._events = self.listener.connection_events(self.peer)
         self.listener.broker.arrived(self)
         self.stream.registerProducer(self, True)
 
-    def evict(self, reason: str) -> None:
-        """Give the connection up for the others' sake (see ``Holder`` and ``Subscriber``)."""
-        if not self.closing:
-            self.listener.evicted(reason, self.label, self._visit)
-        self.abort(reason)
+    def dataReceived(self, data: bytes) -> None:
+        """Parse ``data``, together with the partial frame before it."""
+        if self._idle_ticks:
+            self._idle_ticks = 0
+        if self._input_ended:
+            return
+        buffer = self._read_buffer
+        if buffer is not None:
+            if not buffer.add(data, self.delimiter):
+                return
+            data = buffer.take_frame(self.large_payload)
+        done, need = self.consume(data)
+        if done < len(data) or self._read_buffer is not None:
+            self._keep_partial(data, done, need)
 
-    # Flow
+    def parse_buffered(self) -> None:
+        """Parse what is in the read buffer, after ``consume`` had stopped early."""
+        buffer = self._read_buffer
+        if buffer is not None and not self._input_ended and (data := buffer.take()):
+            self._keep_partial(data, *self.consume(data))
+
+    def _keep_partial(self, data: bytes, done: int, need: int) -> None:
+        """Buffer what ``consume`` has left of ``data``; drop the buffer if that is nothing."""
+        if self.closing:
+            return
+        buffer = self._read_buffer
+        if done < len(data):
+            if buffer is None:
+                memory = self.listener.broker.memory
+                buffer = self._read_buffer = ReadBuffer(self, memory, self.read_bytes)
+            read_size = buffer.start(data[done:], need, len(data))
+        else:
+            assert buffer is not None
+            self._read_buffer = None
+            read_size = buffer.clear()
+        if read_size:
+            self.stream.bufferSize = read_size
+
+    @property
+    def held(self) -> int:
+        """Bytes of the partial frame that are charged to the memory budget (see ``Holder``)."""
+        return 0 if self._read_buffer is None else self._read_buffer.charged
+
+    def sweep(self, now: float) -> None:
+        """Close a connection that has been silent for too long (see ``Client``)."""
+        timeout = self.listener.idle_timeout
+        if not timeout or self.closing:
+            return
+        # There is a sweep every second, so that reads need not look at the clock.
+        self._idle_ticks += 1
+        if self._idle_ticks > timeout and not self._hold_reasons:
+            self.refuse("idle")
+            self.end_reason = "idle"
+            self.close(self.goodbye())
+
+    # Flow control
 
     def hold(self, reason: object) -> None:
-        """Read no more until ``release`` has been called for every reason given."""
-        if self._holds is None:
-            self._holds = set()
-        if not self._holds and not self.closing:
+        """Do not read until ``release`` has been called for every reason."""
+        if self.closing:
+            return
+        if self._hold_reasons is None:
+            self._hold_reasons = set()
             self.stream.pauseProducing()
-        self._holds.add(reason)
+        self._hold_reasons.add(reason)
 
     def release(self, reason: object) -> None:
-        """``reason`` does not hold any more."""
-        if self._holds is None:
-            return
-        self._holds.discard(reason)
-        if not self._holds:
-            self._holds = None
-            if not self.closing:
+        """Withdraw ``reason``; read again if it was the last."""
+        reasons = self._hold_reasons
+        if reasons is not None:
+            reasons.discard(reason)
+            if not reasons:
+                self._hold_reasons = None
                 self.stream.resumeProducing()
-
-    def reply(self, data: bytes) -> None:
-        """Send an answer, after those that wait for the disk."""
-        if self._answers is not None:
-            self._answers.append(Answer(self, data))
-        else:
-            self._write_answer(data)
-
-    def reply_when_stored(self, data: bytes, failed: bytes, count: int = 1) -> None:
-        """Send ``data`` when all that was published is on disk, or ``failed`` if it cannot be.
-
-        Either answers ``count`` requests. Later answers come after it. Nothing else waits:
-        neither further requests of this client nor its deliveries.
-        """
-        answer = Answer(self, data, failed, count)
-        if self._answers is None:
-            self._answers = []
-        self._answers.append(answer)
-        self.listener.broker.store.when_stored(answer.stored)
-
-    def send_known(self) -> None:
-        """Send the answers that need not wait for the disk any more."""
-        answers = self._answers
-        if answers is None:
-            return
-        data = take_known(answers)
-        if data:
-            self._write_answer(data)
-        if not answers:
-            self._answers = None
-            leaving, self._leaving = self._leaving, None
-            if leaving is not None:
-                leaving()
-
-    def _answers_first(self, leave: Callable[[], None]) -> bool:
-        """Must the client get answers first? Then ``leave`` is called after them."""
-        if self._answers is None or self.closing:
-            return False
-        if self._leaving is None:
-            self._leaving = leave
-            self.hold("leaving")
-        return True
-
-    def _write_answer(self, data: bytes) -> None:
-        """Write; a client that does not read its answers is not read from either."""
-        if self.outbox is not None:
-            self.outbox.send(data)
-        else:
-            self.stream.write(data)
-        if self._output_full:
-            self.hold("output")
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send now."""
@@ -215,75 +243,106 @@ class Connection(Unfinished):
         """The transport is gone; connectionLost follows."""
 
     def open_outbox(self) -> Outbox:
-        """The connection's outbox, made when first asked for."""
+        """The connection's outbox, which is created by the first call."""
         if self.outbox is None:
             self.outbox = self.listener.outbox(self.stream, self)
             if self._output_full:
                 self.outbox.pause()
         return self.outbox
 
-    # The end
+    # Replies
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply, after those that wait for the disk."""
+        if self._replies is not None:
+            self._replies.add(data)
+        else:
+            self.send_reply(data)
+
+    def reply_when_stored(self, data: bytes, failed: bytes, count: int = 1) -> None:
+        """Send ``data`` when everything published so far is on disk, or ``failed`` if it cannot be.
+
+        Either answers ``count`` requests. Later replies are sent after it. Nothing else waits:
+        neither further requests of this client nor its deliveries.
+        """
+        if self._replies is None:
+            self._replies = ReplyQueue(self)
+        reply = self._replies.add(data, failed, count)
+        self.listener.broker.store.when_stored(reply.stored)
+
+    def send_reply(self, data: bytes) -> None:
+        """Send now; a client that does not read its replies is not read from either."""
+        if self.outbox is not None:
+            self.outbox.send(data)
+        else:
+            self.stream.write(data)
+        if self._output_full:
+            self.hold("output")
+
+    def all_replies_sent(self) -> None:
+        """See ``ReplyingConnection``."""
+        self._replies = None
+
+    def _wait_for_replies(self, then: Callable[[], None]) -> bool:
+        """Return whether replies have to be sent first; if so, ``then`` is called after them."""
+        if self._replies is None or self.closing:
+            return False
+        if self._replies.then is None:
+            self._replies.then = then
+            self._input_ended = True
+            self.hold("closing")
+        return True
 
     def refuse(
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
         """Count requests that were answered with an error (see ``Listener.refuse``)."""
-        self.listener.refuse(reason, self.label, count, topic=topic, visit=self._visit, frame=frame)
+        self.listener.refuse(
+            reason, self.label, count, topic=topic, connection_events=self._events, frame=frame
+        )
+
+    # Closing
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
-        """The client broke the protocol or its limits: say so, count it, close."""
+        """The client broke the protocol or its limits: count that, send ``answer``, close."""
         self.refuse(reason, frame=frame)
-        self.why = reason
+        self.end_reason = reason
         self.close(answer)
 
     def close(self, last: bytes = b"") -> None:
-        """Send what is queued and ``last``, then close, discarding what still comes in."""
-        if self.closing or self._answers_first(partial(self.close, last)):
+        """Send what is queued and ``last``, then close. Further input is discarded."""
+        if self.closing or self._wait_for_replies(partial(self.close, last)):
             return
         if last:
             self.reply(last)
         self._end()
         stream = self.stream
         stream.unregisterProducer()
-        if ITCPTransport.providedBy(stream) and not ISSLTransport.providedBy(stream):
-            stream.resumeProducing()
-            cast(ITCPTransport, stream).loseWriteConnection()
-            clock = self.listener.broker.clock
-            seconds = max(self.listener.slow.seconds, LINGER)
-            self._lingering = clock.callLater(seconds, self._abort_transport)
+        if can_linger(stream):
+            self._linger = Linger(stream, self.listener.broker.clock, self.listener.slow.seconds)
         else:
             stream.loseConnection()
 
-    def readConnectionLost(self) -> None:
-        """The client sends nothing more: what it is owed goes out, then the end."""
-        if self._answers_first(self.readConnectionLost):
-            return
-        self._end()
-        self.stream.unregisterProducer()
-        self.stream.loseConnection()
-
-    def writeConnectionLost(self) -> None:
-        """The kernel has all that was written, and our half is closed, as ``close`` asked for."""
-        if self._lingering is not None and self._lingering.active():
-            self._lingering.cancel()
-            # No abort: the kernel goes on sending to a client that reads slowly.
-            clock = self.listener.broker.clock
-            self._lingering = clock.callLater(LINGER, self.stream.loseConnection)
-
     def drain(self) -> None:
-        """The broker stops: read no more, flush, say goodbye, close (see ``Client``)."""
+        """The broker stops: read no more, send what is queued and a goodbye, close."""
         if self.closing:
             return
         self.hold("drain")
-        self.why = "stopped"
+        self.end_reason = "stopped"
         if self.outbox is None:
             self.close(self.goodbye())
         else:
             self.outbox.release()
             self.outbox.when_drained(lambda: self.close(self.goodbye()))
 
+    def evict(self, reason: str) -> None:
+        """Disconnect the client to protect others (see ``Holder`` and ``Subscriber``)."""
+        if not self.closing:
+            self.listener.evicted(reason, self.label, self._events)
+        self.abort(reason)
+
     def abort(self, reason: str) -> None:
-        """Close at once, whatever is still queued."""
+        """Close at once and discard what is queued."""
         if not self.closing:
             self.log.info(
                 "{protocol} client {client!r} disconnected: {reason}",
@@ -291,28 +350,29 @@ class Connection(Unfinished):
                 client=self.label,
                 reason=reason,
             )
-        self.why = reason
+        self.end_reason = reason
         self._end()
-        self._abort_transport()
+        self.stream.abortConnection()
 
-    def sweep(self, now: float) -> None:
-        """Close a connection that has been silent for too long (see ``Client``)."""
-        timeout = self.listener.idle_timeout
-        if not timeout or self.closing:
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more: send the replies that wait, then close."""
+        if self._wait_for_replies(self.readConnectionLost):
             return
-        # Sweeps come once a second, which spares every read a look at the clock.
-        self._quiet += 1
-        if self._quiet > timeout and not self._holds:
-            self.refuse("idle")
-            self.why = "idle"
-            self.close(self.goodbye())
+        self._end()
+        self.stream.unregisterProducer()
+        self.stream.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """The kernel has all that was written, and our half is closed, as ``close`` requested."""
+        if self._linger is not None:
+            self._linger.sent()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count the connection out."""
+        """The transport is gone."""
         self._end()
-        if self._lingering is not None and self._lingering.active():
-            self._lingering.cancel()
-        host, self._counted = self._counted, None
+        if self._linger is not None:
+            self._linger.stop()
+        host, self._admitted_host = self._admitted_host, None
         if host is not None:
             self.listener.leave(host)
             self.listener.broker.left(self)
@@ -320,25 +380,24 @@ class Connection(Unfinished):
     def _end(self) -> None:
         if self.closing:
             return
-        # First of all, as ending a subscription may give this very subscriber up as too slow.
-        self.closing = True
-        self._leave_events()
+        # Set first, as the end of a subscription may evict this very subscriber as too slow.
+        self.closing = self._input_ended = True
+        self._report_end()
         self.ended()
-        self._answers = None
-        self._forget_rest()
-        # Whoever held this connection finds that out when it lets go.
-        self._holds = None
+        self._replies = None
+        buffer, self._read_buffer = self._read_buffer, None
+        if buffer is not None:
+            buffer.clear()
+        # Holders of this connection find that out when they release it.
+        self._hold_reasons = None
 
-    def _leave_events(self) -> None:
-        visit, self._visit = self._visit, None
-        if visit is not None:
+    def _report_end(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
             publisher = self.publisher
             messages = 0 if publisher is None else publisher.messages
             nbytes = 0 if publisher is None else publisher.nbytes
-            visit.end(self.label, self.why, messages, nbytes)
-
-    def _abort_transport(self) -> None:
-        self.stream.abortConnection()
+            events.end(self.label, self.end_reason, messages, nbytes)
 
 
 class ConnectionFactory(Factory):

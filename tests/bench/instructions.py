@@ -21,14 +21,14 @@ from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
-from pubsub.form import form
+from pubsub.broker.message_run import MIXED, MessageRun
+from pubsub.build_info import build_kind
 from pubsub.protocols.cafe import scan as cafe
 from pubsub.protocols.cafe.codec import Publish, encode
 from pubsub.protocols.fast import scan as fast
 from pubsub.protocols.rheos import scan as rheos
 from pubsub.protocols.rheos.codec import Codec
 from pubsub.protocols.spot import scan as spot
-from pubsub.wire.runs import MIXED, Run
 
 BASELINE = Path(__file__).with_name("instructions.json")
 REFERENCE = "reference"
@@ -106,7 +106,7 @@ def _spot() -> Case:
     data = b"".join(spot.encode_run(stem, [payload], len(payload)) for payload in _payloads())
 
     def run() -> bytes:
-        found = Run([], MIXED)
+        found = MessageRun([], MIXED)
         spot.scan(data, 0, stem, 1 << 20, found)
         return spot.encode_run(stem, found.payloads, found.size)
 
@@ -188,11 +188,11 @@ def _ratios(costs: Mapping[str, float]) -> dict[str, float]:
 def measure() -> tuple[str, dict[str, float]]:
     """How it was measured, in which form, and the ratios."""
     if shutil.which("valgrind") is not None:
-        return f"counted, {form()}", counted()
-    return f"timed, {form()}", timed()
+        return f"counted, {build_kind()}", counted()
+    return f"timed, {build_kind()}", timed()
 
 
-def risen(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
+def regressions(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
     """The cases that take a fifth more than what was kept."""
     return {
         name: f"{found[name]:.3f} times the reference, was {before:.3f}"
@@ -210,7 +210,7 @@ def main() -> None:
     if options.run:
         run_all()
         return
-    found = {f"timed, {form()}": timed()}
+    found = {f"timed, {build_kind()}": timed()}
     how, ratios = measure()
     found[how] = ratios
     print(json.dumps(found, indent=2))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.pipeline.session import local_session
+from pubsub.pipeline.spark_session import local_session
 from tests.histories import fill
 from tests.integration.broker import HOST, brokers, listen
 

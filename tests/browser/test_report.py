@@ -56,7 +56,7 @@ def table(path: Path, *parts: pa.Table) -> Path:
     return path
 
 
-class Visit:
+class ConnectionEvents:
     """A page, with what went wrong on it."""
 
     def __init__(self, browser: Browser, file: Path, width: int) -> None:
@@ -92,7 +92,7 @@ def report(path: Path, *more: str) -> Path:
 def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int) -> None:
     late = late_rows({int(START.timestamp()) + 10 * n: 5 * n for n in range(1, 40)}, 10)
     file = report(table(tmp_path / "metrics", rows(400, TOPICS), late))
-    visit = Visit(browser, file, width)
+    visit = ConnectionEvents(browser, file, width)
     visit.page.wait_for_selector("#chart-5 .main-svg")
     for number, lines in enumerate((9, 9, 3, 3, 8)):
         drawn = visit.page.locator(f"#chart-{number} .scatterlayer .trace")
@@ -112,7 +112,7 @@ def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int) -> N
 
 def test_charts_follow_the_window(browser: Browser, tmp_path: Path) -> None:
     file = report(table(tmp_path / "metrics", rows(30, TOPICS[:2])))
-    visit = Visit(browser, file, 1600)
+    visit = ConnectionEvents(browser, file, 1600)
     visit.page.wait_for_selector("#chart-4 .main-svg")
     visit.page.set_viewport_size({"width": 500, "height": 900})
     drawn = visit.page.locator("#chart-0 .main-svg").first
@@ -127,12 +127,12 @@ def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None
     more = ["--since", "2030-01-01T00:00:00Z"] if empty == "no rows in this time" else []
     path = table(tmp_path / "metrics", rows(count, TOPICS[:1]))
     file = report(path, *more)
-    visit = Visit(browser, file, 1000)
+    visit = ConnectionEvents(browser, file, 1000)
     if empty == "one window":
         visit.page.wait_for_selector("#chart-4 .main-svg")
         assert visit.page.locator("#chart-0 .point").count() == 1
     else:
-        assert "There is nothing in this table yet" in visit.page.inner_text("body")
+        assert "The table has no rows in this time range" in visit.page.inner_text("body")
         assert visit.page.locator("section").count() == 0
     visit.check(file)
 

@@ -27,7 +27,7 @@ def test_a_compiler_that_fails(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CC", "/bin/false")
-    assert built(["pubsub/wire/runs.py"]) == UNTOUCHED
+    assert built(["pubsub/wire/frame_runs.py"]) == UNTOUCHED
     assert "built without compiled modules: " in capfd.readouterr().err
 
 
@@ -37,13 +37,15 @@ def test_code_that_mypyc_refuses(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert built(["pubsub/wire/runs.py"], "editable") == UNTOUCHED
+    assert built(["pubsub/wire/frame_runs.py"], "editable") == UNTOUCHED
     monkeypatch.setenv("PUBSUB_COMPILE", "0")
-    assert built(["pubsub/wire/runs.py"]) == UNTOUCHED
+    assert built(["pubsub/wire/frame_runs.py"]) == UNTOUCHED
 
 
 def test_a_compiler_that_works() -> None:
-    data = built(["pubsub/wire/runs.py"])
+    data = built(["pubsub/wire/frame_runs.py"])
     assert data["infer_tag"]
     assert not data["pure_python"]
-    assert any(name.startswith("pubsub/wire/runs.") for name in data["force_include"].values())
+    assert any(
+        name.startswith("pubsub/wire/frame_runs.") for name in data["force_include"].values()
+    )

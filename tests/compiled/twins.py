@@ -11,7 +11,8 @@ from types import ModuleType
 import pubsub
 
 NAMES = (
-    "pubsub.wire.runs",
+    "pubsub.broker.message_run",
+    "pubsub.wire.frame_runs",
     "pubsub.protocols.cafe.scan",
     "pubsub.protocols.fast.scan",
     "pubsub.protocols.rheos.scan",

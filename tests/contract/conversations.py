@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pubsub.config import BROKER_SETTINGS
+from pubsub.server.configuration import BROKER_SETTINGS
 from tests.unit.streams import Client, House
 
 VECTORS = Path(__file__).parents[2] / "seeds" / "vectors"

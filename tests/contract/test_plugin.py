@@ -14,7 +14,7 @@ from tests.integration.clients import Cafe, Client, Nsd, publish
 DROPIN = """
 from pubsub.plugin import WireProtocol
 
-toy = WireProtocol("toy", 7999, "lines of text", "toy.server")
+toy = WireProtocol("toy", 7999, "lines of text", "toy")
 """
 SERVER = '''
 """toy: ``PUB topic payload`` and ``SUB topic``; deliveries are ``topic payload``."""
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pubsub.errors import Refused
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
-from pubsub.wire.runs import Run
+from pubsub.broker.message_run import MessageRun
 
 SETTINGS = (
     Setting("max-line", COUNT, 1000, "bytes a line may have"),
@@ -65,7 +65,7 @@ class ToyConnection(Connection):
             match line.split(b" ", 2):
                 case [b"PUB", name, payload]:
                     topic = broker.topics.create(name)
-                    self.publisher.publish(topic, Run.of([payload]))
+                    self.publisher.publish(topic, MessageRun.of([payload]))
                 case [b"SUB", name]:
                     topic = broker.topics.create(name)
                     self.listener.access.check_subscribe(topic.name)

@@ -14,8 +14,8 @@ from pathlib import Path
 from pubsub.broker.batch import Batch
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
-from pubsub.store.runs import LAST, RunLog
 from pubsub.store.schema import NEXT, begin_epoch
+from pubsub.store.stored_runs import LAST, RunLog
 from pubsub.store.writer import Group, Writer
 
 _COMMITS = 20

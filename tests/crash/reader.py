@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from pubsub.store.reader import read_page
+from pubsub.store.block_reader import read_page
 from pubsub.store.schema import NEXT, open_reader
 
 _PAUSE = 0.01

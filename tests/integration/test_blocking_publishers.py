@@ -16,7 +16,7 @@ from pubsub.protocols.fast.client import FastPublisher
 from pubsub.protocols.nsd.client import NsdPublisher
 from pubsub.protocols.rheos.client import RheosPublisher
 from pubsub.protocols.spot.client import SpotPublisher
-from pubsub.wire.blocking import (
+from pubsub.wire.blocking_publisher import (
     WINDOW_MESSAGES,
     Address,
     BlockingPublisher,

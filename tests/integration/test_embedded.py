@@ -24,10 +24,10 @@ from twisted.internet.tcp import Port
 from twisted.python.failure import Failure
 
 from pubsub.broker.service import BrokerService
-from pubsub.config import CommandLine, merge
 from pubsub.errors import StartError
 from pubsub.plugin import installed_protocols
-from pubsub.tap import make_broker
+from pubsub.server.configuration import CommandLine, merge
+from pubsub.server.tap import make_broker
 from tests.integration.broker import HOST
 from tests.integration.clients import handshake_pub, handshake_sub, publish, split, text
 

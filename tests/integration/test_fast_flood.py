@@ -13,7 +13,7 @@ from twisted.internet import threads
 from twisted.internet.defer import Deferred
 
 from pubsub.broker.service import BrokerService
-from pubsub.protocols.fast.throttle import VERIFICATIONS
+from pubsub.broker.token_throttle import VERIFICATIONS
 from tests.integration.broker import HOST, PATIENCE
 from tests.integration.fast_client import Fast, create, make_secret, make_token, publish, subscribe
 from tests.integration.test_embedded import build, in_reactor, ports

@@ -13,8 +13,8 @@ import zmq
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
+    FrameLimits,
     Handshake,
-    Limits,
     Unit,
     decode,
     encode_command,
@@ -211,7 +211,7 @@ class Peer:
     def unit(self) -> Unit:
         """What comes next."""
         while True:
-            unit = decode(self._data, 0, Limits())
+            unit = decode(self._data, 0, FrameLimits())
             if isinstance(unit, Unit):
                 self._data = self._data[unit.end :]
                 return unit

@@ -20,9 +20,9 @@ from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.names import Batch
 from pubsub.pipeline.tables.spark import Target
 from tests.histories import history
-from tests.spark import running
+from tests.spark import job_once
+from tests.spark.job_once import options
 from tests.spark.messages import MESSAGES, Feed, table_rows
-from tests.spark.running import options
 
 
 def put(path: Path, *topics: str) -> None:
@@ -165,5 +165,5 @@ def test_a_directory_with_other_files_is_refused(
         metrics: ("--to", notes.parent),
     }
     with pytest.raises(ConfigurationError, match=r"other files: 'notes\.txt'\. Name a new"):
-        running.run(job, spark, feed.stream, *given[job])
+        job_once.run(job, spark, feed.stream, *given[job])
     assert list(notes.parent.iterdir()) == [notes]

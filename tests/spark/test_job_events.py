@@ -9,9 +9,9 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pubsub.pipeline.jobs import audit, dead_letters, publishing, sessions
+from pubsub.pipeline.jobs import audit, dead_letters, job_publisher, sessions
+from tests.spark.job_once import run
 from tests.spark.messages import EVENTS, Feed, at, event, frame, table_rows
-from tests.spark.running import run
 
 
 def test_a_session_is_its_connect_and_its_disconnect(spark: SparkSession, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_audit_counts_what_is_refused(spark: SparkSession) -> None:
     rows += [event(5, "refused", topic="t", reason="wrong-key", seconds=61)]
     rows += [event(6, "evicted", client="bob", reason="slow", seconds=3, messages=70)]
     rows += [event(7, "connect", seconds=4)]
-    events = audit.relevant(frame(spark, rows, EVENTS), 60)
+    events = audit.relevant_events(frame(spark, rows, EVENTS), 60)
     found = audit.rows(events).toArrow().cast(audit.SCHEMA).to_pylist()
     by = {(row["event"], row["client"], row["window_start"]): row for row in found}
     assert len(found) == len(by) == 3
@@ -77,7 +77,7 @@ def test_an_alert_is_sent_once_when_the_threshold_is_reached(
             sent.extend((topic, json.loads(value)) for topic, value in rows)
 
     refused = {"topic": "t", "reason": "bad-token"}
-    with patch.object(publishing.Publisher, "send", send):
+    with patch.object(job_publisher.Publisher, "send", send):
         for first, count in ((0, 3), (3, 3), (6, 1), (7, 9)):
             rows = [event(n, "refused", **refused) for n in range(first, first + count)]
             feed.put([*rows, event(first, "rotated", client="bob")])

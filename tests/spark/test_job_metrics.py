@@ -9,9 +9,9 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pubsub.pipeline.jobs import metrics, publishing
+from pubsub.pipeline.jobs import job_publisher, metrics
+from tests.spark.job_once import run
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
-from tests.spark.running import run
 
 
 def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> None:
@@ -20,7 +20,7 @@ def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> No
     ]
     rows += [message(100, "b", seconds=3, value=b"", key=None)]
     rows += [message(101, "a", seconds=12, value=bytes(5))]
-    windowed = metrics.windows(frame(spark, rows, MESSAGES), 10, 5)
+    windowed = metrics.with_windows(frame(spark, rows, MESSAGES), 10, 5)
     found = metrics.rows(windowed).orderBy("topic", "window_start").toArrow().cast(metrics.SCHEMA)
     first, second, other = found.to_pylist()
     assert (first["topic"], first["window_start"], first["window_end"]) == ("a", at(0), at(10))
@@ -66,7 +66,7 @@ def test_rows_are_published_as_json(spark: SparkSession, tmp_path: Path) -> None
     def send(_self: object, messages: list[pa.RecordBatch], _query: str, batch: int) -> None:
         sent.append((messages, batch))
 
-    with patch.object(publishing.Publisher, "send", send):
+    with patch.object(job_publisher.Publisher, "send", send):
         run(metrics, spark, feed.stream, "--to", to, "--publish")
     (only,) = [batch for messages, _number in sent for batch in messages]
     assert set(only["topic"].to_pylist()) == {"$SYS/pipeline/metrics"}

@@ -20,9 +20,10 @@ from zope.interface import implementer
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MIXED
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.queue_keys import KeyChange
@@ -32,7 +33,6 @@ from pubsub.broker.topics import Topic
 from pubsub.interfaces import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import MIXED
 
 START = 1_700_000_000.0
 
@@ -181,6 +181,9 @@ class Lines:
 class Toy:
     """A protocol with settings and nothing behind them."""
 
+    client = dissect = contract_driver = None
+    redacted: Sequence[bytes] = ()
+
     def __init__(self, name: str, port: int, settings: Sequence[Setting] = ()) -> None:
         self.name = name
         self.port = port
@@ -268,6 +271,7 @@ def make_broker(
     ring: SecretRing | None = None,
     audit: AuditLog | None = None,
     events: bool = False,
+    redacted: Sequence[bytes] = (),
 ) -> BrokerService:
     """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
     return BrokerService(
@@ -278,6 +282,7 @@ def make_broker(
         ring,
         audit,
         events=events,
+        redacted=redacted,
     )
 
 

@@ -19,14 +19,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import Interface, directlyProvides, provider
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
-from pubsub.config import CommandLine, Config, merge
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.plugin import installed_protocols
+from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.connection import Connection
-from pubsub.wire.transport import READ_BYTES
+from pubsub.wire.direct_transport import READ_BYTES
 from tests.unit.fakes import clock_at, drawing, make_broker
 
 ROOM = 65_536
@@ -237,6 +237,7 @@ class House:
             SecretRing(self.config.secrets),
             AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"]),
             whole["events"],
+            self.config.redacted,
         )
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}

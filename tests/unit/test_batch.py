@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.wire.runs import MIXED
+from pubsub.broker.message_run import MIXED
 from tests.unit.fakes import batch_of
 
 PAYLOADS = st.lists(st.binary(max_size=8), max_size=10)

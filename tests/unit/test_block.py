@@ -18,7 +18,7 @@ from pubsub.store.block import (
     encode_block,
     join_blocks,
 )
-from pubsub.store.runs import Kept, keep, topics_of
+from pubsub.store.stored_runs import Kept, keep, topics_of
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "bé", "c/d")

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.cafe.codec import (
     HEADER,
     MAX_MESSAGE,
@@ -20,7 +21,6 @@ from pubsub.protocols.cafe.codec import (
     encode,
 )
 from pubsub.protocols.cafe.scan import encode_messages, scan, split_frames
-from pubsub.wire.runs import MIXED, Run
 
 CHANNELS = st.sampled_from([0, 1, 2, 0x10, 0xFE, 0xFF])
 # Payloads that look like headers, so that a scanner which loses its place finds false frames.
@@ -59,7 +59,7 @@ PIECES: st.SearchStrategy[bytes] = st.one_of(
 STREAMS = st.lists(PIECES, max_size=8).map(b"".join)
 
 
-def naive(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
+def naive(data: bytes, at: int) -> tuple[int, list[tuple[int, MessageRun]]]:
     """What ``scan`` promises, a frame at a time."""
     found: list[Publish] = []
     while True:
@@ -78,7 +78,7 @@ def naive(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
         if not grouped or grouped[-1][0] != frame.channel:
             grouped.append((frame.channel, []))
         grouped[-1][1].append(frame.payload)
-    return at, [(channel, Run.of(payloads)) for channel, payloads in grouped]
+    return at, [(channel, MessageRun.of(payloads)) for channel, payloads in grouped]
 
 
 def publishes(channel: int, *payloads: bytes) -> bytes:
@@ -97,17 +97,21 @@ class ScanTests(SynchronousTestCase):
         data = publishes(1, b"a", b"b") + publishes(2, b"c") + publishes(1, b"dd", b"")
         assert scan(data, 0) == (
             len(data),
-            [(1, Run([b"a", b"b"], 1)), (2, Run([b"c"], 1)), (1, Run([b"dd", b""], MIXED))],
+            [
+                (1, MessageRun([b"a", b"b"], 1)),
+                (2, MessageRun([b"c"], 1)),
+                (1, MessageRun([b"dd", b""], MIXED)),
+            ],
         )
 
     def test_a_long_run_of_equal_lengths_is_cut_right(self) -> None:
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(3, *payloads)
-        assert scan(data, 0) == (len(data), [(3, Run(payloads, 4))])
+        assert scan(data, 0) == (len(data), [(3, MessageRun(payloads, 4))])
 
     def test_empty_payloads_are_messages(self) -> None:
         data = publishes(3, *[b""] * 50)
-        assert scan(data, 0) == (len(data), [(3, Run([b""] * 50, 0))])
+        assert scan(data, 0) == (len(data), [(3, MessageRun([b""] * 50, 0))])
 
     def test_a_different_header_in_the_middle_of_equal_lengths_ends_the_run(self) -> None:
         before, after = publishes(1, *[b"abcd"] * 5), publishes(1, *[b"efgh"] * 5)
@@ -123,28 +127,28 @@ class ScanTests(SynchronousTestCase):
             assert len(other) == len(encode(Publish(1, b"abcd")))
             data = before + other + after
             assert scan(data, 0) == naive(data, 0)
-            assert scan(data, 0)[1][0] == (1, Run([b"abcd"] * 5, 4))
+            assert scan(data, 0)[1][0] == (1, MessageRun([b"abcd"] * 5, 4))
 
     def test_a_length_that_differs_among_equal_ones_does_not_end_the_run(
         self,
     ) -> None:
         payloads = [b"abcd"] * 5 + [b"abcde"] + [b"efgh"] * 5
         data = publishes(1, *payloads)
-        assert scan(data, 0) == (len(data), [(1, Run(payloads, MIXED))])
+        assert scan(data, 0) == (len(data), [(1, MessageRun(payloads, MIXED))])
 
     def test_payloads_that_contain_headers_are_payloads(self) -> None:
         inner = encode(Publish(1, b"abcd"))
         data = publishes(1, *[inner] * 10)
-        assert scan(data, 0) == (len(data), [(1, Run([inner] * 10, len(inner)))])
+        assert scan(data, 0) == (len(data), [(1, MessageRun([inner] * 10, len(inner)))])
 
     def test_it_stops_before_a_frame_that_is_not_all_there(self) -> None:
         data = publishes(1, b"ab", b"cd", b"ef", b"gh")
         for cut in range(1, 10):
-            assert scan(data[:-cut], 0) == (30, [(1, Run([b"ab", b"cd", b"ef"], 2))])
+            assert scan(data[:-cut], 0) == (30, [(1, MessageRun([b"ab", b"cd", b"ef"], 2))])
 
     def test_it_stops_before_a_lone_ping(self) -> None:
         data = publishes(1, b"ab", b"cd") + encode(Ping())
-        assert scan(data, 0) == (20, [(1, Run([b"ab", b"cd"], 2))])
+        assert scan(data, 0) == (20, [(1, MessageRun([b"ab", b"cd"], 2))])
         assert scan(encode(Ping()), 0) == (0, [])
 
     def test_a_message_too_long_to_deliver_is_left_to_the_codec(self) -> None:
@@ -157,13 +161,13 @@ class ScanTests(SynchronousTestCase):
     def test_it_begins_where_it_is_told(self) -> None:
         ping = encode(Ping())
         data = ping + publishes(1, b"a", b"b", b"c")
-        assert scan(data, len(ping)) == (len(data), [(1, Run([b"a", b"b", b"c"], 1))])
+        assert scan(data, len(ping)) == (len(data), [(1, MessageRun([b"a", b"b", b"c"], 1))])
 
     def test_more_lengths_than_are_remembered_are_found_all_the_same(self) -> None:
         payloads = [b"x" * (n % 700) for n in range(2000)]
         for channel in range(8):
             data = publishes(channel, *payloads)
-            assert scan(data, 0) == (len(data), [(channel, Run(payloads, MIXED))])
+            assert scan(data, 0) == (len(data), [(channel, MessageRun(payloads, MIXED))])
 
     @given(STREAMS, st.integers(0, 2))
     def test_it_finds_what_a_decode_loop_finds(self, data: bytes, before: int) -> None:

@@ -10,8 +10,9 @@ from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import Refused
-from pubsub.wire.connection import LINGER, Connection
-from pubsub.wire.transport import READ_BYTES
+from pubsub.wire.connection import Connection
+from pubsub.wire.direct_transport import READ_BYTES
+from pubsub.wire.linger import LINGER
 from tests.unit.connections import Lines, Setup, frame
 
 # But the one that stops the parsing of ``Frames``.
@@ -53,9 +54,9 @@ class BufferTests(SynchronousTestCase):
         client, connection = Setup().connect()
         client.send(b"\x01a\x01!\x01b\x01c")
         assert connection.frames == [b"a", b"!"]
-        connection.parse_rest()
+        connection.parse_buffered()
         assert connection.frames == [b"a", b"!", b"b", b"c"]
-        connection.parse_rest()
+        connection.parse_buffered()
         assert len(connection.frames) == 4
 
     def test_with_a_delimiter_input_is_parsed_only_when_it_comes(self) -> None:
@@ -86,7 +87,7 @@ class BufferTests(SynchronousTestCase):
             assert READ_BYTES - 400 < client.stream.bufferSize <= READ_BYTES
             client.send(piece)
             sent += len(piece)
-            ends.append(connection._rest is None)
+            ends.append(connection._read_buffer is None)
         # The first read cannot know, nor can the one in which the frames become others.
         assert ends == [False, True, True, False, *[True] * 8]
         assert connection.frames == [b"x" * 99] * 5000 + [b"y" * 200] * 5000
@@ -101,7 +102,7 @@ class BufferTests(SynchronousTestCase):
         client.send(b"\x02h")
         connection.close()
         client.send(b"i\x01a")
-        connection.parse_rest()
+        connection.parse_buffered()
         assert connection.frames == []
 
 

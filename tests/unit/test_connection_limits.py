@@ -21,7 +21,6 @@ class MemoryTests(SynchronousTestCase):
         client, connection = setup.connect()
         start = memory.used
         assert start == CONNECTION_BYTES
-        connection._need = 0
         client.send(b"x" * 500)
         assert memory.used == start
         client.send(b"x" * 5000)

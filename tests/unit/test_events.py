@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.events import FRAME_BYTES, RATE, TOPIC, Events, shown
+from pubsub.broker.events import FRAME_BYTES, RATE, TOPIC, Events, redaction, shown
 from pubsub.broker.limits import BrokerLimits
 from pubsub.errors import StartError
+from pubsub.protocols.cafe.malformed import REDACTED
 from tests.unit import cafe_wire, fast_wire
 from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp
 from tests.unit.fakes import clock_at, drawing, make_broker, make_listener
@@ -39,13 +40,13 @@ class GatheringTests(Told):
     """What a turn brings is one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
-        self.events.visit(self.listener, "a")
-        self.events.visit(self.listener, "b")
+        self.events.connected(self.listener, "a")
+        self.events.connected(self.listener, "b")
         assert self.batches == []
         self.clock.advance(0)
         ((first, second),) = self.batches
         assert (first["client"], second["client"]) == ("a", "b")
-        self.events.visit(self.listener, "c")
+        self.events.connected(self.listener, "c")
         self.clock.advance(0)
         assert [event["client"] for event in self.batches[1]] == ["c"]
 
@@ -72,7 +73,7 @@ class BoundTests(Told):
 
     def flood(self, number: int) -> None:
         for index in range(number):
-            self.events.visit(self.listener, f"client-{index}")
+            self.events.connected(self.listener, f"client-{index}")
         self.clock.advance(0)
 
     def test_too_many_are_counted_and_the_count_is_told(self) -> None:
@@ -102,17 +103,19 @@ class BoundTests(Told):
 class SecrecyTests(SynchronousTestCase):
     """No token, key or session id is shown"""
 
+    secret = redaction([*REDACTED, rb"(?i:password)="])
+
     def test_a_frame_is_cut_at_its_bound(self) -> None:
-        text = shown(b"x" * 5000)
+        text = shown(b"x" * 5000, self.secret)
         assert text is not None
         assert b64decode(text) == b"x" * FRAME_BYTES
-        assert shown(b"") is None
+        assert shown(b"", self.secret) is None
 
     def test_a_frame_is_cut_before_a_token_or_a_session_id(self) -> None:
         token = fast_wire.grant()
-        for secret in (token, b";resume=0123456789abcdef"):
+        for secret in (token, b";resume=0123456789abcdef", b"PassWord=x"):
             for before in (0, 1, 7, FRAME_BYTES - 20, FRAME_BYTES - 2, FRAME_BYTES - 1):
-                text = shown(b"." * before + secret)
+                text = shown(b"." * before + secret, self.secret)
                 assert b64decode(text or "") == b"." * before
 
     def test_frames_of_fast_at_the_door_of_another_protocol(self) -> None:
@@ -186,13 +189,13 @@ class BrokerTests(SynchronousTestCase):
         broker.startService()
         assert broker.events is None
         assert TOPIC not in broker.topics
-        assert make_listener(broker).visit("bob") is None
+        assert make_listener(broker).connection_events("bob") is None
 
     def test_they_are_messages_of_the_broker(self) -> None:
         clock = clock_at()
         broker = make_broker(clock, events=True)
         broker.startService()
-        make_listener(broker).visit("bob")
+        make_listener(broker).connection_events("bob")
         clock.advance(0)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
         (batch,) = page.batches

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from pubsub.broker import queue_keys as queue_keys_module
 from pubsub.broker.tokens import CACHED
-from pubsub.protocols.fast import readers as readers_module
+from pubsub.protocols.fast import subscriptions as readers_module
 from tests.unit.fakes import START
 from tests.unit.fast_wire import (
     BAD_TOKEN,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pubsub.reload import Reloader
+from pubsub.server.reload import Reloader
 from tests.unit.fakes import START, scratch
 from tests.unit.fast_wire import (
     BAD_TOKEN,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.fast import scan as scan_module
 from pubsub.protocols.fast.codec import (
     Create,
@@ -21,7 +22,6 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
-from pubsub.wire.runs import MIXED, Run
 
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])
@@ -81,7 +81,7 @@ def flat(rows: list[Row]) -> list[Found]:
     """The messages of ``rows``, each of which has to be consistent."""
     for row in rows:
         assert row.run.payloads
-        assert row.run == Run.of(row.run.payloads)
+        assert row.run == MessageRun.of(row.run.payloads)
         assert row.run.nbytes == sum(map(len, row.run.payloads))
     return [(row.token, row.topic_id, payload) for row in rows for payload in row.run.payloads]
 
@@ -111,15 +111,15 @@ class ScanTests(SynchronousTestCase):
         assert self.scan(b"".join(parts), 0) == (
             ends[-1],
             [
-                Row(b"t", 1, Run([b"a", b"b"], 1), ends[0]),
-                Row(b"t", 2, Run([b"c"], 1), ends[1]),
-                Row(b"u", 2, Run([b"d", b"e"], 1), ends[2]),
+                Row(b"t", 1, MessageRun([b"a", b"b"], 1), ends[0]),
+                Row(b"t", 2, MessageRun([b"c"], 1), ends[1]),
+                Row(b"u", 2, MessageRun([b"d", b"e"], 1), ends[2]),
             ],
         )
 
     def test_messages_of_different_lengths_are_one_run_too(self) -> None:
         data = publishes(b"token", 1, b"a", b"bb", b"bb", b"", b"ccc")
-        row = Row(b"token", 1, Run([b"a", b"bb", b"bb", b"", b"ccc"], MIXED), len(data))
+        row = Row(b"token", 1, MessageRun([b"a", b"bb", b"bb", b"", b"ccc"], MIXED), len(data))
         assert self.scan(data, 0) == (len(data), [row])
         assert self.scan(data, 0) == (len(data), [row])
 
@@ -132,7 +132,7 @@ class ScanTests(SynchronousTestCase):
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(b"token", 3, *payloads)
         (row,) = self.scan(data, 0)[1]
-        assert row == Row(b"token", 3, Run(payloads, 4), len(data))
+        assert row == Row(b"token", 3, MessageRun(payloads, 4), len(data))
 
     def test_it_starts_anywhere(self) -> None:
         data = publishes(b"t", 1, b"a")

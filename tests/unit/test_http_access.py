@@ -11,8 +11,8 @@ from urllib.parse import quote
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store.block_ranges import Parcel
 from pubsub.store.memory import MemoryStore
-from pubsub.store.ranges import Parcel
 from tests.unit.test_http_reading import HouseCase
 from tests.unit.web import Answer, WebHouse
 
@@ -85,6 +85,11 @@ class AccessTests(HouseCase):
         assert statuses == {401, 429}
         self.house.pass_time(1)
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
+
+    def test_the_ration_is_that_of_every_protocol(self) -> None:
+        verifications = self.house.broker.verifications
+        verifications.take(verifications.available())
+        assert self.house.get("/v1/topics", token=b"forged").error == (429, "rate-limited")
 
 
 class DamagedStore(MemoryStore):

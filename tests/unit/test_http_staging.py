@@ -7,14 +7,15 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin import parts
-from pubsub.admin.errors import ApiError
-from pubsub.admin.parts import Piece, pieces_of, summary_of
-from pubsub.wire.runs import MIXED, Run
+from pubsub.admin import staged_parts
+from pubsub.admin.api_error import ApiError
+from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
+from pubsub.broker.message_run import MIXED, MessageRun
+from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
 from tests.unit.web import WebHouse, stream_of
@@ -94,7 +95,7 @@ class StageTests(WritingCase):
         data[place + 8 : place + 12] = b"\xff\xff\xff\x0f"
         assert self.stage(bytes(data)).error == (400, "invalid-request")
 
-    @settings(max_examples=200, deadline=None)
+    @examples(2)
     @given(st.data())
     def test_nothing_that_is_wrong_does_harm(self, data: st.DataObject) -> None:
         stream = bytearray(stream_of(table(["a", "b"], [b"1", b"22"], key=[b"x", b"y"])))
@@ -114,7 +115,7 @@ class StageTests(WritingCase):
             assert self.house.post(f"/v1/stage?{query}", body).error == (400, "invalid-request")
 
     def test_too_many_messages(self) -> None:
-        self.patch(parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
+        self.patch(staged_parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
         assert self.stage(table(["a"] * 4, [b""] * 4)).error == (413, "too-large")
 
     def test_a_batch_is_bounded(self) -> None:
@@ -182,8 +183,8 @@ class PieceTests(SynchronousTestCase):
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summary_of(file) == (3, frozenset("ab"))
         one, two = pieces_of(file, b"s")
-        assert one == Piece("a", b"s", Run([b"1", b"22"], MIXED), None)
-        assert two == Piece("b", b"s", Run([b""], 0), None)
+        assert one == Piece("a", b"s", MessageRun([b"1", b"22"], MIXED), None)
+        assert two == Piece("b", b"s", MessageRun([b""], 0), None)
 
     def test_no_part(self) -> None:
         with pytest.raises(ApiError):

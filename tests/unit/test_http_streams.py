@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.channel import Body
+from pubsub.admin.http_channel import Body
 from pubsub.store.memory import MemoryStore
 from tests.unit.web import WebClient, WebHouse
 

@@ -13,9 +13,9 @@ from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
 from pubsub.broker.listener import Listener
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
-from pubsub.wire.runs import Run
 from tests.unit.fakes import Reader, Transport, make_broker, make_listener
 
 
@@ -106,9 +106,9 @@ class ListenerTests(SynchronousTestCase):
         listener.reconfigure({**listener.settings, "listener-rate-messages": 1})
         topic = listener.broker.topics.create("t")
         one, other = listener.publisher(None, b""), listener.publisher(None, b"")
-        one.publish(topic, Run.of([b"x"]))
+        one.publish(topic, MessageRun.of([b"x"]))
         with pytest.raises(RateLimited):
-            other.publish(topic, Run.of([b"x"]))
+            other.publish(topic, MessageRun.of([b"x"]))
         listener.reconfigure({**listener.settings, "listener-rate-messages": 0})
         assert listener.limiter is None
 

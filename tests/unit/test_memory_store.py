@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.store.memory import MemoryStore
-from pubsub.store.runs import RUN_BYTES
+from pubsub.store.stored_runs import RUN_BYTES
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "b", "c")

@@ -19,12 +19,12 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.client import command
 from pubsub.errors import ConfigurationError, StartError
-from pubsub.pipeline import arguments, running
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.jobs.derive import destination
-from pubsub.pipeline.jobs.replay import Pace
-from pubsub.pipeline.late import Late
-from pubsub.pipeline.progress import Display, Step, lag, step
+from pubsub.pipeline import arguments, job_runner
+from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs.derive import parse_destination
+from pubsub.pipeline.jobs.replay import RateLimit
+from pubsub.pipeline.late_messages import LateMessageCounter
+from pubsub.pipeline.progress import BatchProgress, Display, batch_progress, lag
 
 
 def progress(**fields: Any) -> dict[str, Any]:
@@ -45,8 +45,8 @@ class ArgumentsTests(TestCase):
     def test_what_cannot_be_used_is_a_usage_error(self) -> None:
         assert "--to" in self.refused("archive")
         assert "not allowed with" in self.refused("archive", "--to=x", "--url=u", "--path=p")
-        assert "a time such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
-        assert "a number from 1 on" in self.refused("archive", "--to=x", "--max-rows=0")
+        assert "a duration such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
+        assert "a whole number of at least 1" in self.refused("archive", "--to=x", "--max-rows=0")
         assert "expected spark://" in self.refused("archive", "--to=x", "--master=nonsense")
         assert "NAME=VALUE" in self.refused("archive", "--to=x", "--conf=spark")
 
@@ -60,10 +60,10 @@ class ArgumentsTests(TestCase):
 
     def test_masters(self) -> None:
         for text in ("local", "local[2]", "local[*]", "spark://h:7077", "yarn", "k8s://https://h"):
-            assert arguments.master(text) == text
+            assert arguments.parse_master(text) == text
 
     def test_times_have_units(self) -> None:
-        found = [arguments.seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")]
+        found = [arguments.parse_seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")]
         assert found == [0.5, 1.5, 120, 3600, 604_800]
 
     def test_without_the_extra_it_says_what_to_install(self) -> None:
@@ -76,25 +76,25 @@ class ArgumentsTests(TestCase):
         )
         assert done.returncode == 1
         assert done.stderr == (
-            "pubsub: pyspark is not installed; type: pip install 'pubsub-broker[spark]'\n"
+            "pubsub: pyspark is not installed; run: pip install 'pubsub-broker[spark]'\n"
         )
 
     def test_where_to_begin(self) -> None:
-        assert reading.starting("latest") == ("startingOffsets", "latest")
-        assert reading.starting('{"0": 5}') == ("startingOffsets", '{"0": 5}')
+        assert job_source.starting_option("latest") == ("startingOffsets", "latest")
+        assert job_source.starting_option('{"0": 5}') == ("startingOffsets", '{"0": 5}')
         time = "2026-03-01T12:00:00+00:00"
-        assert reading.starting(time) == ("startingTimestamp", time)
+        assert job_source.starting_option(time) == ("startingTimestamp", time)
         for wrong in ("yesterday", "2026-03-01T12:00:00"):
             with pytest.raises(ConfigurationError):
-                reading.starting(wrong)
+                job_source.starting_option(wrong)
 
     def test_where_a_result_goes(self) -> None:
-        assert destination("topic:a:b") == ("topic", "a:b")
-        assert destination("table:/x") == ("table", "/x")
-        assert destination("console") == ("console", "")
+        assert parse_destination("topic:a:b") == ("topic", "a:b")
+        assert parse_destination("table:/x") == ("table", "/x")
+        assert parse_destination("console") == ("console", "")
         for wrong in ("table:", "file:x", "", "console:1"):
             with pytest.raises(ConfigurationError):
-                destination(wrong)
+                parse_destination(wrong)
 
 
 class ProgressTests(TestCase):
@@ -104,12 +104,14 @@ class ProgressTests(TestCase):
         source = {"endOffset": {"0": {"next": 90, "epoch": "1"}},
                   "latestOffset": '{"0": {"next": 100, "epoch": "1"}}'}  # fmt: skip
         watermark = {"watermark": "2026-03-01T12:00:00.000Z"}
-        found = step(progress(sources=[source], eventTime=watermark), late=3)
-        assert found == Step(4, 100, 200.0, 0.5, 10, "2026-03-01T12:00:00.000Z", 3)
+        found = batch_progress(progress(sources=[source], eventTime=watermark), late=3)
+        assert found == BatchProgress(4, 100, 200.0, 0.5, 10, "2026-03-01T12:00:00.000Z", 3)
 
     def test_what_is_not_known(self) -> None:
         never = {"watermark": "1970-01-01T00:00:00.000Z"}
-        assert step(progress(eventTime=never)) == Step(4, 100, 200.0, 0.5, None, None, 0)
+        assert batch_progress(progress(eventTime=never)) == BatchProgress(
+            4, 100, 200.0, 0.5, None, None, 0
+        )
         assert lag([{"endOffset": None, "latestOffset": "nonsense"}]) is None
         assert lag([{"endOffset": {"0": 5}, "latestOffset": {"0": 7, "1": 3}}]) == 5
 
@@ -120,7 +122,10 @@ class ProgressTests(TestCase):
     def test_json_lines_and_a_line_that_is_rewritten(self) -> None:
         out, live = io.StringIO(), io.StringIO()
         lines, terminal = Display(out, False), Display(live, True)
-        for shown in (Step(0, 1_000_000, 5e5, 2.0, 12_345, "w", 2), Step(1, 1, 1.0, 1.0, 0, "w")):
+        for shown in (
+            BatchProgress(0, 1_000_000, 5e5, 2.0, 12_345, "w", 2),
+            BatchProgress(1, 1, 1.0, 1.0, 0, "w"),
+        ):
             lines.show(shown)
             terminal.show(shown)
         lines.end()
@@ -133,28 +138,28 @@ class ProgressTests(TestCase):
         assert second.endswith("\n")
 
 
-class LateTests(TestCase):
+class LateMessageCounterTests(TestCase):
     """Messages are late by the watermark of the batch before."""
 
     def test_they_are_counted_by_window(self) -> None:
-        told: list[tuple[dict[int, int], str, int]] = []
-        late = Late(lambda ends, query, batch: told.append((ends, query, batch)))
+        reported: list[tuple[dict[int, int], str, int]] = []
+        late = LateMessageCounter(lambda ends, query, batch: reported.append((ends, query, batch)))
 
         def batch(number: int, watermark: str, *ends: tuple[float, float]) -> int:
             observed = {"arrivals": {"ends": [{"x": x, "y": y} for x, y in ends]}}
             time = {"watermark": f"1970-01-01T00:{watermark}.000Z"}
             fields = progress(batchId=number, eventTime=time, observedMetrics=observed)
-            return late.take(fields, "q")
+            return late.count(fields, "q")
 
         assert batch(0, "00:00", (10.0, 5.0)) == 0
         assert batch(1, "00:20", (10.0, 4.0)) == 0
         assert batch(2, "00:30", (10.0, 3.0), (20.0, 2.0), (30.0, 7.0)) == 5
-        assert told == [({10: 3, 20: 2}, "q", 2)]
+        assert reported == [({10: 3, 20: 2}, "q", 2)]
         assert late.total == 5
 
     def test_without_a_watermark_nothing_is_late(self) -> None:
-        late = Late(lambda *_told: self.fail("told"))
-        assert late.take(progress(), "q") == 0
+        late = LateMessageCounter(lambda *_args: self.fail("reported"))
+        assert late.count(progress(), "q") == 0
 
 
 class ErrorsTests(TestCase):
@@ -163,44 +168,47 @@ class ErrorsTests(TestCase):
     def test_own_errors_in_the_text_of_spark(self) -> None:
         text = (
             "Job failed: Traceback (most recent call last):\n  File x, line 1\n"
-            "pubsub.pipeline.logs.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
+            "pubsub.pipeline.history.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
         )
-        assert running.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
-        assert running.explain(ConfigurationError("no url")) == "no url"
-        assert running.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
-        assert running.explain(RuntimeError("java.lang.NullPointerException")) is None
+        assert job_runner.explain(RuntimeError(text)) == "offsets 1 to 5 have expired"
+        assert job_runner.explain(ConfigurationError("no url")) == "no url"
+        assert job_runner.explain(FileNotFoundError(2, "No such file", "/x")) == "/x: No such file"
+        assert job_runner.explain(RuntimeError("java.lang.NullPointerException")) is None
 
     def test_exit_codes(self) -> None:
         errors = io.StringIO()
         with redirect_stderr(errors):
-            assert running.report(ConfigurationError("no url"), verbose=False) == 1
-            assert running.report(RuntimeError("a\n\tat b"), verbose=False) == running.FAILED
+            assert job_runner.print_error(ConfigurationError("no url"), verbose=False) == 1
+            assert (
+                job_runner.print_error(RuntimeError("a\n\tat b"), verbose=False)
+                == job_runner.FAILED
+            )
         assert errors.getvalue() == "pubsub: no url\na\n\tat b\n"
 
     def test_java_has_to_be_new_enough(self) -> None:
         path = self.java('openjdk version "11.0.2" 2019-01-15')
-        old = pytest.raises(StartError, match=r"Java 17 or later; .* is 11$")
+        old = pytest.raises(StartError, match=r"Java 17 or later; .* is version 11$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:
-            running.check_java()
-        none = pytest.raises(StartError, match="there is none")
+            job_runner.check_java()
+        none = pytest.raises(StartError, match="set JAVA_HOME")
         with patch.dict("os.environ", {"JAVA_HOME": "/nowhere"}), none:
-            running.check_java()
+            job_runner.check_java()
         path = self.java('openjdk version "21" 2023-09-19')
         with patch.dict("os.environ", {"JAVA_HOME": path}):
-            running.check_java()
+            job_runner.check_java()
 
-    def java(self, said: str) -> str:
+    def java(self, version: str) -> str:
         """A directory whose bin/java says this."""
         home = mkdtemp()
         self.addCleanup(rmtree, home)
         program = Path(home, "bin", "java")
         program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+        program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
         program.chmod(0o700)
         return home
 
 
-class PaceTests(TestCase):
+class RateLimitTests(TestCase):
     """A replay keeps to its rate."""
 
     def test_it_waits_until_it_is_time(self) -> None:
@@ -216,9 +224,9 @@ class PaceTests(TestCase):
                 return False
 
         stop = Clocked()
-        pace = Pace(1000, lambda: now)
+        rate_limit = RateLimit(1000, lambda: now)
         for count in (500, 500, 1000, 0):
-            pace.wait(count, stop)
+            rate_limit.wait(count, stop)
             now += 0.25
         assert waited == [0, 0.25, 0.25, 0.75]
 
@@ -227,4 +235,4 @@ class PaceTests(TestCase):
             def wait(self, timeout: float | None = None) -> bool:
                 raise AssertionError
 
-        Pace(None).wait(10**9, Never())
+        RateLimit(None).wait(10**9, Never())

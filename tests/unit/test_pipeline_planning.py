@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.admission import amount_of, fit, shares
-from pubsub.pipeline.logs import Part, TopicSize
-from pubsub.pipeline.offsets import Bounds, Position, from_json, resolve, to_json
-from pubsub.pipeline.options import source_options
-from pubsub.pipeline.planning import Subscription, Task, plan
+from pubsub.pipeline.batch_limits import divide_limit, estimate_amount, fitting_stop
+from pubsub.pipeline.connector_options import source_options
+from pubsub.pipeline.history import BatchOrGap, TopicSize
+from pubsub.pipeline.offsets import PartitionBounds, Position, from_json, resolve_offsets, to_json
+from pubsub.pipeline.planning import Subscription, Task, plan_tasks
 from tests.unit.raising import raised
 
-LOGS = [Bounds(10, 100, "1-a", 100), Bounds(0, 0, "1-b", 0)]
+BOUNDS = [PartitionBounds(10, 100, "1-a", 100), PartitionBounds(0, 0, "1-b", 0)]
 
 
 class OffsetTests(SynchronousTestCase):
@@ -33,7 +33,7 @@ class OffsetTests(SynchronousTestCase):
 
     def test_places(self) -> None:
         def places(start: object, default: str = "earliest") -> list[int]:
-            return [at.next for at in resolve(start, LOGS, default).values()]  # type: ignore[arg-type]
+            return [at.next for at in resolve_offsets(start, BOUNDS, default).values()]  # type: ignore[arg-type]
 
         assert places("earliest") == [10, 0]
         assert places("latest") == [100, 0]
@@ -51,17 +51,17 @@ class ShareTests(SynchronousTestCase):
         st.dictionaries(st.integers(0, 9), st.integers(0, 10_000), min_size=1),
     )
     def test_all_of_the_limit_and_no_more(self, limit: int, backlogs: dict[int, int]) -> None:
-        found = shares(limit, backlogs)
+        found = divide_limit(limit, backlogs)
         assert set(found) == set(backlogs)
         assert sum(found.values()) == min(limit, sum(backlogs.values()))
         for number, share in found.items():
             assert 0 <= share <= backlogs[number], (found, backlogs)
 
     def test_in_proportion(self) -> None:
-        assert shares(100, {0: 300, 1: 100}) == {0: 75, 1: 25}
+        assert divide_limit(100, {0: 300, 1: 100}) == {0: 75, 1: 25}
 
 
-class FitTests(SynchronousTestCase):
+class FittingStopTests(SynchronousTestCase):
     @given(
         st.lists(st.integers(0, 50), min_size=1, max_size=5000),
         st.integers(1, 5000),
@@ -69,27 +69,27 @@ class FitTests(SynchronousTestCase):
     )
     def test_within_the_limit_or_one(self, sizes: list[int], limit: int, start: int) -> None:
         start = min(start, len(sizes) - 1)
-        stop = fit(lambda a, b: sum(sizes[a:b]), start, len(sizes), limit)
+        stop = fitting_stop(lambda a, b: sum(sizes[a:b]), start, len(sizes), limit)
         assert start < stop <= len(sizes)
         assert stop == start + 1 or sum(sizes[start:stop]) <= limit
 
     def test_all_if_it_fits(self) -> None:
-        assert fit(lambda a, b: b - a, 5, 100000, 10**9) == 100000
+        assert fitting_stop(lambda a, b: b - a, 5, 100000, 10**9) == 100000
 
     def test_nearly_as_far_as_can_be(self) -> None:
-        stop = fit(lambda a, b: 10 * (b - a), 0, 10**9, 10**6)
+        stop = fitting_stop(lambda a, b: 10 * (b - a), 0, 10**9, 10**6)
         assert 90000 <= stop <= 100000, stop
 
     def test_nothing_to_read(self) -> None:
-        assert fit(lambda a, b: 1, 7, 7, 5) == 7
+        assert fitting_stop(lambda a, b: 1, 7, 7, 5) == 7
 
     def test_a_range_smaller_than_its_blocks(self) -> None:
-        amount = amount_of([TopicSize("a", 1000, 64_000)], 10)
+        amount = estimate_amount([TopicSize("a", 1000, 64_000)], 10)
         assert (amount.rows, amount.nbytes) == (10, 640)
-        assert amount_of([], 10).rows == 0
+        assert estimate_amount([], 10).rows == 0
 
 
-class FakeLog:
+class FakeHistory:
     """A log of which only the topics are asked."""
 
     def __init__(self, *names: str, messages: int = 0) -> None:
@@ -98,18 +98,18 @@ class FakeLog:
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         return self._topics
 
-    def bounds(self, timestamp: int | None = None) -> Bounds:
+    def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         raise NotImplementedError
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
-    ) -> Iterator[Part]:
+    ) -> Iterator[BatchOrGap]:
         raise NotImplementedError
 
     def check(self, position: int, epoch: str) -> None:
         raise NotImplementedError
 
-    def report(self, reader: str, position: int, epoch: str) -> None:
+    def report_position(self, reader: str, position: int, epoch: str) -> None:
         raise NotImplementedError
 
 
@@ -132,10 +132,10 @@ class SubscriptionTests(SynchronousTestCase):
         assert not pattern.covers("$SYS/events")
 
     def test_names_to_ask_for(self) -> None:
-        log = FakeLog("ab", "ba", "a")
-        assert subscription().topics(log, 0, 9) is None
-        assert subscription(subscribe="x").topics(log, 0, 9) == frozenset({"x"})
-        found = subscription(subscribepattern="a.*").topics(log, 0, 9)
+        history = FakeHistory("ab", "ba", "a")
+        assert subscription().topics(history, 0, 9) is None
+        assert subscription(subscribe="x").topics(history, 0, 9) == frozenset({"x"})
+        found = subscription(subscribepattern="a.*").topics(history, 0, 9)
         assert found == frozenset({"a", "ab"})
 
 
@@ -144,7 +144,7 @@ class PlanTests(SynchronousTestCase):
     def test_every_offset_once(self, start: int, width: int, rows: int) -> None:
         rows = max(rows, width // 1000)
         whole = Task(1, start, start + width, "1-a", None)
-        tasks = plan(FakeLog(), whole, subscription(), max(rows, 1))
+        tasks = plan_tasks(FakeHistory(), whole, subscription(), max(rows, 1))
         at = start
         for task in tasks:
             assert (task.partition, task.epoch, task.start) == (1, "1-a", at)
@@ -155,9 +155,9 @@ class PlanTests(SynchronousTestCase):
     def test_a_rare_topic_is_one_task(self) -> None:
         whole = Task(0, 0, 10**6, "1-a", frozenset({"rare"}))
         rare = subscription(subscribe="rare")
-        assert len(plan(FakeLog("rare", messages=3), whole, rare, 1000)) == 1
-        assert len(plan(FakeLog("rare", messages=5000), whole, rare, 1000)) == 5
+        assert len(plan_tasks(FakeHistory("rare", messages=3), whole, rare, 1000)) == 1
+        assert len(plan_tasks(FakeHistory("rare", messages=5000), whole, rare, 1000)) == 5
 
     def test_no_topics_no_tasks(self) -> None:
         whole = Task(0, 0, 10**6, "1-a", frozenset())
-        assert plan(FakeLog(), whole, subscription(subscribepattern="x"), 1000) == []
+        assert plan_tasks(FakeHistory(), whole, subscription(subscribepattern="x"), 1000) == []

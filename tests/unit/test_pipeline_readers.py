@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.logs import DataLoss, Rejected, WrongLog
+from pubsub.pipeline.history import DataLoss, Rejected, WrongHistory
 from pubsub.pipeline.schemas import arrow_schema
 from pubsub.pipeline.source import BatchReader, PubSubSource, StreamReader
 from tests.histories import START, history
@@ -266,7 +266,7 @@ class StreamTests(ReaderCase):
         reader = self.stream()
         reader.prepareForTriggerAvailableNow()
         beyond = {"0": {"next": 101, "epoch": "1-0"}}
-        raised(WrongLog, reader.latestOffset, beyond, ALL)
+        raised(WrongHistory, reader.latestOffset, beyond, ALL)
 
     def test_nothing_to_read(self) -> None:
         reader = self.stream()
@@ -304,7 +304,7 @@ class LossTests(ReaderCase):
         end = reader.latestOffset(start, ReadMaxRows(10))
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             tasks = reader.partitions(start, end)
-        assert "offsets 5 to 39 have expired: 35 passed over" in logs.output[0]
+        assert "offsets 5 to 39 have expired: 35 skipped" in logs.output[0]
         assert self.offsets(self.rows(reader, tasks)) == list(range(40, 50))
 
     def test_all_has_expired(self) -> None:
@@ -326,7 +326,7 @@ class LossTests(ReaderCase):
             else:
                 with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
                     assert self.offsets(self.rows(reader, tasks)) == list(range(60, 100))
-                assert "40 offsets lost in all" in logs.output[1]
+                assert "40 offsets lost in total" in logs.output[1]
 
     def test_damage(self) -> None:
         with history(self.path) as file:
@@ -336,7 +336,7 @@ class LossTests(ReaderCase):
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             rows = self.all(failOnDataLoss="false")
         assert self.offsets(rows) == [*range(30), *range(40, 100)]
-        assert "10 passed over" in logs.output[0]
+        assert "10 skipped" in logs.output[0]
 
     def test_damage_is_told_of_once(self) -> None:
         """Tasks that begin and end in it have a part of it each."""
@@ -345,7 +345,7 @@ class LossTests(ReaderCase):
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             rows = self.all(failOnDataLoss="false", rowsPerTask="4")
         assert len(rows) == 90
-        lost = [line for line in logs.output if "passed over" in line]
+        lost = [line for line in logs.output if "skipped" in line]
         assert sum(int(line.split(": ")[-1].split()[0]) for line in lost) == 10
 
     def test_another_log_of_the_same_length(self) -> None:
@@ -356,7 +356,7 @@ class LossTests(ReaderCase):
             file.put("orders", [b"x"] * 200)
         other = self.stream()
         end = other.latestOffset(start, ALL)
-        raised(WrongLog, other.partitions, start, end)
+        raised(WrongHistory, other.partitions, start, end)
 
     def test_an_older_state_was_put_back(self) -> None:
         older = self.path.read_bytes()
@@ -364,9 +364,9 @@ class LossTests(ReaderCase):
             file.put("orders", [b"x"] * 20)
         start = self.stream().initialOffset()
         self.path.write_bytes(older)
-        raised(WrongLog, self.stream().latestOffset, start, ALL)
+        raised(WrongHistory, self.stream().latestOffset, start, ALL)
         with history(self.path) as file:
             file.put("orders", [b"y"] * 30)
         reader = self.stream()
         end = reader.latestOffset(start, ALL)
-        raised(WrongLog, reader.partitions, start, end)
+        raised(WrongHistory, reader.partitions, start, end)

@@ -12,18 +12,26 @@ import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import PubSubError
-from pubsub.pipeline.httplog import Answer, HttpLog
-from pubsub.pipeline.logs import Damage, DataLoss, Expired, Part, Rejected, Unreachable, WrongLog
-from pubsub.pipeline.options import Credentials, source_options
-from pubsub.pipeline.patience import Patience
+from pubsub.pipeline.connector_options import Credentials, source_options
+from pubsub.pipeline.history import (
+    BatchOrGap,
+    DamagedRange,
+    DataLoss,
+    ExpiredBefore,
+    Rejected,
+    Unreachable,
+    WrongHistory,
+)
+from pubsub.pipeline.http_history import ErrorReply, HttpHistory
 from pubsub.pipeline.planning import Task
-from pubsub.pipeline.reading import read_task
+from pubsub.pipeline.retry import Retry
 from pubsub.pipeline.schemas import MESSAGES_SCHEMA, arrow_schema
-from pubsub.pipeline.staging import Stager, Stages
+from pubsub.pipeline.staged_writer import PartStager, StagedBatch
+from pubsub.pipeline.task_reader import read_task
 from pubsub.store.arrow import SCHEMA
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
-from tests.unit.test_pipeline_planning import FakeLog
+from tests.unit.test_pipeline_planning import FakeHistory
 
 TOKEN = "header.very-secret.signature"
 
@@ -38,31 +46,31 @@ def batch(*offsets: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-class BrokenLog(FakeLog):
+class BrokenHistory(FakeHistory):
     """A log that gives its parts from an offset on, and breaks off after some of them."""
 
-    def __init__(self, parts: list[Part], breaks: list[int]) -> None:
+    def __init__(self, items: list[BatchOrGap], breaks: list[int]) -> None:
         super().__init__()
-        self._parts = parts
+        self._items = items
         self._breaks = breaks
         self.starts: list[int] = []
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
-    ) -> Iterator[Part]:
+    ) -> Iterator[BatchOrGap]:
         self.starts.append(start)
-        left = self._breaks.pop(0) if self._breaks else len(self._parts)
-        for part in self._parts:
-            if isinstance(part, pa.RecordBatch):
-                part = part.filter(pa.compute.greater_equal(part["offset"], start))
-                if not part.num_rows:
+        left = self._breaks.pop(0) if self._breaks else len(self._items)
+        for item in self._items:
+            if isinstance(item, pa.RecordBatch):
+                item = item.filter(pa.compute.greater_equal(item["offset"], start))
+                if not item.num_rows:
                     continue
-            elif isinstance(part, Damage) and part.stop <= start:
+            elif isinstance(item, DamagedRange) and item.stop <= start:
                 continue
             if not left:
                 raise Unreachable("gone")
             left -= 1
-            yield part
+            yield item
         if not left:
             raise Unreachable("gone")
 
@@ -74,8 +82,8 @@ class Time:
         self.now = 0.0
         self.slept: list[float] = []
 
-    def patience(self, seconds: float = 60) -> Patience:
-        return Patience(seconds, lambda: self.now, self.sleep)
+    def retry(self, seconds: float = 60) -> Retry:
+        return Retry(seconds, lambda: self.now, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -83,28 +91,28 @@ class Time:
 
 
 def read(
-    log: FakeLog, stop: int, time: Time, partition: int = 0, **given: str
+    history: FakeHistory, stop: int, time: Time, partition: int = 0, **given: str
 ) -> Iterator[dict[str, Any]]:
     """The rows of a task from 0 to ``stop``."""
     options = source_options({"path": "/x", **given}, False)
     task = Task(partition, 0, stop, "1-a", None)
     schema = arrow_schema(MESSAGES_SCHEMA)
-    for found in read_task(log, task, options, schema, time.patience()):
+    for found in read_task(history, task, options, schema, time.retry()):
         yield from found.to_pylist()
 
 
 class ResumeTests(SynchronousTestCase):
     def test_goes_on_after_the_last_that_came(self) -> None:
-        log = BrokenLog([batch(0, 1), batch(2, 5), batch(6)], [1, 1, 0])
+        history = BrokenHistory([batch(0, 1), batch(2, 5), batch(6)], [1, 1, 0])
         with self.assertLogs("pubsub.pipeline", "WARNING"):
-            rows = list(read(log, 10, Time()))
+            rows = list(read(history, 10, Time()))
         assert [row["offset"] for row in rows] == [0, 1, 2, 5, 6]
-        assert log.starts == [0, 2, 6, 6]
+        assert history.starts == [0, 2, 6, 6]
 
     def test_gives_up(self) -> None:
         time = Time()
-        log = BrokenLog([batch(0)], [1] + [0] * 1000)
-        rows = read(log, 10, time)
+        history = BrokenHistory([batch(0)], [1] + [0] * 1000)
+        rows = read(history, 10, time)
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             assert next(rows)["offset"] == 0
             raised(Unreachable, next, rows)
@@ -114,32 +122,32 @@ class ResumeTests(SynchronousTestCase):
 
     def test_what_comes_is_patience_anew(self) -> None:
         time = Time()
-        parts: list[Part] = [batch(number) for number in range(10)]
-        log = BrokenLog(parts, [part for _ in range(10) for part in [1, *[0] * 20]])
+        items: list[BatchOrGap] = [batch(number) for number in range(10)]
+        history = BrokenHistory(items, [1, *[0] * 20] * 10)
         with self.assertLogs("pubsub.pipeline", "WARNING"):
-            assert len(list(read(log, 10, time))) == 10
+            assert len(list(read(history, 10, time))) == 10
         assert time.now > 120
 
     def test_the_readers_number_of_a_partition(self) -> None:
-        rows = read(BrokenLog([batch(0, 1)], []), 2, Time(), partition=3)
+        rows = read(BrokenHistory([batch(0, 1)], []), 2, Time(), partition=3)
         assert [row["partition"] for row in rows] == [3, 3]
 
     def test_loss_is_told_of_with_the_partition(self) -> None:
-        log = BrokenLog([Expired(3), batch(3), Damage(4, 8), batch(8)], [])
-        error = raised(DataLoss, list, read(log, 9, Time(), partition=2))
+        history = BrokenHistory([ExpiredBefore(3), batch(3), DamagedRange(4, 8), batch(8)], [])
+        error = raised(DataLoss, list, read(history, 9, Time(), partition=2))
         assert "partition 2: offsets 0 to 2 have expired" in str(error)
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
-            rows = list(read(log, 9, Time(), failondataloss="false"))
+            rows = list(read(history, 9, Time(), failondataloss="false"))
         assert [row["offset"] for row in rows] == [3, 8]
-        assert "7 offsets lost in all" in logs.output[-1]
+        assert "7 offsets lost in total" in logs.output[-1]
 
     def test_damage_is_not_counted_again_after_a_break(self) -> None:
-        log = BrokenLog([Damage(0, 4), batch(4), batch(5)], [1])
+        history = BrokenHistory([DamagedRange(0, 4), batch(4), batch(5)], [1])
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
-            rows = list(read(log, 6, Time(), failondataloss="false"))
+            rows = list(read(history, 6, Time(), failondataloss="false"))
         assert [row["offset"] for row in rows] == [4, 5]
-        assert "4 offsets lost in all" in logs.output[-1]
-        assert log.starts == [0, 4]
+        assert "4 offsets lost in total" in logs.output[-1]
+        assert history.starts == [0, 4]
 
 
 class Scripted(BaseHTTPRequestHandler):
@@ -150,17 +158,17 @@ class Scripted(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
-        self.server.asked.append((self.command, self.path, self.rfile.read(length)))
+        self.server.requests.append((self.command, self.path, self.rfile.read(length)))
         self.server.tokens.append(self.headers.get("Authorization"))
-        status, body, more = self.server.answers.pop(0)
+        status, body, missing = self.server.replies.pop(0)
         self.send_response(status)
         # More than comes is a stream that breaks off.
-        self.send_header("Content-Length", str(len(body) + more))
+        self.send_header("Content-Length", str(len(body) + missing))
         self.send_header("Pubsub-Stop", "10")
         self.send_header("Pubsub-Epoch", "1-a")
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = bool(more)
+        self.close_connection = bool(missing)
 
     do_GET = do_POST = do_PUT = _answer
 
@@ -173,32 +181,33 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Scripted)
-        self.asked: list[tuple[str, str, bytes]] = []
+        self.requests: list[tuple[str, str, bytes]] = []
         self.tokens: list[str | None] = []
-        self.answers: list[tuple[int, bytes, int]] = []
+        self.replies: list[tuple[int, bytes, int]] = []
 
-    def says(self, status: int, said: object = None, more: int = 0) -> None:
-        """Have the next request answered so."""
-        body = (
-            said if isinstance(said, bytes) else b"" if said is None else json.dumps(said).encode()
-        )
-        self.answers.append((status, body, more))
+    def add_reply(self, status: int, content: object = None, missing: int = 0) -> None:
+        """Queue a reply; ``missing`` bytes that its Content-Length announces are not sent."""
+        if isinstance(content, bytes):
+            body = content
+        else:
+            body = b"" if content is None else json.dumps(content).encode()
+        self.replies.append((status, body, missing))
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-def stream(*parts: pa.RecordBatch | Damage) -> bytes:
+def stream(*items: pa.RecordBatch | DamagedRange) -> bytes:
     """An Arrow stream as the broker's."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        for part in parts:
-            if isinstance(part, Damage):
-                metadata = {"damaged": json.dumps([part.start, part.stop])}
+        for item in items:
+            if isinstance(item, DamagedRange):
+                metadata = {"damaged": json.dumps([item.start, item.stop])}
                 writer.write_batch(batch(), custom_metadata=metadata)
             else:
-                writer.write_batch(part)
+                writer.write_batch(item)
     body: bytes = sink.getvalue().to_pybytes()
     return body
 
@@ -211,18 +220,18 @@ class HttpCase(SynchronousTestCase):
         self.addCleanup(thread.join)
         self.addCleanup(self.server.server_close)
         self.addCleanup(self.server.shutdown)
-        self.log = HttpLog(self.server.url, Credentials(TOKEN))
+        self.history = HttpHistory(self.server.url, Credentials(TOKEN))
 
 
-class LogTests(HttpCase):
-    def parts(self, stop: int = 10, topics: frozenset[str] | None = None) -> list[Any]:
-        found = self.log.read(0, stop, topics, False, "1-a")
+class HistoryTests(HttpCase):
+    def items(self, stop: int = 10, topics: frozenset[str] | None = None) -> list[Any]:
+        found = self.history.read(0, stop, topics, False, "1-a")
         return [p["offset"].to_pylist() if isinstance(p, pa.RecordBatch) else p for p in found]
 
     def test_a_stream(self) -> None:
-        self.server.says(200, stream(batch(0, 1), Damage(2, 5), batch(5)))
-        assert self.parts(topics=frozenset({"b", "a"})) == [[0, 1], Damage(2, 5), [5]]
-        ((method, path, body),) = self.server.asked
+        self.server.add_reply(200, stream(batch(0, 1), DamagedRange(2, 5), batch(5)))
+        assert self.items(topics=frozenset({"b", "a"})) == [[0, 1], DamagedRange(2, 5), [5]]
+        ((method, path, body),) = self.server.requests
         assert (method, path) == ("POST", "/v1/history")
         asked = json.loads(body)
         assert (asked["start"], asked["stop"], asked["epoch"]) == (0, 10, "1-a")
@@ -232,52 +241,52 @@ class LogTests(HttpCase):
     def test_a_stream_that_breaks_off_is_never_whole(self) -> None:
         whole = stream(batch(0), batch(1))
         for length in range(0, len(whole) - 1, 7):
-            self.server.says(200, whole[:length], more=len(whole) - length)
-            raised(Unreachable, self.parts)
+            self.server.add_reply(200, whole[:length], missing=len(whole) - length)
+            raised(Unreachable, self.items)
 
     def test_without_its_end_it_is_not_whole(self) -> None:
         """Even if the transfer was in order."""
         whole = stream(batch(0))
-        self.server.says(200, whole[:-8])
-        raised(Unreachable, self.parts)
+        self.server.add_reply(200, whole[:-8])
+        raised(Unreachable, self.items)
 
     def test_what_has_expired(self) -> None:
-        self.server.says(410, {"error": "expired", "first": 4})
-        self.server.says(200, stream(batch(4)))
-        assert self.parts() == [Expired(4), [4]]
-        self.server.says(410, {"error": "expired", "first": 40})
-        assert self.parts() == [Expired(40)]
+        self.server.add_reply(410, {"error": "expired", "first": 4})
+        self.server.add_reply(200, stream(batch(4)))
+        assert self.items() == [ExpiredBefore(4), [4]]
+        self.server.add_reply(410, {"error": "expired", "first": 40})
+        assert self.items() == [ExpiredBefore(40)]
 
     def test_another_log(self) -> None:
-        for status, word in ((409, "epoch"), (416, "beyond-end")):
-            self.server.says(status, {"error": word})
-            raised(WrongLog, self.parts)
-        self.server.says(409, {"error": "epoch"})
-        raised(WrongLog, self.log.check, 5, "1-a")
-        self.server.says(410, {"error": "expired", "first": 9})
-        self.log.check(5, "1-a")
+        for status, code in ((409, "epoch"), (416, "beyond-end")):
+            self.server.add_reply(status, {"error": code})
+            raised(WrongHistory, self.items)
+        self.server.add_reply(409, {"error": "epoch"})
+        raised(WrongHistory, self.history.check, 5, "1-a")
+        self.server.add_reply(410, {"error": "expired", "first": 9})
+        self.history.check(5, "1-a")
 
     def test_what_may_pass(self) -> None:
         for status in (502, 503, 504):
-            self.server.says(status, {"error": "busy", "message": "soon"})
-            raised(Unreachable, self.log.bounds)
+            self.server.add_reply(status, {"error": "busy", "message": "soon"})
+            raised(Unreachable, self.history.bounds)
 
     def test_refusals(self) -> None:
-        self.server.says(403, {"error": "forbidden", "message": "topic 'a' may not be read"})
-        error = raised(Rejected, self.parts)
+        self.server.add_reply(403, {"error": "forbidden", "message": "topic 'a' may not be read"})
+        error = raised(Rejected, self.items)
         assert "forbidden: topic 'a' may not be read" in str(error)
         for said in (b"<html>", [1], {"message": "x"}, None):
-            self.server.says(404, said)
-            raised(Answer, self.log.bounds)
+            self.server.add_reply(404, said)
+            raised(ErrorReply, self.history.bounds)
 
     def test_bounds_topics_and_reports(self) -> None:
-        self.server.says(200, {"first": 1, "next": 5, "epoch": "1-a", "offset": 3})
-        assert self.log.bounds(77).at == 3
-        self.server.says(200, {"topics": [{"name": "a", "messages": 2, "bytes": 9}]})
-        assert self.log.topics(1, 5)[0].nbytes == 9
-        self.server.says(204)
-        self.log.report("a b/c", 5, "1-a")
-        assert [path for _, path, _ in self.server.asked] == [
+        self.server.add_reply(200, {"first": 1, "next": 5, "epoch": "1-a", "offset": 3})
+        assert self.history.bounds(77).offset_at_time == 3
+        self.server.add_reply(200, {"topics": [{"name": "a", "messages": 2, "bytes": 9}]})
+        assert self.history.topics(1, 5)[0].nbytes == 9
+        self.server.add_reply(204)
+        self.history.report_position("a b/c", 5, "1-a")
+        assert [path for _, path, _ in self.server.requests] == [
             "/v1/bounds?timestamp=77",
             "/v1/topics?start=1&stop=5",
             "/v1/readers/a%20b%2Fc",
@@ -286,49 +295,49 @@ class LogTests(HttpCase):
 
 class TokenTests(HttpCase):
     def test_nobody_there(self) -> None:
-        log = HttpLog("http://127.0.0.1:1", Credentials(TOKEN))
-        error = raised(Unreachable, log.bounds)
+        history = HttpHistory("http://127.0.0.1:1", Credentials(TOKEN))
+        error = raised(Unreachable, history.bounds)
         assert "secret" not in str(error)
 
     def test_a_token_that_is_no_header(self) -> None:
         for token in ("secret\nX-Other: 1", "secret\u2603"):
-            log = HttpLog(self.server.url, Credentials(token))
-            error = raised(PubSubError, log.bounds)
+            history = HttpHistory(self.server.url, Credentials(token))
+            error = raised(PubSubError, history.bounds)
             assert "secret" not in str(error) + repr(error.__context__)
-        assert self.server.asked == []
+        assert self.server.requests == []
 
     def test_a_file_that_is_not_there(self) -> None:
-        log = HttpLog(self.server.url, Credentials(file="/nowhere/token"))
-        raised(Rejected, log.bounds)
+        history = HttpHistory(self.server.url, Credentials(file="/nowhere/token"))
+        raised(Rejected, history.bounds)
 
     def test_a_token_that_is_renewed(self) -> None:
         path = scratch(self) / "token"
-        log = HttpLog(self.server.url, Credentials(file=str(path)))
+        history = HttpHistory(self.server.url, Credentials(file=str(path)))
         for token in ("a", "b"):
             path.write_text(token)
-            self.server.says(200, {"first": 0, "next": 0, "epoch": ""})
-            log.bounds()
+            self.server.add_reply(200, {"first": 0, "next": 0, "epoch": ""})
+            history.bounds()
         assert self.server.tokens == ["Bearer a", "Bearer b"]
 
     def test_redirects_are_not_followed(self) -> None:
         """The token would go along."""
-        self.server.says(307, {"error": "elsewhere"})
-        raised(Answer, self.log.bounds)
-        assert len(self.server.asked) == 1
+        self.server.add_reply(307, {"error": "elsewhere"})
+        raised(ErrorReply, self.history.bounds)
+        assert len(self.server.requests) == 1
 
 
 class StageTests(HttpCase):
     def setUp(self) -> None:
         super().setUp()
-        self.stages = Stages(self.server.url, Credentials(TOKEN), "query", 7)
+        self.staged_batch = StagedBatch(self.server.url, Credentials(TOKEN), "query", 7)
 
     def table(self, rows: int, size: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"topic": ["t"] * rows, "value": [bytes(size)] * rows})
 
     def test_parts_in_order(self) -> None:
         for number in range(3):
-            self.server.says(201, {"part": f"p{number}", "messages": 1})
-        stager = Stager(self.stages)
+            self.server.add_reply(201, {"part": f"p{number}", "messages": 1})
+        stager = PartStager(self.staged_batch)
         stager.add(self.table(0, 0))
         stager.add(self.table(10, 1024**2))
         stager.add(self.table(10, 1024**2))
@@ -336,33 +345,35 @@ class StageTests(HttpCase):
         assert parts == tuple(f"p{number}" for number in range(len(parts)))
         assert len(parts) > 1
         assert stager.messages == 20
-        sizes = [pa.ipc.open_stream(body).read_all().num_rows for _, _, body in self.server.asked]
+        sizes = [
+            pa.ipc.open_stream(body).read_all().num_rows for _, _, body in self.server.requests
+        ]
         assert sum(sizes) == 20
-        assert max(len(body) for _, _, body in self.server.asked) < 12 * 1024**2
-        assert {path for _, path, _ in self.server.asked} == {"/v1/stage?query=query&batch=7"}
+        assert max(len(body) for _, _, body in self.server.requests) < 12 * 1024**2
+        assert {path for _, path, _ in self.server.requests} == {"/v1/stage?query=query&batch=7"}
 
     def test_nothing_to_stage(self) -> None:
-        assert Stager(self.stages).finish() == ()
-        assert self.server.asked == []
+        assert PartStager(self.staged_batch).finish() == ()
+        assert self.server.requests == []
 
     def test_commit(self) -> None:
-        self.server.says(200, {"duplicate": True})
-        self.stages.commit(["b", "a"])
-        ((_, path, body),) = self.server.asked
+        self.server.add_reply(200, {"duplicate": True})
+        self.staged_batch.commit(["b", "a"])
+        ((_, path, body),) = self.server.requests
         assert path == "/v1/commit"
         assert json.loads(body) == {"query": "query", "batch": 7, "parts": ["b", "a"]}
 
     def test_a_stage_that_was_lost(self) -> None:
-        self.server.says(409, {"error": "unknown-part"})
-        error = raised(Rejected, self.stages.commit, ["a"])
-        assert "Restart the query" in str(error)
-        self.server.says(403, {"error": "forbidden"})
-        raised(Answer, self.stages.commit, ["a"])
+        self.server.add_reply(409, {"error": "unknown-part"})
+        error = raised(Rejected, self.staged_batch.commit, ["a"])
+        assert "restart the query" in str(error)
+        self.server.add_reply(403, {"error": "forbidden"})
+        raised(ErrorReply, self.staged_batch.commit, ["a"])
 
     def test_an_answer_that_was_lost(self) -> None:
         """Asked again: it may have been done."""
-        self.server.says(503, {"error": "busy"})
-        self.server.says(200, {"duplicate": True})
+        self.server.add_reply(503, {"error": "busy"})
+        self.server.add_reply(200, {"duplicate": True})
         with self.assertLogs("pubsub.pipeline", "WARNING"):
-            self.stages.commit(["a"])
-        assert len(self.server.asked) == 2
+            self.staged_batch.commit(["a"])
+        assert len(self.server.requests) == 2

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline import sink
 from pubsub.pipeline.schemas import HEADERS
-from pubsub.pipeline.sink import BatchWriter, StreamWriter, Written, current_batch
+from pubsub.pipeline.sink import BatchWriter, StreamWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from tests.unit.raising import raised
 from tests.unit.test_pipeline_reading import TOKEN, HttpCase
@@ -65,7 +65,7 @@ class WriterCase(HttpCase):
         """The rows of each part that was staged."""
         return [
             pa.ipc.open_stream(body).read_all().to_pylist()
-            for _, path, body in self.server.asked
+            for _, path, body in self.server.requests
             if path.startswith("/v1/stage")
         ]
 
@@ -74,7 +74,7 @@ class BatchWriterTests(WriterCase):
     def test_staged_by_tasks_and_committed_by_the_driver(self) -> None:
         writer = self.batch_writer()
         for part in ("a", "b", None):
-            self.server.says(*((201, {"part": part}) if part else (200, {"duplicate": False})))
+            self.server.add_reply(*((201, {"part": part}) if part else (200, {"duplicate": False})))
         messages: _Messages = []
         for number in range(2):
             worker = pickle.loads(pickle.dumps(writer))
@@ -82,38 +82,38 @@ class BatchWriterTests(WriterCase):
             messages.append(pickle.loads(pickle.dumps(found)))
         pickle.loads(pickle.dumps(writer)).commit(messages)
         assert self.staged() == [[{"topic": "t", "value": b"%d" % number}] for number in range(2)]
-        path, body = self.server.asked[-1][1:]
+        path, body = self.server.requests[-1][1:]
         asked = json.loads(body)
         assert (path, asked["parts"], asked["batch"]) == ("/v1/commit", ["a", "b"], 0)
         assert asked["query"].startswith("batch-")
-        assert all(f"query={asked['query']}&batch=0" in ask[1] for ask in self.server.asked[:2])
+        assert all(f"query={asked['query']}&batch=0" in ask[1] for ask in self.server.requests[:2])
 
     def test_every_save_is_a_query_of_its_own(self) -> None:
         for _ in range(2):
-            self.server.says(201, {"part": "a"})
+            self.server.add_reply(201, {"part": "a"})
             self.batch_writer().write(iter([frame(topic=["t"], value=[b""])]))
-        first, second = (path for _, path, _ in self.server.asked)
+        first, second = (path for _, path, _ in self.server.requests)
         assert first != second
 
     def test_no_rows_no_requests(self) -> None:
         writer = self.batch_writer()
         message = writer.write(iter([frame(topic=[], value=[])]))
-        assert isinstance(message, Written)
+        assert isinstance(message, TaskResult)
         assert (message.messages, message.parts) == (0, ())
         writer.commit([message, None])
-        assert self.server.asked == []
+        assert self.server.requests == []
 
     def test_abort(self) -> None:
         writer = self.batch_writer()
         writer.abort([None, None])
-        assert self.server.asked == []
-        self.server.says(204)
-        writer.abort([None, Written("query", 1, ("a",))])
-        ((_, path, body),) = self.server.asked
+        assert self.server.requests == []
+        self.server.add_reply(204)
+        writer.abort([None, TaskResult("query", 1, ("a",))])
+        ((_, path, body),) = self.server.requests
         assert (path, json.loads(body)) == ("/v1/abort", {"query": "query", "batch": 0})
 
     def test_rows_of_a_topic_stay_in_order(self) -> None:
-        self.server.says(201, {"part": "a"})
+        self.server.add_reply(201, {"part": "a"})
         values = [b"%d" % number for number in range(1000)]
         topics = [str(number % 7) for number in range(1000)]
         self.batch_writer().write(iter([frame(topic=topics, value=values)]))
@@ -123,7 +123,7 @@ class BatchWriterTests(WriterCase):
             assert [row["value"] for row in rows if row["topic"] == topic] == expected
 
     def test_text_and_nulls(self) -> None:
-        self.server.says(201, {"part": "a"})
+        self.server.add_reply(201, {"part": "a"})
         writer = self.batch_writer("value string, key string", topic="t")
         writer.write(iter([frame(value=["\N{SNOWMAN}", ""], key=["k", None])]))
         assert self.staged() == [
@@ -141,17 +141,17 @@ class StreamWriterTests(WriterCase):
     def test_by_the_ids_of_query_and_batch(self) -> None:
         self.patch(sink, "current_batch", lambda: ("the-query", 7, "a-run"))  # type: ignore[no-untyped-call]
         writer = self.stream_writer()
-        self.server.says(201, {"part": "a"})
+        self.server.add_reply(201, {"part": "a"})
         message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
-        assert self.server.asked[0][1] == "/v1/stage?query=the-query&batch=7&run=a-run"
-        self.server.says(200, {"duplicate": False})
+        assert self.server.requests[0][1] == "/v1/stage?query=the-query&batch=7&run=a-run"
+        self.server.add_reply(200, {"duplicate": False})
         # Another process: nothing but the messages and the batch's id is known.
         self.stream_writer().commit([message], 7)
-        asked = json.loads(self.server.asked[-1][2])
+        asked = json.loads(self.server.requests[-1][2])
         assert asked == {"query": "the-query", "batch": 7, "parts": ["a"]}
-        self.server.says(204)
+        self.server.add_reply(204)
         self.stream_writer().abort([message], 7)
-        assert json.loads(self.server.asked[-1][2]) == {"query": "the-query", "batch": 7}
+        assert json.loads(self.server.requests[-1][2]) == {"query": "the-query", "batch": 7}
 
     def test_outside_of_a_task(self) -> None:
         raised(PubSubError, current_batch)
@@ -172,12 +172,12 @@ class ColumnTests(WriterCase):
         self.batch_writer("value string", topic="t")
 
     def test_what_may_not(self) -> None:
-        self.refused("a column value is needed", "topic string")
-        self.refused("a column topic or option topic", "value string")
+        self.refused("column value is required", "topic string")
+        self.refused("column topic or option topic", "value string")
         self.refused("column offset cannot be", "topic string, value string, offset int")
-        self.refused("has to be of type string", "topic int, value string")
-        self.refused("has to be of type binary or string", "topic string, value int")
-        self.refused("column headers has to be", "topic string, value string, headers string")
+        self.refused("must be string, not int", "topic int, value string")
+        self.refused("must be binary or string, not int", "topic string, value int")
+        self.refused("column headers must be", "topic string, value string, headers string")
 
     def test_overwriting(self) -> None:
         schema = struct("topic string, value binary")

@@ -11,12 +11,12 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audit import AuditLog
-from pubsub.broker.keys import SecretRing
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized
-from pubsub.wire.runs import Run
 from tests.unit.fakes import (
     START,
     Lines,
@@ -65,7 +65,7 @@ class KeyCase(SynchronousTestCase):
         return holder
 
     def publish(self, payload: bytes) -> None:
-        self.broker.publish(self.topic, Run.of([payload]), b"", "toy")
+        self.broker.publish(self.topic, MessageRun.of([payload]), b"", "toy")
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

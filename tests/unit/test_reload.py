@@ -12,7 +12,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import BadToken
-from pubsub.reload import Reloader
+from pubsub.server.reload import Reloader
 from tests.unit.cafe_wire import (
     GAP,
     error,

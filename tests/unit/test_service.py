@@ -9,11 +9,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import Run
 from tests.unit.fakes import (
     START,
     Big,
@@ -51,7 +51,7 @@ class ServiceCase(SynchronousTestCase):
         """The sequence of the batch."""
         publisher = listener_of(self.broker).publisher(None, b"alice")
         topic = self.broker.topics.create(name)
-        return publisher.publish(topic, Run.of(list(payloads))).sequence
+        return publisher.publish(topic, MessageRun.of(list(payloads))).sequence
 
 
 class PublishTests(ServiceCase):

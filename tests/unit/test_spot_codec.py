@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.spot import codec
 from pubsub.protocols.spot.codec import Publish, SpotError, decode_request, encode_request
 from pubsub.protocols.spot.scan import (
@@ -20,8 +21,7 @@ from pubsub.protocols.spot.scan import (
     scan,
     topic_stem,
 )
-from pubsub.protocols.spot.zmtp import Limits, Unit, decode, encode_message
-from pubsub.wire.runs import MIXED, Run
+from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
 from tests.unit.fakes import batch_of
 
 VECTORS = json.loads(
@@ -36,7 +36,7 @@ payloads = st.one_of(
 def frames_of(vector: dict[str, Any]) -> list[bytes]:
     """The frames of a vector's message."""
     data = bytes.fromhex(vector["hex"])
-    unit = decode(data, 0, Limits(2**20, 100))
+    unit = decode(data, 0, FrameLimits(2**20, 100))
     assert isinstance(unit, Unit)
     assert unit.end == len(data)
     return unit.frames
@@ -92,27 +92,27 @@ class ScanTests(SynchronousTestCase):
 
     def test_equal_messages_are_cut_at_once(self) -> None:
         data = (STEM + b"\x00\x02ab") * 5
-        run = Run([], MIXED)
+        run = MessageRun([], MIXED)
         assert scan(b"??" + data, 2, STEM, 100, run) == len(data) + 2
-        assert run == Run([b"ab"] * 5, 2)
+        assert run == MessageRun([b"ab"] * 5, 2)
 
     def test_lengths_may_differ(self) -> None:
         data = STEM + b"\x00\x02ab" + STEM + b"\x00\x01c"
-        run = Run([], MIXED)
+        run = MessageRun([], MIXED)
         scan(data, 0, STEM, 100, run)
-        assert run == Run([b"ab", b"c"], MIXED)
+        assert run == MessageRun([b"ab", b"c"], MIXED)
 
     def test_a_run_goes_on(self) -> None:
-        run = Run([b"xy"], 2)
+        run = MessageRun([b"xy"], 2)
         scan((STEM + b"\x00\x02ab") * 3, 0, STEM, 100, run)
-        assert run == Run([b"xy", b"ab", b"ab", b"ab"], 2)
+        assert run == MessageRun([b"xy", b"ab", b"ab", b"ab"], 2)
         scan(STEM + b"\x00\x01c", 0, STEM, 100, run)
-        assert run == Run([b"xy", b"ab", b"ab", b"ab", b"c"], MIXED)
+        assert run == MessageRun([b"xy", b"ab", b"ab", b"ab", b"c"], MIXED)
 
     def test_no_payload_at_all(self) -> None:
-        run = Run([], MIXED)
+        run = MessageRun([], MIXED)
         scan((STEM + b"\x00\x00") * 4, 0, STEM, 100, run)
-        assert (run, run.nbytes) == (Run([b""] * 4, 0), 0)
+        assert (run, run.nbytes) == (MessageRun([b""] * 4, 0), 0)
 
     def test_it_ends_before_anything_else(self) -> None:
         first = STEM + b"\x00\x02ab"
@@ -128,7 +128,7 @@ class ScanTests(SynchronousTestCase):
             b"\x00\x00",
         ):
             for count in (1, 2, 3, 10):
-                run = Run([], MIXED)
+                run = MessageRun([], MIXED)
                 end = scan(first * count + other, 0, STEM, 100, run)
                 assert (len(run.payloads), end) == (count, len(first) * count), other
 
@@ -137,7 +137,7 @@ class ScanTests(SynchronousTestCase):
         for index in range(len(message) - 4):
             broken = bytearray(message * 10)
             broken[7 * len(message) + index] ^= 0x40
-            run = Run([], MIXED)
+            run = MessageRun([], MIXED)
             scan(bytes(broken), 0, STEM, 100, run)
             assert len(run.payloads) == 7
 
@@ -145,11 +145,11 @@ class ScanTests(SynchronousTestCase):
     def test_it_finds_what_decoding_finds(self, listed: list[bytes], cut: int) -> None:
         data = b"".join(encode_message([b"", b"\x01", b"t", each]) for each in listed)
         data = data[: len(data) - cut]
-        run = Run([], MIXED)
+        run = MessageRun([], MIXED)
         end = scan(data, 0, STEM, 2**20, run)
         found: list[bytes] = []
         at = 0
-        while at < len(data) and isinstance(unit := decode(data, at, Limits()), Unit):
+        while at < len(data) and isinstance(unit := decode(data, at, FrameLimits()), Unit):
             found.append(unit.frames[-1])
             at = unit.end
         assert (run.payloads, end) == (found, at)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.config import CommandLine, merge
 from pubsub.errors import ConfigurationError
-from pubsub.options import make_options
 from pubsub.plugin import installed_protocols
+from pubsub.server.command_line import make_options
+from pubsub.server.configuration import CommandLine, merge
 from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
 from tests.unit.streams import Client, House
 

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import schema
-from pubsub.store.reader import read_page
+from pubsub.store.block_reader import read_page
 from pubsub.store.retention import RETENTION, Limits
 from pubsub.store.schema import open_reader
 from pubsub.store.sqlite import SqliteOptions, SqliteStore

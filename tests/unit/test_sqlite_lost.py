@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pubsub.store.mark import Mark
+from pubsub.store.committed_position import Mark
 from pubsub.store.retention import Limits
 from tests.unit.fakes import batch_of
 from tests.unit.stores import StoreCase, keep_everything, sql

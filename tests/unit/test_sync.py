@@ -10,7 +10,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.errors import HistoryUnavailable
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.answers import Answer, take_known
+from pubsub.wire.replies import Reply, ReplyQueue
 from tests.unit import cafe_wire, nsd_lines, rheos_wire
 from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids, publish
 
@@ -249,59 +249,70 @@ class RuleTests(SynchronousTestCase):
         assert len(message_ids(client.take())) == 3
 
 
-class Asking:
-    """A connection that keeps what it would send."""
+class Replying:
+    """A connection that records what its replies would send."""
 
     closing = False
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.replies = ReplyQueue(self)
         self.sent: list[bytes] = []
         self.refused: list[tuple[str, int]] = []
+        self.emptied = 0
 
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused.append((reason, count))
 
-    def send_known(self) -> None:
-        self.sent.append(take_known(self.answers))
+    def send_reply(self, data: bytes) -> None:
+        self.sent.append(data)
 
-    def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Answer:
-        """Have something answered."""
-        self.answers.append(Answer(self, data, failed, count))
-        return self.answers[-1]
+    def all_replies_sent(self) -> None:
+        self.emptied += 1
+
+    def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
+        """Add the reply to a request."""
+        return self.replies.add(data, failed, count)
 
 
-class AnswersTests(SynchronousTestCase):
-    """The order of answers"""
+class ReplyQueueTests(SynchronousTestCase):
+    """The order of replies"""
 
     def setUp(self) -> None:
-        self.client = Asking()
+        self.client = Replying()
 
     def test_they_leave_in_the_order_of_their_requests(self) -> None:
         first, second = self.client.ask(b"1", b"a"), self.client.ask(b"2", b"b")
         self.client.ask(b"3")
         second.stored(True)
+        assert not self.client.sent
         first.stored(True)
-        assert self.client.sent == [b"", b"123"]
-        assert self.client.answers == []
+        assert self.client.sent == [b"123"]
+        assert self.client.emptied == 1
 
-    def test_what_is_known_leaves_though_more_waits(self) -> None:
+    def test_those_that_are_ready_leave_although_more_wait(self) -> None:
         first = self.client.ask(b"1", b"a")
         self.client.ask(b"2")
         second = self.client.ask(b"3", b"c")
         first.stored(True)
-        assert self.client.sent == [b"12"]
+        assert (self.client.sent, self.client.emptied) == ([b"12"], 0)
         second.stored(True)
-        assert self.client.sent == [b"12", b"3"]
+        assert (self.client.sent, self.client.emptied) == ([b"12", b"3"], 1)
 
-    def test_what_could_not_be_stored_is_answered_otherwise_and_counted(self) -> None:
+    def test_the_end_comes_after_the_last_reply(self) -> None:
+        reply = self.client.ask(b"1", b"a")
+        self.client.replies.then = lambda: self.client.sent.append(b"end")
+        assert not self.client.sent
+        reply.stored(True)
+        assert self.client.sent == [b"1", b"end"]
+
+    def test_a_failed_commit_is_answered_with_an_error_and_counted(self) -> None:
         self.client.ask(b"1", b"a", 7).stored(False)
         assert self.client.sent == [b"a"]
         assert self.client.refused == [(HistoryUnavailable.reason, 7)]
 
-    def test_a_connection_that_ended_gets_none(self) -> None:
-        answer = self.client.ask(b"1", b"a")
+    def test_a_connection_that_ended_gets_no_reply(self) -> None:
+        reply = self.client.ask(b"1", b"a")
         self.client.closing = True
-        answer.stored(False)
+        reply.stored(False)
         assert not self.client.sent
         assert not self.client.refused

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import tokens as tokens_module
-from pubsub.broker.keys import SecretRing
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.tokens import Token, TokenVerifier
 from pubsub.errors import BadToken
 from tests.unit.fakes import START

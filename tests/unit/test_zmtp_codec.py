@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
+    FrameLimits,
     Handshake,
-    Limits,
     Partial,
     Unit,
     ZmtpError,
@@ -37,7 +37,7 @@ GREETING_BYTES = bytes.fromhex(
 READY_DEALER = bytes.fromhex(
     "04 1c 05 52 45 41 44 59 0b 53 6f 63 6b 65 74 2d 54 79 70 65 00 00 00 06 44 45 41 4c 45 52"
 )
-WIDE = Limits(frame=2**20, frames=100)
+WIDE = FrameLimits(frame=2**20, frames=100)
 commands = st.builds(
     Command, st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ", min_size=1).map(str.encode), st.binary()
 )
@@ -46,7 +46,7 @@ messages = st.lists(
 )
 
 
-def units(data: bytes, limits: Limits = WIDE) -> list[Unit]:
+def units(data: bytes, limits: FrameLimits = WIDE) -> list[Unit]:
     """All units of ``data``, which must end with one."""
     found = []
     at = 0
@@ -106,7 +106,7 @@ class FrameTests(SynchronousTestCase):
     def test_commands_may_stand_between_frames(self, frames: list[bytes], command: Command) -> None:
         heads = [encode_message([frame, b""])[:-2] for frame in frames]
         data = encode_command(command).join([b"", *heads]) + encode_message([b"end"])
-        first, *rest = units(data, Limits(2**20, 1000))
+        first, *rest = units(data, FrameLimits(2**20, 1000))
         assert (first.frames, first.commands) == ([], [command])
         ((frames_, between),) = [(unit.frames, unit.commands) for unit in rest]
         assert frames_ == [*frames, b"end"]
@@ -115,7 +115,7 @@ class FrameTests(SynchronousTestCase):
     @given(st.binary())
     def test_anything_at_all_is_decoded_or_refused(self, data: bytes) -> None:
         try:
-            unit = decode(data, 0, Limits(64, 4))
+            unit = decode(data, 0, FrameLimits(64, 4))
         except ZmtpError:
             return
         if isinstance(unit, Unit):
@@ -124,7 +124,7 @@ class FrameTests(SynchronousTestCase):
             assert unit.length <= len(data) < unit.need
 
     def test_limits(self) -> None:
-        limits = Limits(frame=3, frames=2)
+        limits = FrameLimits(frame=3, frames=2)
         assert decode(b"\x01\x00\x00\x03abc", 0, limits) == Unit([b"", b"abc"], [], 2, 7)
         for data, reason in (
             (b"\x00\x04", "too-large"),
@@ -139,7 +139,7 @@ class FrameTests(SynchronousTestCase):
     def test_malformed_vectors(self) -> None:
         for vector in json.loads(VECTORS.read_text())["malformed"]:
             with pytest.raises(ZmtpError) as problem:
-                decode(bytes.fromhex(vector["hex"]), 0, Limits())
+                decode(bytes.fromhex(vector["hex"]), 0, FrameLimits())
             assert problem.value.reason == vector["error"], vector["name"]
 
 

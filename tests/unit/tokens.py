@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pubsub.broker.keys import Secret
+from pubsub.broker.master_secrets import Secret
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(64, 96))

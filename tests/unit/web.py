@@ -18,12 +18,12 @@ from twisted.internet.task import Clock
 from pubsub.admin.server import SETTINGS as OWN
 from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
-from pubsub.broker.keys import SecretRing
 from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.message_run import MessageRun
 from pubsub.interfaces import IStore
 from pubsub.settings import read_all
 from pubsub.store.memory import MemoryStore
-from pubsub.wire.runs import Run
 from tests.unit.fakes import clock_at, make_broker
 from tests.unit.streams import Stream
 from tests.unit.tokens import hmac_secret, token
@@ -199,7 +199,7 @@ class WebHouse:
     def publish(self, topic: str, *payloads: bytes, headers: list[Headers] | None = None) -> None:
         """Messages of alice."""
         found = self.broker.topics.create(topic)
-        self.broker.publish(found, Run.of(list(payloads)), b"alice", "toy", headers)
+        self.broker.publish(found, MessageRun.of(list(payloads)), b"alice", "toy", headers)
 
     def lock(self, topic: str, key: bytes) -> None:
         """The topic has a key from now on."""

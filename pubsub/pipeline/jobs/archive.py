@@ -18,12 +18,12 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.options import MESSAGES
-from pubsub.pipeline.ranges import FORMAT, RangeSource, ranges
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.connector_options import MESSAGES
+from pubsub.pipeline.job_runner import JobQuery
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
 from pubsub.pipeline.tables.names import Batch
 from pubsub.pipeline.tables.parts import File
@@ -46,7 +46,7 @@ def columns(headers: bool) -> pa.Schema:
 def write(stream: Iterator[Row], target: Target, batch: Batch) -> Iterator[File]:
     """In a worker: read the ranges of a task and write their files, which are of ``batch``."""
     parts = target.parts(batch)
-    for each in ranges(stream):
+    for each in load_ranges(stream):
         for messages in each.read():
             parts.add(rows(messages))
     yield from parts.finish()
@@ -74,7 +74,7 @@ class Archive:
         self._since = 0
         self._compaction: threading.Thread | None = None
 
-    def take(self, batch: DataFrame, number: int, query: str) -> None:
+    def write_batch(self, batch: DataFrame, number: int, query: str) -> None:
         """Write one batch."""
         self._written[number] = save(batch, self._target, self._headers, query, number)
         self._since += 1
@@ -105,17 +105,17 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     target = Target(os.path.abspath(options.to), by, options.format)
     archive = Archive(target, options.headers, options.compact_every)
     spark.dataSource.register(RangeSource)
-    stream = reading.stream(spark, options, NAME, headers=options.headers, form=FORMAT)
+    stream = job_source.stream(spark, options, NAME, headers=options.headers, source_format=FORMAT)
     # Before the checkpoint: where that is made in the table's directory, the table has to be first.
     target.table(columns(options.headers)).prepare()
-    plan = Plan(
+    query = JobQuery(
         stream,
-        handle=archive.take,
-        home=options.to,
-        count=archive.written,
-        finish=archive.finish,
+        handle_batch=archive.write_batch,
+        checkpoint_home=options.to,
+        count_messages=archive.written,
+        on_finished=archive.finish,
     )
-    return run_plan(NAME, plan, options, stop)
+    return run_query(NAME, query, options, stop)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import publishing, reading
-from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import JobQuery
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.jobs import job_publisher, job_source
+from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.spark import Target, append, open_delta
 
 NAME = "audit"
@@ -45,15 +45,15 @@ SCHEMA = pa.schema(
 )
 
 
-def relevant(events: DataFrame, length: float) -> DataFrame:
+def relevant_events(events: DataFrame, length: float) -> DataFrame:
     """The events that are counted, with their window of ``length`` seconds."""
     chosen = events.where(F.col("event").isin(*EVENTS))
     chosen = chosen.withColumn("client", F.regexp_replace("client", _PORT, ""))
-    return chosen.withColumn("window", F.window("timestamp", milliseconds(length)))
+    return chosen.withColumn("window", F.window("timestamp", spark_interval(length)))
 
 
 def rows(windowed: DataFrame) -> DataFrame:
-    """The table's columns from what ``relevant`` gives: one batch's counts."""
+    """The table's columns from what ``relevant_events`` gives: one batch's counts."""
     counted = windowed.groupBy("window", *KEYS[2:]).agg(
         F.count(F.lit(1)).alias("events"),
         # What is alike in a turn of the broker's is one event that says how many it stands for.
@@ -73,7 +73,7 @@ def rows(windowed: DataFrame) -> DataFrame:
     )
 
 
-def alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any]]:
+def new_alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any]]:
     """The groups that happened ``threshold`` times or more, and did not before the ``new`` rows.
 
     ``known`` are all rows of the windows concerned, ``new`` among them.
@@ -97,13 +97,13 @@ class Audit:
     """Writes counts to ``target``; publishes alerts if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, publisher: publishing.Publisher | None = None, threshold: int = 0
+        self, target: Target, publisher: job_publisher.Publisher | None = None, threshold: int = 0
     ) -> None:
         self._target = target
         self._publisher = publisher
         self._threshold = threshold
 
-    def take(self, batch: DataFrame, number: int, query: str) -> None:
+    def write_batch(self, batch: DataFrame, number: int, query: str) -> None:
         """Write one batch."""
         new = rows(batch).toArrow().cast(SCHEMA)
         if not new.num_rows:
@@ -115,9 +115,9 @@ class Audit:
         first = pc.min(new["window_start"])
         table = open_delta(self._target.path).to_pyarrow_dataset()
         known = table.to_table(filter=pc.field("window_start") >= first).cast(SCHEMA)
-        found = alerts(known, new, self._threshold)
-        if found:
-            self._publisher.publish([_dump(alert) for alert in found], query, number)
+        alerts = new_alerts(known, new, self._threshold)
+        if alerts:
+            self._publisher.publish([_dump(alert) for alert in alerts], query, number)
 
 
 def _dump(alert: dict[str, Any]) -> bytes:
@@ -129,11 +129,12 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     target = Target(options.to, ("day",))
     audit = Audit(target)
     if options.threshold is not None:
-        publisher = publishing.Publisher(options, options.alerts)
+        publisher = job_publisher.Publisher(options, options.alerts)
         audit = Audit(target, publisher, options.threshold)
-    events = reading.stream(spark, options, NAME, "events")
-    plan = Plan(relevant(events, options.window), home=options.to, handle=audit.take)
-    return run_plan(NAME, plan, options, stop)
+    events = job_source.stream(spark, options, NAME, "events")
+    counted = relevant_events(events, options.window)
+    query = JobQuery(counted, handle_batch=audit.write_batch, checkpoint_home=options.to)
+    return run_query(NAME, query, options, stop)
 
 
 if __name__ == "__main__":

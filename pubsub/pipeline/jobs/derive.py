@@ -18,11 +18,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import BinaryType, StringType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import JobQuery
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.spark import Target, arrow_columns, save
 
 NAME = "derive"
@@ -38,7 +38,7 @@ def read_sql(path: str) -> str:
     return text.strip().removesuffix(";")
 
 
-def destination(text: str) -> tuple[str, str]:
+def parse_destination(text: str) -> tuple[str, str]:
     """Kind and name in ``--to``. Raises ConfigurationError."""
     kind, _, name = text.partition(":")
     if text == "console" or kind == "topic" or (kind == "table" and name):
@@ -46,77 +46,88 @@ def destination(text: str) -> tuple[str, str]:
     raise ConfigurationError(f"--to: expected topic:NAME, table:DIR or console, not {text!r}")
 
 
-def messages(result: DataFrame, topic: str) -> DataFrame:
+def to_messages(result: DataFrame, topic: str) -> DataFrame:
     """What to publish of ``result``: its columns if ``value`` is among them, else each row as JSON.
 
     ``topic`` is where to, or empty if the column ``topic`` says so. Raises ConfigurationError.
     """
     names = result.columns
     if not topic and "topic" not in names:
-        raise ConfigurationError("--to topic: needs a column topic; or name one: --to topic:NAME")
-    where = F.lit(topic) if topic else F.col("topic")
+        raise ConfigurationError(
+            "--to topic: the query has no column topic; add it, or use --to topic:NAME"
+        )
+    topic_column = F.lit(topic) if topic else F.col("topic")
     if "value" in names:
         unknown = [name for name in names if name not in _PUBLISHED]
         if unknown:
-            raise ConfigurationError(f"a message has no {', '.join(unknown)}: leave it out")
+            raise ConfigurationError(
+                f"--sql: the columns of a message are {', '.join(_PUBLISHED)}; "
+                f"remove {', '.join(unknown)}"
+            )
         kind = result.schema["value"].dataType
         value = F.col("value")
         if not isinstance(kind, BinaryType | StringType):
             value = value.cast("string")
-        rest = [name for name in names if name in _PUBLISHED[2:]]
-        return result.select(where.alias("topic"), value.cast("binary").alias("value"), *rest)
+        optional = [name for name in names if name in _PUBLISHED[2:]]
+        return result.select(
+            topic_column.alias("topic"), value.cast("binary").alias("value"), *optional
+        )
     payload = [name for name in names if topic or name != "topic"]
     return result.select(
-        where.alias("topic"), F.to_json(F.struct(*payload)).cast("binary").alias("value")
+        topic_column.alias("topic"), F.to_json(F.struct(*payload)).cast("binary").alias("value")
     )
 
 
-def views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
+def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
     """Make the views that ``sql`` names."""
     for kind in ("messages", "events"):
         if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
-            stream = reading.stream(spark, options, NAME, kind)
-            timed = stream.withWatermark("timestamp", milliseconds(options.watermark))
+            stream = job_source.stream(spark, options, NAME, kind)
+            timed = stream.withWatermark("timestamp", spark_interval(options.watermark))
             timed.createOrReplaceTempView(kind)
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job; returns the exit code."""
-    kind, name = destination(options.to)
+    kind, name = parse_destination(options.to)
     sql = read_sql(options.sql)
-    views(spark, options, sql)
+    create_views(spark, options, sql)
     result = spark.sql(sql)
     if not result.isStreaming:
-        raise ConfigurationError("--sql: it reads neither messages nor events")
-    return run_plan(NAME, plan(result, kind, name, options), options, stop)
+        raise ConfigurationError(
+            "--sql: the query reads neither the view messages nor the view events"
+        )
+    return run_query(NAME, job_query(result, kind, name, options), options, stop)
 
 
-def plan(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> Plan:
+def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> JobQuery:
     """Where the rows of ``result`` go."""
     if kind == "table":
-        by = tuple(part for part in options.partition_by.split(",") if part)
+        by = tuple(column for column in options.partition_by.split(",") if column)
         target = Target(name, by)
         target.table(arrow_columns(result.schema)).prepare()
 
-        def take(batch: DataFrame, number: int, query: str) -> None:
+        def write_batch(batch: DataFrame, number: int, query: str) -> None:
             save(batch, target, query, number)
 
-        return Plan(result, handle=take, home=name)
+        return JobQuery(result, handle_batch=write_batch, checkpoint_home=name)
     if kind == "console":
-        return Plan(result, sink=_console)
+        return JobQuery(result, configure_sink=_to_console)
     if options.path:
-        raise ConfigurationError("--to topic: needs --url: a file cannot be published to")
+        raise ConfigurationError(
+            "--to topic: use --url instead of --path; a file cannot be published to"
+        )
     if options.checkpoint is None:
-        raise ConfigurationError("--to topic: needs --checkpoint")
-    where = reading.where(options)
+        raise ConfigurationError("--to topic: option --checkpoint is required")
+    broker = job_source.broker_options(options)
 
-    def sink(writer: DataStreamWriter) -> DataStreamWriter:
-        return writer.format("pubsub").options(**where)
+    def to_topic(writer: DataStreamWriter) -> DataStreamWriter:
+        return writer.format("pubsub").options(**broker)
 
-    return Plan(messages(result, name), sink=sink)
+    return JobQuery(to_messages(result, name), configure_sink=to_topic)
 
 
-def _console(writer: DataStreamWriter) -> DataStreamWriter:
+def _to_console(writer: DataStreamWriter) -> DataStreamWriter:
     return writer.format("console").option("truncate", "false")
 
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import publishing, reading
-from pubsub.pipeline.late import Late
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import JobQuery
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.jobs import job_publisher, job_source
+from pubsub.pipeline.late_messages import LateMessageCounter
 from pubsub.pipeline.tables.spark import Target, append
 
 NAME = "metrics"
@@ -50,14 +50,14 @@ SCHEMA = pa.schema(
 )
 
 
-def windows(messages: DataFrame, length: float, watermark: float) -> DataFrame:
+def with_windows(messages: DataFrame, length: float, watermark: float) -> DataFrame:
     """``messages`` with the window each is in; ``length`` and ``watermark`` in seconds."""
-    timed = messages.withWatermark("timestamp", milliseconds(watermark))
-    return timed.withColumn("window", F.window("timestamp", milliseconds(length)))
+    timed = messages.withWatermark("timestamp", spark_interval(watermark))
+    return timed.withColumn("window", F.window("timestamp", spark_interval(length)))
 
 
 def rows(windowed: DataFrame) -> DataFrame:
-    """The table's columns, from what ``windows`` gives. Sizes are bytes, ages milliseconds.
+    """The table's columns, from what ``with_windows`` gives. Sizes are bytes, ages milliseconds.
 
     A message's age is counted up to the start of the batch that reads it.
     """
@@ -92,7 +92,7 @@ def rows(windowed: DataFrame) -> DataFrame:
     return flat.select(*SCHEMA.names)
 
 
-def milliseconds(seconds: float) -> str:
+def spark_interval(seconds: float) -> str:
     """A duration as Spark takes it."""
     return f"{round(seconds * 1000)} milliseconds"
 
@@ -129,13 +129,13 @@ class Metrics:
     """Writes rows to ``target``, and publishes them if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, length: float, publisher: publishing.Publisher | None = None
+        self, target: Target, length: float, publisher: job_publisher.Publisher | None = None
     ) -> None:
         self._target = target
         self._length = length
         self._publisher = publisher
 
-    def take(self, batch: DataFrame, number: int, query: str) -> None:
+    def write_batch(self, batch: DataFrame, number: int, query: str) -> None:
         """Write one batch: few rows, so that this process does it by itself."""
         found = batch.toArrow().cast(SCHEMA)
         if not found.num_rows:
@@ -144,7 +144,7 @@ class Metrics:
         if self._publisher is not None:
             self._publisher.publish(as_json(found), query, number)
 
-    def late(self, late: dict[int, int], query: str, number: int) -> None:
+    def write_late(self, late: dict[int, int], query: str, number: int) -> None:
         """Write down what came too late in one batch."""
         append(self._target, late_rows(late, self._length), f"{query}-late", number)
 
@@ -153,13 +153,19 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     """Run the job; returns the exit code."""
     publisher = None
     if options.publish is not None:
-        publisher = publishing.Publisher(options, options.publish)
+        publisher = job_publisher.Publisher(options, options.publish)
     metrics = Metrics(Target(options.to, ("day",)), options.window, publisher)
-    late = Late(metrics.late)
-    windowed = windows(reading.stream(spark, options, NAME), options.window, options.watermark)
-    observed = late.observe(windowed, F.col("window.end"))
-    plan = Plan(rows(observed), home=options.to, handle=metrics.take, late=late)
-    return run_plan(NAME, plan, options, stop)
+    late_counter = LateMessageCounter(metrics.write_late)
+    messages = job_source.stream(spark, options, NAME)
+    windowed = with_windows(messages, options.window, options.watermark)
+    observed = late_counter.observe(windowed, F.col("window.end"))
+    query = JobQuery(
+        rows(observed),
+        handle_batch=metrics.write_batch,
+        checkpoint_home=options.to,
+        late_counter=late_counter,
+    )
+    return run_query(NAME, query, options, stop)
 
 
 if __name__ == "__main__":

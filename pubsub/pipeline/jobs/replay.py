@@ -25,23 +25,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import between
-from pubsub.pipeline.jobs import publishing
-from pubsub.pipeline.options import parse_topics
-from pubsub.pipeline.progress import Display, Step
-from pubsub.pipeline.running import main as run_alone
+from pubsub.pipeline.arguments import time_range
+from pubsub.pipeline.connector_options import parse_topics
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.jobs import job_publisher
+from pubsub.pipeline.progress import BatchProgress, Display
 from pubsub.pipeline.tables.spark import Filter, open_delta, read
 
 NAME = "replay"
-_SLICE = 500_000
+_SLICE_MESSAGES = 500_000
 _BUCKET_OFFSETS = 10_000
-_MESSAGE = ("topic", "value", "key", "headers")
+_MESSAGE_COLUMNS = ("topic", "value", "key", "headers")
 
-Range = tuple[int, int]
+Slice = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReplaySettings:
     """What is replayed; ``version`` is the table's. Times are ISO 8601."""
 
     table: str
@@ -64,59 +64,61 @@ class Settings:
         return found
 
 
-def position(single: bool) -> Any:
+def slice_key(single_broker: bool) -> Any:
     """What slices are cut by: offsets if there is one broker, else seconds.
 
     The order within a broker's log is that of its offsets; its clock may have been set back.
     Between brokers there is no other order than time.
     """
-    if single:
+    if single_broker:
         return F.floor(F.col("offset") / _BUCKET_OFFSETS)
     return F.unix_seconds("timestamp")
 
 
-def slices(messages: DataFrame, single: bool, most: int = _SLICE) -> list[Range]:
-    """Ranges of ``position``, of about ``most`` messages or one position each, in order."""
-    counted = messages.groupBy(position(single).alias("at")).count().orderBy("at").collect()
-    found: list[Range] = []
-    held = most
-    for row in counted:
-        if held + row["count"] > most:
-            found.append((row["at"], row["at"] + 1))
-            held = row["count"]
+def slices(messages: DataFrame, single_broker: bool, limit: int = _SLICE_MESSAGES) -> list[Slice]:
+    """Ranges of ``slice_key``, of about ``most`` messages or one position each, in order."""
+    counts = messages.groupBy(slice_key(single_broker).alias("key")).count()
+    found: list[Slice] = []
+    size = limit
+    for row in counts.orderBy("key").collect():
+        if size + row["count"] > limit:
+            found.append((row["key"], row["key"] + 1))
+            size = row["count"]
         else:
-            found[-1] = (found[-1][0], row["at"] + 1)
-            held += row["count"]
+            found[-1] = (found[-1][0], row["key"] + 1)
+            size += row["count"]
     return found
 
 
-def ordered(messages: DataFrame, single: bool, within: Range, prefix: str) -> DataFrame:
+def sorted_messages(
+    messages: DataFrame, single_broker: bool, bounds: Slice, prefix: str
+) -> DataFrame:
     """The messages of a slice in order, as they are published."""
-    at = position(single)
-    order = ["offset"] if single else ["timestamp", "partition", "offset"]
-    chosen = messages.where((at >= within[0]) & (at < within[1])).orderBy(*order)
-    names = [name for name in _MESSAGE if name in messages.columns]
+    key = slice_key(single_broker)
+    order = ["offset"] if single_broker else ["timestamp", "partition", "offset"]
+    chosen = messages.where((key >= bounds[0]) & (key < bounds[1])).orderBy(*order)
+    names = [name for name in _MESSAGE_COLUMNS if name in messages.columns]
     return chosen.select(*names).withColumn("topic", F.concat(F.lit(prefix), F.col("topic")))
 
 
-def bounds(single: bool, within: Range) -> list[Filter]:
+def slice_filters(single_broker: bool, bounds: Slice) -> list[Filter]:
     """What lets files without a row of the slice be passed over."""
-    start, stop = within
-    if single:
+    start, stop = bounds
+    if single_broker:
         return [("offset", ">=", start * _BUCKET_OFFSETS), ("offset", "<", stop * _BUCKET_OFFSETS)]
-    low, high = (datetime.fromtimestamp(at).astimezone() for at in within)
+    low, high = (datetime.fromtimestamp(at).astimezone() for at in bounds)
     return [("timestamp", ">=", low), ("timestamp", "<", high)]
 
 
-class Progress:
+class ReplayProgress:
     """How far a replay is, in a file of the checkpoint."""
 
-    def __init__(self, directory: str, settings: Settings) -> None:
+    def __init__(self, directory: str, settings: ReplaySettings) -> None:
         self._path = Path(directory, "replay.json")
         if self._path.exists():
             known = json.loads(self._path.read_text())
             self._check(known["settings"], settings)
-            self.settings = Settings(**{**known["settings"], "topics": _topics(known)})
+            self.settings = ReplaySettings(**{**known["settings"], "topics": _topics(known)})
             self.query: str = known["query"]
             self.next: int = known["next"]
         else:
@@ -124,19 +126,19 @@ class Progress:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self.save(0)
 
-    def _check(self, known: dict[str, Any], given: Settings) -> None:
+    def _check(self, known: dict[str, Any], given: ReplaySettings) -> None:
         for name in ("table", "topics", "prefix", "since", "until"):
             now = json.loads(json.dumps(getattr(given, name)))
             if known[name] != now:
                 raise ConfigurationError(
-                    f"{self._path} is of a replay with {name} {known[name]!r}, not {now!r}; "
-                    "give another --checkpoint"
+                    f"{self._path} belongs to a replay with {name} {known[name]!r}, not {now!r}; "
+                    "use another --checkpoint"
                 )
 
-    def save(self, following: int) -> None:
-        """Everything before piece number ``following`` is published."""
-        self.next = following
-        state = {"query": self.query, "next": following, "settings": asdict(self.settings)}
+    def save(self, next_piece: int) -> None:
+        """Everything before piece number ``next_piece`` is published."""
+        self.next = next_piece
+        state = {"query": self.query, "next": next_piece, "settings": asdict(self.settings)}
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(state))
         os.replace(new, self._path)
@@ -147,7 +149,7 @@ def _topics(known: dict[str, Any]) -> tuple[str, ...] | None:
     return None if topics is None else tuple(topics)
 
 
-class Pace:
+class RateLimit:
     """Keeps to ``rate`` messages a second; without one, never waits."""
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -163,17 +165,17 @@ class Pace:
         self._messages += messages
 
 
-def pieces(table: pa.Table, most: int) -> Iterator[list[pa.RecordBatch]]:
-    """``table`` in parts of up to ``most`` rows."""
-    for start in range(0, table.num_rows, most):
-        yield table.slice(start, most).to_batches()
+def pieces(table: pa.Table, limit: int) -> Iterator[list[pa.RecordBatch]]:
+    """``table`` in parts of up to ``limit`` rows."""
+    for start in range(0, table.num_rows, limit):
+        yield table.slice(start, limit).to_batches()
 
 
 def replay(
     spark: SparkSession,
-    progress: Progress,
+    progress: ReplayProgress,
     send: Callable[[Sequence[pa.RecordBatch], str, int], None],
-    pace: Pace,
+    rate_limit: RateLimit,
     stop: threading.Event,
 ) -> Iterator[tuple[int, int]]:
     """Publish by ``send``; yields the number of each piece and its messages."""
@@ -181,21 +183,21 @@ def replay(
     filters = settings.filters()
     columns = ["topic", "partition", "offset", "timestamp", "value", "key"]
     schema = open_delta(settings.table, settings.version).schema()
-    if any(each.name == "headers" for each in schema.fields):
+    if any(field.name == "headers" for field in schema.fields):
         columns.append("headers")
     keys = read(
         spark, settings.table, ["partition", "offset", "timestamp"], filters, settings.version
     )
-    single = keys.select("partition").distinct().count() <= 1
+    single_broker = keys.select("partition").distinct().count() <= 1
     number = 0
-    for within in slices(keys, single):
-        narrow = [*filters, *bounds(single, within)]
-        messages = read(spark, settings.table, columns, narrow, settings.version)
-        table = ordered(messages, single, within, settings.prefix).toArrow()
+    for bounds in slices(keys, single_broker):
+        slice_rows = [*filters, *slice_filters(single_broker, bounds)]
+        messages = read(spark, settings.table, columns, slice_rows, settings.version)
+        table = sorted_messages(messages, single_broker, bounds, settings.prefix).toArrow()
         for piece in pieces(table, settings.piece):
-            rows = sum(part.num_rows for part in piece)
+            rows = sum(batch.num_rows for batch in piece)
             if number >= progress.next:
-                pace.wait(rows, stop)
+                rate_limit.wait(rows, stop)
                 if stop.is_set():
                     return
                 send(piece, progress.query, number)
@@ -207,10 +209,10 @@ def replay(
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job; returns the exit code."""
     # A wrong one is told before anything is opened.
-    between(options)
+    time_range(options)
     topics = parse_topics(options.subscribe)
     table = str(Path(options.table).absolute())
-    settings = Settings(
+    settings = ReplaySettings(
         table=table,
         version=open_delta(table).version(),
         topics=None if topics is None else tuple(sorted(topics)),
@@ -219,14 +221,14 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
         until=options.until,
         piece=min(options.rate or 50_000, 50_000),
     )
-    progress = Progress(options.checkpoint, settings)
-    publisher = publishing.Publisher(options, "")
+    progress = ReplayProgress(options.checkpoint, settings)
+    publisher = job_publisher.Publisher(options, "")
     display = Display(sys.stdout, sys.stdout.isatty())
-    begun = time.monotonic()
-    for number, rows in replay(spark, progress, publisher.send, Pace(options.rate), stop):
-        taken = time.monotonic() - begun
-        rate = round((display.rows + rows) / taken, 1)
-        display.show(Step(number, rows, rate, round(taken, 3), None, None))
+    started = time.monotonic()
+    for number, rows in replay(spark, progress, publisher.send, RateLimit(options.rate), stop):
+        seconds = time.monotonic() - started
+        rate = round((display.rows + rows) / seconds, 1)
+        display.show(BatchProgress(number, rows, rate, round(seconds, 3), None, None))
     display.end()
     return 0
 

@@ -13,11 +13,11 @@ import threading
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pubsub.pipeline.jobs import reading
-from pubsub.pipeline.jobs.metrics import milliseconds
-from pubsub.pipeline.running import Plan
-from pubsub.pipeline.running import main as run_alone
-from pubsub.pipeline.running import run as run_plan
+from pubsub.pipeline.job_runner import JobQuery
+from pubsub.pipeline.job_runner import main as run_alone
+from pubsub.pipeline.job_runner import run as run_query
+from pubsub.pipeline.jobs import job_source
+from pubsub.pipeline.jobs.metrics import spark_interval
 from pubsub.pipeline.tables.spark import Target, save
 
 NAME = "sessions"
@@ -32,7 +32,7 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
 
     ``started`` or ``ended`` is null where it is not known, and then ``seconds`` is, too.
     """
-    timed = events.withWatermark("timestamp", milliseconds(watermark))
+    timed = events.withWatermark("timestamp", spark_interval(watermark))
     begun = timed.where("event = 'connect'").select(
         F.col("session").alias("begun"),
         F.col("timestamp").alias("started"),
@@ -44,12 +44,12 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
         F.col("session").alias("over"), F.col("timestamp").alias("ended"),
         "protocol", "listener", "client", "messages", "bytes", "reason",
     )  # fmt: skip
-    longest_one = F.expr(f"interval {milliseconds(longest)}")
+    longest_interval = F.expr(f"interval {spark_interval(longest)}")
     pairs = begun.join(
         ended,
         (F.col("begun") == F.col("over"))
         & (F.col("ended") >= F.col("started"))
-        & (F.col("ended") <= F.col("started") + longest_one),
+        & (F.col("ended") <= F.col("started") + longest_interval),
         "fullOuter",
     )
     length = (F.unix_micros("ended") - F.unix_micros("started")) / 1e6
@@ -70,12 +70,13 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     """Run the job; returns the exit code."""
     target = Target(options.to, ("day",))
 
-    def take(batch: DataFrame, number: int, query: str) -> None:
+    def write_batch(batch: DataFrame, number: int, query: str) -> None:
         save(batch, target, query, number)
 
-    events = reading.stream(spark, options, NAME, "events")
-    plan = Plan(rows(events, options.longest, options.watermark), home=options.to, handle=take)
-    return run_plan(NAME, plan, options, stop)
+    events = job_source.stream(spark, options, NAME, "events")
+    table = rows(events, options.longest, options.watermark)
+    query = JobQuery(table, handle_batch=write_batch, checkpoint_home=options.to)
+    return run_query(NAME, query, options, stop)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
 
 What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; rows of
-equal frames are cut and put together by ``wire/runs.py``. Nothing here knows Twisted or the
+equal frames are cut and put together by ``wire/frame_runs.py``. Nothing here knows Twisted or the
 broker.
 """
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from struct import Struct
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.cafe.codec import HEADER, MAGIC, MAX_MESSAGE
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import cut_run, join_run
 
 HEAD = 8
 """Bytes before the message in PUBLISH: the header and the channel."""
@@ -41,7 +42,7 @@ def publish_length(data: bytes) -> int:
     return _lengths.get(head) or _learn(head)
 
 
-def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
+def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, MessageRun]]]:
     """Where the PUBLISH from ``at`` on end, and their runs, each with its channel.
 
     They end at the end of ``data``, at a frame that is not all there, or at one that is not a
@@ -52,8 +53,8 @@ def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
     stop = at + known(head, 0)
     if at < stop == len(data):
         # A message by itself, as most that come slowly are.
-        return stop, [(head[7], Run([data[at + HEAD :]], stop - at - HEAD))]
-    runs: list[tuple[int, Run]] = []
+        return stop, [(head[7], MessageRun([data[at + HEAD :]], stop - at - HEAD))]
+    runs: list[tuple[int, MessageRun]] = []
     payloads: list[bytes] = []
     channel, size = -1, MIXED
     while length := known(head) or _learn(head):
@@ -62,7 +63,7 @@ def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, Run]]]:
             break
         if head[7] != channel:
             channel, payloads, size = head[7], [], length - HEAD
-            runs.append((channel, Run(payloads, size)))
+            runs.append((channel, MessageRun(payloads, size)))
         elif size != length - HEAD:
             runs[-1][1].size = size = MIXED
         following = data[stop : stop + HEAD]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
@@ -43,10 +43,10 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.readers import Readers
 from pubsub.protocols.fast.scan import Row
-from pubsub.protocols.fast.throttle import Throttle
+from pubsub.protocols.fast.subscriptions import Readers
 from pubsub.wire.connection import Connection
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -89,7 +89,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._server = server
         self._publisher = listener.publisher(self, b"")
-        self._throttle = Throttle(server.verifications)
+        self._throttle = TokenThrottle(listener.broker.verifications)
 
     # Input
 
@@ -126,7 +126,7 @@ class FastConnection(Connection):
                 self.fail(reason, answer, frame=b"")
         return at, need
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
         """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
         found = None if self._waiting else self._server.scanner.first(head)
         if found is None:
@@ -186,7 +186,7 @@ class FastConnection(Connection):
     def _go_on(self) -> None:
         self._waiting = False
         self.release("tokens")
-        self.parse_rest()
+        self.parse_buffered()
 
     def _token(self, raw: bytes) -> Token:
         try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import Struct
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.fast.codec import PUBLISH, PUBLISH_OVERHEAD
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import cut_run, join_run
 
 _MESSAGE = 0x04
 _MESSAGE_HEAD = Struct(">BII")
@@ -26,7 +27,7 @@ class Row:
 
     token: bytes
     topic_id: int
-    run: Run
+    run: MessageRun
     end: int
 
 
@@ -56,7 +57,7 @@ class Scanner:
             if stop > end or size > self._max_payload:
                 break
             if row is None or row.token != token or row.topic_id != topic_id:
-                row = Row(token, topic_id, Run([], size), at)
+                row = Row(token, topic_id, MessageRun([], size), at)
                 rows.append(row)
             run = row.run
             if run.size != size:
@@ -81,7 +82,11 @@ class Scanner:
         start = PUBLISH_OVERHEAD + data[1]
         head = data[:start]
         token, topic_id, size = self._heads.get(head) or self._learn(head, start)
-        return None if size > self._max_payload else (Row(token, topic_id, Run([], size), 0), start)
+        return (
+            None
+            if size > self._max_payload
+            else (Row(token, topic_id, MessageRun([], size), 0), start)
+        )
 
     def _learn(self, head: bytes, length: int) -> tuple[bytes, int, int]:
         """What a head says; remembered if it is all there."""

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
-from pubsub.broker.limits import TokenBucket
 from pubsub.broker.topics import fnv1a32
 from pubsub.errors import IdCollision, NotConfigured, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 from pubsub.protocols.fast.connection import FastConnection
 from pubsub.protocols.fast.scan import Scanner
-from pubsub.protocols.fast.throttle import VERIFICATIONS
 from pubsub.settings import BOOLEAN, SECONDS, SIZE, Setting, integer
 from pubsub.wire.connection import ConnectionFactory
 
@@ -51,9 +49,6 @@ class FastFactory(ConnectionFactory):
         listener.check_keys_itself()
         self.max_payload: int = listener.settings["max-payload"]
         self.scanner = Scanner(self.max_payload)
-        self.verifications = broker.shared(
-            "fast-verifications", lambda: TokenBucket(VERIFICATIONS, broker.seconds)
-        )
         self._owners: dict[Topic, FastConnection] = broker.shared("fast-owners", dict)
 
     def create(self, name: str, token: Token, creator: FastConnection, flags: int) -> None:

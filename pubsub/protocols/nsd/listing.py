@@ -13,7 +13,7 @@ from pubsub.wire.connection import Connection
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.protocols.nsd.identities import Identities
-    from pubsub.protocols.nsd.rows import Rows
+    from pubsub.protocols.nsd.templates import Rows
 
 _PAGE_BYTES = 256 * 1024
 
@@ -86,7 +86,7 @@ class ListingConnection(Connection):
         if self._output_full:
             self._writable = turn
         else:
-            self.listener.broker.at_turn_end(lambda: turn.callback(None))
+            self.listener.broker.at_tick_end(lambda: turn.callback(None))
         self.hold("get")
         return turn
 
@@ -112,7 +112,7 @@ class ListingConnection(Connection):
     def _go_on(self) -> None:
         """Parse what was left waiting, unless it still has to."""
         if not (self._busy or self._parsing or self._output_full):
-            self.parse_rest()
+            self.parse_buffered()
 
     def _broken(self, failure: Failure) -> None:
         self.log.failure("nsd: reading the history for {client!r}", failure, client=self.label)
@@ -129,4 +129,4 @@ class ListingConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
-        self.listener.broker.at_turn_end(self._wake)
+        self.listener.broker.at_tick_end(self._wake)

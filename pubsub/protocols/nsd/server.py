@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.message_run import MessageRun
 from pubsub.errors import (
     HistoryUnavailable,
     LimitReached,
@@ -36,10 +37,9 @@ from pubsub.protocols.nsd.codec import (
 )
 from pubsub.protocols.nsd.identities import Identities
 from pubsub.protocols.nsd.listing import ListingConnection
-from pubsub.protocols.nsd.rows import Rows, Template, surroundings, template
+from pubsub.protocols.nsd.templates import Rows, Template, surroundings, template
 from pubsub.settings import Setting, integer
 from pubsub.wire.connection import ConnectionFactory
-from pubsub.wire.runs import Run
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -221,7 +221,7 @@ class NsdConnection(ListingConnection):
         message = request.message
         batch = self._publisher.publish(
             topic,
-            Run.of(payloads),
+            MessageRun.of(payloads),
             headers=[message.extra] * len(payloads) if message.extra else None,
             sender=message.sender.encode(),
         )

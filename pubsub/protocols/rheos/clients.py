@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
+    from pubsub.broker.message_run import MessageRun
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
-    from pubsub.wire.runs import Run
 
 # What a client id and one of its subscriptions cost, estimates for the memory budget.
 CLIENT_BYTES = 768
@@ -188,7 +188,7 @@ class Clients:
         for client in place.clear(topic):
             self._forget(client, topic)
 
-    def publish(self, client: Client, publisher: Publisher, topic: Topic, run: Run) -> Batch:
+    def publish(self, client: Client, publisher: Publisher, topic: Topic, run: MessageRun) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
         if topic not in client.topics:
             return publisher.publish(topic, run, sender=client.sender)

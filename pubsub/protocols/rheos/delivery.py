@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, response_head
-from pubsub.wire.runs import join_run
+from pubsub.wire.frame_runs import join_run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch

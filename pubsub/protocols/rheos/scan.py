@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from struct import pack
 from zlib import crc32
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.rheos.codec import (
     ACK_MAGIC,
     ACK_SIZE,
@@ -23,7 +24,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.wire.fields import decode_fields
-from pubsub.wire.runs import MIXED, Run, cut_run
+from pubsub.wire.frame_runs import cut_run
 
 # Where a request's topic name starts; its length is just before.
 _NAME = HEADER_SIZE + 2
@@ -45,7 +46,7 @@ class Row:
 
     client_id: bytes
     topic: bytes
-    run: Run
+    run: MessageRun
 
 
 @dataclass(slots=True)
@@ -84,9 +85,9 @@ class Scanner:
             start = at + _NAME + (data[at + _NAME - 2] | data[at + _NAME - 1] << 8) + data_length
             head = heads.get(data[at:start])
             if head is not None and start + head.rest == end:
-                return end, [Row(head.client_id, head.topic, Run([data[start:]], head.size))]
+                return end, [Row(head.client_id, head.topic, MessageRun([data[start:]], head.size))]
         rows: list[Row] = []
-        run = Run([], MIXED)
+        run = MessageRun([], MIXED)
         before: Head | None = None
         while at + _NAME <= end:
             name_length = data[at + _NAME - 2] | data[at + _NAME - 1] << 8
@@ -110,7 +111,7 @@ class Scanner:
                     or before.topic != head.topic
                     or before.client_id != head.client_id
                 ):
-                    run = Run([], head.size)
+                    run = MessageRun([], head.size)
                     rows.append(Row(head.client_id, head.topic, run))
                 elif run.size != head.size:
                     run.size = MIXED

@@ -15,6 +15,7 @@ from pubsub.errors import (
     Refused,
     TopicExists,
 )
+from pubsub.protocols.rheos.acknowledgments import Replies
 from pubsub.protocols.rheos.clients import Client, Clients, Place
 from pubsub.protocols.rheos.codec import (
     HEADER_SIZE,
@@ -27,7 +28,6 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
-from pubsub.protocols.rheos.replies import Replies
 from pubsub.protocols.rheos.scan import Row, Scanner
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
 from pubsub.protocols.spot.codec import Publish, SpotError
@@ -18,8 +19,8 @@ from pubsub.protocols.spot.scan import scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
+    FrameLimits,
     Handshake,
-    Limits,
     Partial,
     Unit,
     ZmtpError,
@@ -29,7 +30,7 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
-from pubsub.wire.runs import MIXED, Run
+from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -47,7 +48,7 @@ _LONG_HEAD = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Stem:
+class MessageHead:
     """How a publication begins on the wire, up to its data, and what that says."""
 
     wire: bytes
@@ -64,7 +65,7 @@ class Role(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def take(self, stem: Stem, run: Run) -> None:
+    def take(self, stem: MessageHead, run: MessageRun) -> None:
         """Publications that begin with ``stem``."""
 
     def left(self) -> None:
@@ -87,11 +88,11 @@ class ZmtpConnection(Connection):
     _owed: dict[str, Callable[[], bytes]] | None = None
     _deadline: IDelayedCall | None = None
 
-    def __init__(self, listener: Listener, limits: Limits) -> None:
+    def __init__(self, listener: Listener, limits: FrameLimits) -> None:
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
-        self.stems: dict[bytes, Stem] = {}
+        self.stems: dict[bytes, MessageHead] = {}
 
     # For subclasses
 
@@ -163,7 +164,7 @@ class ZmtpConnection(Connection):
     def _take_runs(self, role: Role, data: bytes, at: int) -> int:
         """The publications from ``at`` on whose beginnings are known; returns where they end."""
         while (stem := self.stems.get(stem_at(data, at))) is not None:
-            run = Run([], MIXED)
+            run = MessageRun([], MIXED)
             stop = scan(data, at, stem.wire, self.limits.frame, run)
             if stop == at:
                 break
@@ -171,7 +172,7 @@ class ZmtpConnection(Connection):
             at = stop
         return at
 
-    def large(self, head: bytes, need: int) -> tuple[int, Callable[[bytes], None]] | None:
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
         """See ``Connection``: a publication whose beginning is known."""
         role = None if self._resting else self._role
         stem = self.stems.get(stem_at(head, 0))
@@ -183,7 +184,7 @@ class ZmtpConnection(Connection):
 
         def take(payload: bytes) -> None:
             self._begun = None
-            role.take(stem, Run([payload], len(payload)))
+            role.take(stem, MessageRun([payload], len(payload)))
 
         return len(before), take
 
@@ -192,7 +193,7 @@ class ZmtpConnection(Connection):
             publication = role.message(unit.frames)
             if publication is None:
                 return
-            stem = Stem(before, topic_name(publication.topic), publication.origin)
+            stem = MessageHead(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
             self._broken(before + unit.frames[-1])
         except Refused as refused:
@@ -202,7 +203,7 @@ class ZmtpConnection(Connection):
                 if len(self.stems) >= _STEMS:
                     self.stems.clear()
                 self.stems[before] = stem
-            role.take(stem, Run([publication.data], len(publication.data)))
+            role.take(stem, MessageRun([publication.data], len(publication.data)))
 
     def _command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":
@@ -221,7 +222,7 @@ class ZmtpConnection(Connection):
         self.refuse("eproto", frame=frame)
         self._eproto += 1
         if self._eproto >= MAX_EPROTO:
-            self.why = "eproto"
+            self.end_reason = "eproto"
             self.close()
 
     # Pace
@@ -254,13 +255,13 @@ class ZmtpConnection(Connection):
         if not self._resting:
             self._resting = True
             self.hold("rest")
-            self.listener.broker.at_turn_end(self._go_on)
+            self.listener.broker.at_tick_end(self._go_on)
 
     def _go_on(self) -> None:
         if self._resting and (self.is_node or not self._output_full):
             self._resting = False
             self.release("rest")
-            self.parse_rest()
+            self.parse_buffered()
 
     def resumeProducing(self) -> None:
         """See ``Connection``."""
@@ -274,7 +275,7 @@ class ZmtpConnection(Connection):
         """See ``Client``; a peer that announced a time to live is held to it (RFC 37)."""
         super().sweep(now)
         self._silent += 1
-        if self._ttl and self._silent > self._ttl and not self._holds and not self.closing:
+        if self._ttl and self._silent > self._ttl and not self._hold_reasons and not self.closing:
             self.refuse("heartbeat")
             self.abort("silent for longer than it said it would be")
 

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.errors import TopicUnreachable
-from pubsub.protocols.spot.link import Link
+from pubsub.protocols.spot.peer_connection import PeerConnection
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -48,21 +48,21 @@ def reach_by(reactor: object) -> Reach:
     )
 
 
-class Topics(Protocol):
+class TopicDirectory(Protocol):
     """Who decides whose a topic is."""
 
     def listed(self, node: Node, names: list[bytes]) -> None: ...
 
 
-class LinkFactory(Factory):
+class PeerConnectionFactory(Factory):
     """Builds the link of a node for every connection."""
 
     noisy = False
 
-    def __init__(self, make: Callable[[], Link]) -> None:
+    def __init__(self, make: Callable[[], PeerConnection]) -> None:
         self._make = make
 
-    def buildProtocol(self, addr: IAddress | None) -> Link:
+    def buildProtocol(self, addr: IAddress | None) -> PeerConnection:
         """See IProtocolFactory."""
         return self._make()
 
@@ -76,7 +76,7 @@ class Node:
     def __init__(
         self,
         endpoint: str,
-        topics: Topics,
+        topics: TopicDirectory,
         listener: Listener,
         chance: Callable[[], float],
         reach: Reach,
@@ -90,7 +90,7 @@ class Node:
         self.tried = False
         self._hosts: frozenset[str] | None = None
         self._mine: set[Topic] = set()
-        self._link: Link | None = None
+        self._link: PeerConnection | None = None
         self._failures = 0
         self._stopped = False
         self._retry: IDelayedCall | None = None
@@ -101,7 +101,7 @@ class Node:
     def connect(self) -> None:
         """Connect, and connect again whenever that fails or ends, until ``stop``."""
         self._retry = None
-        factory = LinkFactory(lambda: Link(self._listener, self))
+        factory = PeerConnectionFactory(lambda: PeerConnection(self._listener, self))
         self._attempt = attempt = self._endpoint.connect(factory)
         attempt.addCallbacks(self._connected, self._failed)
 
@@ -139,8 +139,8 @@ class Node:
 
     # Far
 
-    def opened(self, link: Link) -> None:
-        """See ``Far``: what is wanted here is asked for anew."""
+    def opened(self, link: PeerConnection) -> None:
+        """See ``PeerEvents``: what is wanted here is asked for anew."""
         self._link = link
         self._failures = 0
         self._hosts = None
@@ -149,8 +149,8 @@ class Node:
             if topic.wanted:
                 link.subscribe(topic)
 
-    def lost(self, link: Link) -> None:
-        """See ``Far``: the topics it hosts cannot be reached for now."""
+    def lost(self, link: PeerConnection) -> None:
+        """See ``PeerEvents``: the topics it hosts cannot be reached for now."""
         self.tried = True
         if self._link is link:
             self._link = None
@@ -162,17 +162,17 @@ class Node:
         self._later("the connection ended")
 
     def listed(self, names: list[bytes]) -> None:
-        """See ``Far``."""
+        """See ``PeerEvents``."""
         self._hosts = frozenset(name.decode(errors="replace") for name in names)
         self._topics.listed(self, names)
         self.tried = True
 
     def silent(self) -> None:
-        """See ``Far``."""
+        """See ``PeerEvents``."""
         self.tried = True
 
     def itself(self) -> None:
-        """See ``Far``."""
+        """See ``PeerEvents``."""
         log.warn("{node} is this broker itself; it is left alone", node=self.endpoint)
         self.stop()
 

@@ -29,9 +29,9 @@ from pubsub.protocols.spot.subscriptions import Left, Patterns, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
+    from pubsub.broker.message_run import MessageRun
     from pubsub.broker.sessions import Session
-    from pubsub.protocols.spot.connection import Stem, ZmtpConnection
-    from pubsub.wire.runs import Run
+    from pubsub.protocols.spot.connection import MessageHead, ZmtpConnection
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
@@ -53,7 +53,7 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def take(self, stem: Stem, run: Run) -> None:
+    def take(self, stem: MessageHead, run: MessageRun) -> None:
         """See ``Role``: nobody is answered; what is refused is counted (spot §5.1)."""
         listener, count = self._link.listener, len(run.payloads)
         try:
@@ -180,7 +180,7 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def take(self, stem: Stem, run: Run) -> None:
+    def take(self, stem: MessageHead, run: MessageRun) -> None:
         """See ``Role``: they do not publish."""
 
     def left(self) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
-from pubsub.wire.runs import MIXED, Run, cut_run, join_run
+from pubsub.wire.frame_runs import cut_run, join_run
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -38,7 +39,7 @@ def stem_at(data: bytes, at: int) -> bytes:
     return data[at:stop]
 
 
-def scan(data: bytes, at: int, stem: bytes, limit: int, run: Run) -> int:
+def scan(data: bytes, at: int, stem: bytes, limit: int, run: MessageRun) -> int:
     """Add to ``run`` the messages from ``at`` on that are ``stem`` and one more frame.
 
     Returns where they end: before a message that is different, not all there, or over ``limit``

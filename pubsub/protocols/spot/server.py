@@ -9,13 +9,13 @@ from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import NODE, Role, Stem, ZmtpConnection
+from pubsub.protocols.spot.connection import NODE, MessageHead, Role, ZmtpConnection
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.subscriptions import Patterns
 from pubsub.protocols.spot.zmtp import (
     SERVER_TYPES,
     Command,
-    Limits,
+    FrameLimits,
     ZmtpError,
     encode_command,
     encode_message,
@@ -48,14 +48,14 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-class _Steady:
+class _IdentityOwner:
     """Owns any session: who has an identity already is not displaced by another that claims it."""
 
     def displaced(self) -> None:
         """See ``Owner``."""
 
 
-_STEADY = _Steady()
+_IDENTITY_OWNER = _IdentityOwner()
 
 
 class SpotConnection(ZmtpConnection):
@@ -98,10 +98,10 @@ class SpotConnection(ZmtpConnection):
         sessions, kind = self.listener.broker.sessions, self.listener.kind("spot")
         session = sessions.absent(kind, identity)
         if session is not None:
-            sessions.resume(session, _STEADY)
+            sessions.resume(session, _IDENTITY_OWNER)
             return session
         try:
-            return sessions.open(kind, identity, _STEADY)
+            return sessions.open(kind, identity, _IDENTITY_OWNER)
         except Refused as refused:
             self.refuse(refused.reason)
             return None
@@ -124,9 +124,11 @@ class SpotFactory(ConnectionFactory):
         super().__init__(listener)
         broker = listener.broker
         self.patterns = broker.shared("spot-patterns", lambda: Patterns(broker.topics))
-        self.limits = Limits(frame=listener.settings["max-message"])
+        self.limits = FrameLimits(frame=listener.settings["max-message"])
         # By what we are to them, as the same bytes mean one thing to a ROUTER, another to an XSUB.
-        self.stems: Mapping[bytes, dict[bytes, Stem]] = {ours: {} for ours in SERVER_TYPES.values()}
+        self.stems: Mapping[bytes, dict[bytes, MessageHead]] = {
+            ours: {} for ours in SERVER_TYPES.values()
+        }
 
     def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
         """See IProtocolFactory."""

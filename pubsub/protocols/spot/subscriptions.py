@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
-from pubsub.broker.replay import Replay, leave
+from pubsub.broker.catch_up import Replay, leave
 from pubsub.broker.topics import Topic, TopicRegistry, topic_name
 from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.scan import StemEncoding
@@ -196,7 +196,7 @@ class Subscriptions:
             return
         if not self._missed:
             # When all subscriptions of this read are known.
-            self._link.listener.broker.at_turn_end(self._catch_up)
+            self._link.listener.broker.at_tick_end(self._catch_up)
         self._missed[topic] = position
 
     def _is_missed(self, topic: Topic) -> bool:

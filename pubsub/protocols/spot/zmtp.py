@@ -51,7 +51,7 @@ class ZmtpError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """The largest frame, in bytes of its body, and the most frames of one message."""
 
     frame: int = 1024 * 1024
@@ -113,7 +113,9 @@ def encode_command(command: Command) -> bytes:
     return frame_head(len(body), COMMAND) + body
 
 
-def decode(data: bytes, at: int, limits: Limits, begun: Partial | None = None) -> Unit | Partial:
+def decode(
+    data: bytes, at: int, limits: FrameLimits, begun: Partial | None = None
+) -> Unit | Partial:
     """The unit that starts at ``at``, or what there is of it.
 
     ``begun`` is what the last call for the same unit gave: it need not be read again.
@@ -147,7 +149,7 @@ def decode(data: bytes, at: int, limits: Limits, begun: Partial | None = None) -
         at = stop
 
 
-def _check(flags: int, size: int, before: int, limits: Limits) -> None:
+def _check(flags: int, size: int, before: int, limits: FrameLimits) -> None:
     if flags & ~(MORE | LONG | COMMAND) or flags & (COMMAND | MORE) == COMMAND | MORE:
         raise ZmtpError("malformed-frame")
     if size > limits.frame:
@@ -215,7 +217,7 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
 _PROPERTIES = (b"socket-type", b"identity", b"x-node")
 _MAX_IDENTITY = 255
 # The handshake's limits hold for one command frame; real ones have some fifty bytes.
-_HANDSHAKE_LIMITS = Limits(frame=4096, frames=1)
+_HANDSHAKE_LIMITS = FrameLimits(frame=4096, frames=1)
 
 
 @dataclass(slots=True)

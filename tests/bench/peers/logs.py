@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pubsub.store.reader import read_bounds, read_page
+from pubsub.store.block_reader import read_bounds, read_page
 from tests.bench import BenchError
 from tests.bench.acks import Sized
 from tests.bench.broker import Broker, twistd_broker

@@ -1,0 +1,149 @@
+"""How a range of the history looks on the wire: an Arrow IPC stream, or a line of JSON a message.
+
+All of it runs in threads, a stream's pieces one after another.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pubsub.admin.api_error import NOT_IMPLEMENTED, ApiError
+from pubsub.broker.batch import Batch, message_id
+from pubsub.store.block import decode_block
+from pubsub.store.block_ranges import Parcel
+
+ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
+DAMAGED = "damaged"
+"""Key of a record batch's metadata with the range of offsets, [start, stop], that it stands for."""
+
+
+class Format(Protocol):
+    """Makes the bytes of one stream."""
+
+    kind: str
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """The messages of a parcel, and what is damaged after them."""
+
+    def end(self) -> bytes:
+        """What shows that nothing is missing."""
+
+
+class JsonLines:
+    """Each message as an object; binary as base64 where it may not be text."""
+
+    kind = JSONL
+
+    def __init__(self, headers: bool) -> None:
+        self._headers = headers
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        lines: list[str] = []
+        for block, topics in parcel.blocks:
+            for run in decode_block(block, topics):
+                if run.last >= parcel.start and run.offset < parcel.stop:
+                    low, high = parcel.start - run.offset, parcel.stop - run.offset
+                    batch = run.batch().part(max(low, 0), min(high, run.count))
+                    lines += [self._line(batch, i, block.run) for i in range(len(batch.payloads))]
+        if parcel.damaged is not None:
+            lines.append(json.dumps({DAMAGED: parcel.damaged}))
+        return "".join([line + "\n" for line in lines]).encode()
+
+    def _line(self, batch: Batch, index: int, run: int) -> str:
+        row: dict[str, Any] = {
+            "offset": batch.offset + index,
+            "timestamp": batch.timestamp,
+            "topic": batch.topic,
+            "protocol": batch.protocol,
+            "key": b64encode(batch.sender).decode(),
+            **_value(batch.payloads[index]),
+            "message_id": str(message_id(run, batch.sequence + index)),
+        }
+        if self._headers:
+            own: Mapping[str, bytes] = {} if batch.headers is None else batch.headers[index]
+            row["headers"] = [{"key": key, **_value(value)} for key, value in own.items()]
+        return json.dumps(row, ensure_ascii=False)
+
+    def end(self) -> bytes:
+        """See Format: HTTP's own end says it."""
+        return b""
+
+
+def _value(data: bytes) -> dict[str, str]:
+    try:
+        return {"value": data.decode()}
+    except UnicodeDecodeError:
+        return {"value_base64": b64encode(data).decode()}
+
+
+class _Sink:
+    """A file that is written to and emptied."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self._parts.append(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+class ArrowStream:
+    """Record batches; raises ApiError if the extra ``arrow`` is not installed."""
+
+    kind = ARROW
+
+    def __init__(self, headers: bool, compression: str) -> None:
+        self._pyarrow = pyarrow = need_arrow()
+        from pubsub.store import arrow
+
+        self._arrow = arrow
+        self._headers = headers
+        self._sink = _Sink()
+        options = pyarrow.ipc.IpcWriteOptions(
+            compression=None if compression == "none" else compression
+        )
+        self._schema = arrow.schema(headers)
+        self._writer = pyarrow.ipc.new_stream(
+            pyarrow.PythonFile(self._sink, "w"), self._schema, options=options
+        )
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        for batch in self._arrow.batches(parcel, self._headers):
+            self._writer.write_batch(batch)
+        if parcel.damaged is not None:
+            empty = self._pyarrow.RecordBatch.from_pylist([], schema=self._schema)
+            self._writer.write_batch(empty, {DAMAGED: json.dumps(parcel.damaged)})
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """See Format."""
+        self._writer.close()
+        return self._sink.take()
+
+
+def need_arrow() -> Any:
+    """pyarrow with its IPC; raises ApiError if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise ApiError(
+            NOT_IMPLEMENTED,
+            "no-arrow",
+            "this broker has no pyarrow: install pubsub-broker[arrow], or ask for format=jsonl",
+        ) from None
+    return pyarrow

@@ -1,0 +1,48 @@
+"""Limits the processor time that forged tokens can consume.
+
+A token that was verified before costs a look-up. Any other costs the verification of a signature,
+and forged tokens are never remembered. All connections of a broker, whatever their protocol, share
+``VERIFICATIONS`` a second (``BrokerService.verifications``). After several wrong tokens in a row a
+connection also waits before the next verification, longer each time. Clients whose tokens are known
+never wait.
+"""
+
+from __future__ import annotations
+
+from pubsub.broker.limits import TokenBucket
+
+VERIFICATIONS = 4000
+"""Signatures verified a second, for all connections together."""
+_FREE_FAILURES = 3
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 1.0
+_EXHAUSTED_WAIT = 0.05
+
+
+class TokenThrottle:
+    """Delays one connection's verifications; ``bucket`` is that of all connections."""
+
+    __slots__ = ("_bucket", "_failures", "_waited")
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self._bucket = bucket
+        self._failures = 0
+        self._waited = False
+
+    def wait(self) -> float:
+        """Return the seconds to wait before a token is verified; 0 takes one from the bucket."""
+        if self._failures > _FREE_FAILURES and not self._waited:
+            self._waited = True
+            return min(_FIRST_WAIT * 2.0 ** (self._failures - _FREE_FAILURES), _LONGEST_WAIT)
+        if self._bucket.available() < 1:
+            return _EXHAUSTED_WAIT
+        self._bucket.take(1)
+        self._waited = False
+        return 0.0
+
+    def succeeded(self) -> None:
+        """A token was verified."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        """A token was refused."""
+        self._failures = min(self._failures + 1, 100)

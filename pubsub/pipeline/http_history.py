@@ -1,0 +1,126 @@
+"""A broker's log read over its HTTP API, and the client of that as the pipeline uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import urllib3
+
+from pubsub.client.history_client import HistoryClient, HistoryError, HistoryUnreachable
+from pubsub.pipeline.connector_options import Credentials
+from pubsub.pipeline.history import (
+    BatchOrGap,
+    DamagedRange,
+    ExpiredBefore,
+    Rejected,
+    TopicSize,
+    Unreachable,
+    WrongHistory,
+)
+from pubsub.pipeline.offsets import PartitionBounds
+
+_EXPIRED = "expired"
+# What stands between here and a broker that is started again may say so.
+_GATEWAY_STATUSES = frozenset({502, 504})
+_OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
+# How long an answer may be silent.
+_TIMEOUT = 120.0
+
+
+class ErrorReply(Rejected):
+    """An answer that says no, for whoever can make something of its word and details."""
+
+    def __init__(self, message: str, code: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+
+
+class HttpApi:
+    """One broker's HTTP API. Tokens are sent, and shown nowhere."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self.url = url
+        self._credentials = credentials
+        self._pool = urllib3.PoolManager()
+
+    @contextmanager
+    def client(self) -> Iterator[HistoryClient]:
+        """A client that tries once; its errors become Unreachable, WrongLog, Rejected or Answer."""
+        try:
+            token = self._credentials.read()
+            # Trying again is for the callers, who know for how long.
+            yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
+        except HistoryUnreachable:
+            raise Unreachable(f"the broker at {self.url} cannot be reached") from None
+        except HistoryError as error:
+            text = f"the broker at {self.url}: {error.code}: {error}"
+            if error.status in _GATEWAY_STATUSES:
+                raise Unreachable(text) from None
+            if error.code in _OTHER_HISTORY_CODES:
+                raise WrongHistory(
+                    f"{text}; it is not the history that was read before: use a new checkpoint"
+                ) from None
+            raise ErrorReply(text, error.code, error.details) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Not the error's own words, which could be the token's.
+            kind = type(error).__name__
+            raise Rejected(
+                f"the request to {self.url} failed, or its token cannot be read: {kind}"
+            ) from None
+
+
+class HttpHistory:
+    """See ``History``."""
+
+    def __init__(self, url: str, credentials: Credentials) -> None:
+        self._api = HttpApi(url, credentials)
+
+    def bounds(self, timestamp: int | None = None) -> PartitionBounds:
+        """See ``History``."""
+        with self._api.client() as client:
+            found = client.bounds(timestamp)
+            offset = found.next if found.offset is None else found.offset
+            return PartitionBounds(found.first, found.next, found.epoch, offset)
+
+    def topics(self, start: int, stop: int) -> list[TopicSize]:
+        """See ``History``."""
+        with self._api.client() as client:
+            found = client.topics(start, stop)
+            return [
+                TopicSize(name, sizes["messages"], sizes["bytes"]) for name, sizes in found.items()
+            ]
+
+    def read(
+        self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
+    ) -> Iterator[BatchOrGap]:
+        """See ``History``."""
+        try:
+            with self._api.client() as client:
+                for item in client.read(start, stop, topics, headers=headers, epoch=epoch):
+                    yield item if isinstance(item, pa.RecordBatch) else DamagedRange(*item)
+        except ErrorReply as reply:
+            if reply.code != _EXPIRED:
+                raise
+            first = int(reply.details["first"])
+            yield ExpiredBefore(first)
+            if first < stop:
+                yield from self.read(first, stop, topics, headers, epoch)
+
+    def check(self, position: int, epoch: str) -> None:
+        """See ``History``."""
+        try:
+            with self._api.client() as client:
+                next(client.read(position, epoch=epoch), None)
+        except ErrorReply as reply:
+            # What has expired has been of this log.
+            if reply.code != _EXPIRED:
+                raise
+
+    def report_position(self, reader: str, position: int, epoch: str) -> None:
+        """See ``History``."""
+        with self._api.client() as client:
+            client.report_position(reader, position, epoch)

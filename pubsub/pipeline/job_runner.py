@@ -1,0 +1,280 @@
+"""Runs a job: a session, its streaming query, progress, signals, and errors in one line.
+
+Exit codes: 0 when it ended or was stopped in order, 1 when something the user can set right is
+wrong, 3 when a query failed for any other reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from pubsub.errors import PubSubError, StartError
+from pubsub.pipeline.arguments import job_parser
+from pubsub.pipeline.late_messages import LateMessageCounter
+from pubsub.pipeline.progress import Display, batch_progress
+from pubsub.pipeline.spark_session import local_session
+from pubsub.pipeline.tables.spark import query_id
+
+FAILED = 3
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_OLDEST_JAVA = 17
+_POLL_SECONDS = 1
+_LAST_BATCH_SECONDS = 60.0
+# Errors of this package's own in the text of an error of Spark's, and those of the system.
+_KNOWN_ERROR = re.compile(
+    r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$"
+)
+# What Spark writes around the sentence that says what is wrong.
+_SPARK_MESSAGE = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
+
+HandleBatch = Callable[[DataFrame, int, str], None]
+"""What a job does with a batch: its rows, its number and the id of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuery:
+    """A streaming query to run.
+
+    Either ``handle`` takes the batches of ``rows``, or ``sink`` configures where they go. The
+    checkpoint is in the directory ``home`` unless the command line says where. With ``late``,
+    what comes after the watermark is counted; ``count`` says how many messages a batch had, if that
+    is not the number of its rows; ``finish`` is called when a query of ``--once`` has ended.
+    """
+
+    rows: DataFrame
+    handle_batch: HandleBatch | None = None
+    configure_sink: Callable[[DataStreamWriter], DataStreamWriter] | None = None
+    checkpoint_home: str | None = None
+    late_counter: LateMessageCounter | None = None
+    count_messages: Callable[[int], int] | None = None
+    on_finished: Callable[[], None] | None = None
+
+
+def main(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run the job ``name`` with a command line of its own; returns the exit code."""
+    return launch(name, job_parser(name).parse_args(arguments))
+
+
+def launch(name: str, options: argparse.Namespace) -> int:
+    """Run the job ``name``; returns the exit code. What goes wrong is said on standard error."""
+    job = importlib.import_module(f"pubsub.pipeline.jobs.{name.replace('-', '_')}")
+    try:
+        with job_session(f"pubsub {name}", options) as spark, stop_on_signal() as stop:
+            return int(job.run(spark, options, stop))
+    except (PubSubError, PySparkException, Py4JError, OSError) as error:
+        return print_error(error, options.verbose)
+
+
+def print_error(error: Exception, verbose: bool) -> int:
+    """Say what went wrong: one line if somebody can do something about it; the exit code."""
+    cause = explain(error)
+    if cause is None or verbose:
+        print(error, file=sys.stderr)
+    if cause is not None:
+        print(f"pubsub: {cause}", file=sys.stderr)
+    return FAILED if cause is None else 1
+
+
+def explain(error: BaseException) -> str | None:
+    """The line to show for an error with a known cause; None for any other."""
+    if isinstance(error, PubSubError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    lines = str(error).splitlines()
+    found = [match[1] for match in map(_KNOWN_ERROR.match, map(str.strip, lines)) if match]
+    if found:
+        return found[-1]
+    if isinstance(error, AnalysisException) and not isinstance(error, StreamingQueryException):
+        match = _SPARK_MESSAGE.search(str(error))
+        return match[1] if match else lines[0]
+    return None
+
+
+@contextmanager
+def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession]:
+    """A session on the cluster that ``options`` names, else on this machine; stopped at the end."""
+    if not options.verbose:
+        # It would show the stack of errors that are told in one line.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    try:
+        spark = _start_session(name, options)
+    except Py4JJavaError as error:
+        if options.verbose:
+            print(error, file=sys.stderr)
+        # Such as a master that is none, or does not answer.
+        raise StartError(f"Spark cannot start: {error.java_exception.getMessage()}") from None
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start_session(name: str, options: argparse.Namespace) -> SparkSession:
+    settings = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # Beyond so many groups Spark sorts instead: percentiles of many topics need more.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        **dict(options.conf),
+    }
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Under spark-submit: the machine is there, and who submitted said where to.
+        return _build_session(name, settings, options.master)
+    check_java()
+    level = "warn" if options.verbose else "off"
+    log4j = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Dpubsub.log.level={level}"
+    java_options = settings.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = f"{log4j} {java_options}".strip()
+    if options.master is None or options.master.startswith("local"):
+        if options.master is not None:
+            settings["spark.master"] = options.master
+        return local_session(name, more=settings)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {"spark.ui.showConsoleProgress": "false", **settings}
+    return _build_session(name, settings, options.master)
+
+
+def _build_session(name: str, settings: dict[str, str], master: str | None) -> SparkSession:
+    builder = SparkSession.Builder().appName(name).config("spark.sql.session.timeZone", "UTC")
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """Raises StartError unless Java is there and not too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None:
+        raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later; install it, or set JAVA_HOME")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    match = re.search(r'version "(\d+)', output)
+    if match is None or int(match[1]) < _OLDEST_JAVA:
+        raise StartError(
+            f"Spark needs Java {_OLDEST_JAVA} or later; {java} is version {match and match[1]}"
+        )
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; the second signal ends the process as usual."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threading.Event) -> int:
+    """Run the query of ``plan`` until it ends or ``stop`` is set; returns the exit code.
+
+    Raises the errors of Spark and of what it calls.
+    """
+    batch_lock = threading.Lock()
+    writer = job_query.rows.writeStream.queryName(name).outputMode("append")
+    checkpoint = options.checkpoint or (
+        job_query.checkpoint_home and Path(job_query.checkpoint_home, "_checkpoints", name)
+    )
+    if checkpoint:
+        writer = writer.option("checkpointLocation", str(Path(checkpoint).absolute()))
+    if options.once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(options.trigger * 1000)} milliseconds")
+    if job_query.configure_sink is not None:
+        writer = job_query.configure_sink(writer)
+    if job_query.handle_batch is not None:
+        handle = _while_locked(batch_lock, job_query.handle_batch, job_query.rows.sparkSession)
+        writer = writer.foreachBatch(handle)
+    display = Display(sys.stdout, sys.stdout.isatty())
+    query = writer.start()
+    try:
+        _show_progress(query, job_query, display, stop, batch_lock)
+    finally:
+        display.end()
+    if job_query.on_finished is not None and options.once and not stop.is_set():
+        job_query.on_finished()
+    return 0
+
+
+def _while_locked(
+    batch_lock: threading.Lock, handle: HandleBatch, spark: SparkSession
+) -> Callable[[DataFrame, int], None]:
+    """``handle`` as ``foreachBatch`` takes it; ``batch_lock`` is held meanwhile."""
+
+    def handle_locked(rows: DataFrame, batch: int) -> None:
+        with batch_lock:
+            handle(rows, batch, query_id(spark))
+
+    return handle_locked
+
+
+def _show_progress(
+    query: StreamingQuery,
+    job_query: JobQuery,
+    display: Display,
+    stop: threading.Event,
+    batch_lock: threading.Lock,
+) -> None:
+    shown = -1
+    ended = False
+    while not ended:
+        if stop.is_set():
+            # A batch under way is finished first: it need not be done again. Held any longer, the
+            # lock would make the next batch wait, and the query's stop would wait for that.
+            if batch_lock.acquire(timeout=_LAST_BATCH_SECONDS):
+                batch_lock.release()
+            query.stop()
+            ended = True
+        else:
+            ended = bool(query.awaitTermination(_POLL_SECONDS))
+        for progress in query.recentProgress:
+            # The query reports that it waits, too, with the number of the batch to come.
+            if progress.batchId > shown and progress.batchDuration and _has_run(progress):
+                shown = progress.batchId
+                fields = progress_fields(progress)
+                if job_query.count_messages is not None:
+                    fields["numInputRows"] = job_query.count_messages(shown)
+                counter = job_query.late_counter
+                late = counter.count(fields, str(query.id)) if counter else 0
+                display.show(batch_progress(fields, late))
+
+
+def _has_run(progress: Any) -> bool:
+    return "addBatch" in progress.durationMs
+
+
+def progress_fields(progress: Any) -> dict[str, Any]:
+    """A query's progress as plain mappings."""
+    return dict(json.loads(progress.json))

@@ -1,0 +1,49 @@
+"""What a job reads, as its command line says."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pubsub.pipeline.arguments import DEFAULT_URL, parse_time
+
+
+def stream(
+    spark: SparkSession,
+    options: argparse.Namespace,
+    name: str,
+    kind: str = "messages",
+    headers: bool = False,
+    source_format: str = "pubsub",
+) -> DataFrame:
+    """The stream of messages or events; ``name`` is what the broker knows the reader by."""
+    reader = spark.readStream.format(source_format).options(**broker_options(options))
+    reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
+    if options.path is None:
+        reader = reader.option("readerName", name)
+    if kind == "messages":
+        if options.subscribe:
+            reader = reader.option("subscribe", options.subscribe)
+        if options.subscribe_pattern:
+            reader = reader.option("subscribePattern", options.subscribe_pattern)
+        reader = reader.option("includeHeaders", str(headers).lower())
+    return reader.option(*starting_option(options.starting)).load()
+
+
+def broker_options(options: argparse.Namespace) -> dict[str, str]:
+    """The options that name the broker, or its file."""
+    if options.path:
+        return {"path": options.path}
+    found = {"url": options.url or DEFAULT_URL}
+    if options.token_file:
+        found["tokenFile"] = options.token_file
+    return found
+
+
+def starting_option(text: str) -> tuple[str, str]:
+    """Name and value of the option that says where to begin."""
+    if text in ("earliest", "latest") or text.lstrip().startswith("{"):
+        return "startingOffsets", text
+    parse_time(text, "--starting")
+    return "startingTimestamp", text

@@ -1,0 +1,15 @@
+"""From options to logs."""
+
+from __future__ import annotations
+
+from pubsub.pipeline.connector_options import SourceOptions
+from pubsub.pipeline.file_history import FileHistory
+from pubsub.pipeline.history import History
+from pubsub.pipeline.http_history import HttpHistory
+
+
+def open_histories(options: SourceOptions) -> list[History]:
+    """One for each partition, in order. Nothing is connected yet."""
+    if options.path is not None:
+        return [FileHistory(options.path)]
+    return [HttpHistory(url, options.credentials) for url in options.urls]

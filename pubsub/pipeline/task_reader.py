@@ -1,0 +1,96 @@
+"""One task: a range of offsets as record batches, across restarts of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from pubsub.pipeline import event_rows
+from pubsub.pipeline.connector_options import EVENTS, SourceOptions
+from pubsub.pipeline.history import (
+    DamagedRange,
+    DataLoss,
+    ExpiredBefore,
+    History,
+    Unreachable,
+)
+from pubsub.pipeline.planning import Task
+from pubsub.pipeline.retry import Retry, logger
+
+
+def read_task(
+    history: History, task: Task, options: SourceOptions, schema: pa.Schema, retry: Retry
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a task, each once. Raises DataLoss, WrongLog, Rejected or Unreachable."""
+    progress = _TaskProgress(history, task, options)
+    retry.reset()
+    while progress.next_offset < task.stop:
+        try:
+            for batch in progress.batches():
+                retry.reset()
+                yield _to_spark_columns(batch, task.partition, options.stream, schema)
+        except Unreachable as error:
+            retry.wait(error)
+    if progress.lost_offsets:
+        logger.warning(
+            "partition %d: %d offsets lost in total", task.partition, progress.lost_offsets
+        )
+
+
+class _TaskProgress:
+    """How far a task is, and what of it was not there."""
+
+    def __init__(self, history: History, task: Task, options: SourceOptions) -> None:
+        self._history = history
+        self._task = task
+        self._options = options
+        self.next_offset = task.start
+        self.lost_offsets = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What is left to read; ``at`` is where to go on after what was taken of it."""
+        task = self._task
+        for item in self._history.read(
+            self.next_offset, task.stop, task.topics, self._options.headers, task.epoch
+        ):
+            if not isinstance(item, pa.RecordBatch):
+                self._skip_gap(item)
+            elif item.num_rows:
+                # Before it is given away: whoever stops reading here has had it.
+                self.next_offset = item.column("offset")[-1].as_py() + 1
+                yield item
+        self.next_offset = task.stop
+
+    def _skip_gap(self, gap: DamagedRange | ExpiredBefore) -> None:
+        task = self._task
+        if isinstance(gap, ExpiredBefore):
+            start, stop, why = self.next_offset, min(gap.first, task.stop), "have expired"
+        else:
+            start, stop = max(gap.start, self.next_offset), min(gap.stop, task.stop)
+            why = "are damaged"
+        report_loss(task.partition, start, stop, why, self._options.fail_on_data_loss)
+        self.lost_offsets += max(0, stop - start)
+        self.next_offset = max(self.next_offset, stop)
+
+
+def report_loss(partition: int, start: int, stop: int, why: str, fail: bool) -> None:
+    """Tell that offsets are not there; raises DataLoss if that is to end the query."""
+    text = f"partition {partition}: offsets {start} to {stop - 1} {why}"
+    if fail:
+        raise DataLoss(f"{text}; set option failOnDataLoss=false to skip them")
+    logger.warning("%s: %d skipped", text, stop - start)
+
+
+def _to_spark_columns(
+    batch: pa.RecordBatch, partition: int, stream: str, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The batch as Spark wants it: these columns in this order, and the partition's number."""
+    if partition:
+        index = batch.schema.get_field_index("partition")
+        number = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+        batch = batch.set_column(index, batch.schema.field(index), number)
+    if stream == EVENTS:
+        return event_rows.decode_events(batch, schema)
+    columns = [batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

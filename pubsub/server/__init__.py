@@ -1,0 +1,1 @@
+"""The process: command line, configuration, start, reload and shutdown of the broker."""

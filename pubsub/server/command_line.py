@@ -1,0 +1,146 @@
+"""The command line of ``twistd pubsub``, made from the settings there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+from twisted.python import usage
+
+from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.build_info import build_kind
+from pubsub.errors import ConfigurationError
+from pubsub.interfaces import IWireProtocol
+from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, Config, flag, merge, read_file
+from pubsub.settings import BOOLEAN, Setting
+
+
+class Options(usage.Options):
+    """Parses the command line and the file it names into ``config``.
+
+    Anything wrong ends the process with exit code 1 and one line on standard error.
+    """
+
+    synopsis = "[options]"
+    config: Config
+
+    def __init__(self, protocols: Mapping[str, IWireProtocol]) -> None:
+        self._protocols = protocols
+        self._listen: list[tuple[str, str | None]] = []
+        self._names: list[str] = []
+        self._ports: list[str] = []
+        self._file = ""
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def opt_proto(self, name: str) -> None:
+        """A protocol to serve; repeat it for more. Default: all that are installed."""
+        self._names.append(name)
+
+    def opt_port(self, port: str) -> None:
+        """Where to serve it: a port number or a Twisted endpoint string; one a --proto."""
+        self._ports.append(port)
+
+    def opt_listen(self, listener: str) -> None:
+        """A protocol and where to serve it in one, for example cafe=tcp:7070."""
+        name, equals, where = listener.partition("=")
+        if not equals or not where:
+            raise usage.UsageError(f"--listen: expected PROTOCOL=ENDPOINT, not {listener!r}")
+        self._listen.append((name, where))
+
+    def opt_config(self, path: str) -> None:
+        """A TOML file with any of these settings; the command line wins over it."""
+        self._file = path
+
+    def opt_secret(self, secret: str) -> None:
+        """Not taken: other users of the machine could read it. See --secret-file."""
+        raise usage.UsageError(
+            "--secret: a secret on the command line can be read by others; "
+            "make a file with `pubsub secret FILE` and name it with --secret-file"
+        )
+
+    def opt_version(self) -> None:
+        """Print the version and exit."""
+        print(f"pubsub {version('pubsub-broker')}, {build_kind()} (Twisted {version('Twisted')})")
+        raise SystemExit(0)
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse ``options``; see the class for what happens to errors."""
+        try:
+            super().parseOptions(options)  # type: ignore[no-untyped-call]
+        except (usage.UsageError, ConfigurationError) as error:
+            raise SystemExit(f"pubsub: {error}") from None
+
+    def parseArgs(self, *arguments: str) -> None:
+        """There are only options."""
+        if arguments:
+            raise usage.UsageError(f"unexpected argument {arguments[0]!r}")
+
+    def postOptions(self) -> None:
+        """Zip the pairs and merge everything into ``config``."""
+        if self._ports and len(self._ports) != len(self._names):
+            raise usage.UsageError(
+                f"{len(self._names)} --proto but {len(self._ports)} --port: "
+                "give one port a protocol, or none"
+            )
+        ports: Sequence[str | None] = self._ports or [None] * len(self._names)
+        pairs = list(zip(self._names, ports, strict=True))
+        given = {name: value for name, value in self.items() if value not in (None, 0, [])}
+        self._line = CommandLine(given, pairs + self._listen)
+        self.config = self.read()
+
+    def read(self) -> Config:
+        """The configuration as the file stands now; raises ConfigurationError."""
+        document = read_file(self._file) if self._file else {}
+        return merge(self._protocols, self._line, document)
+
+    def getUsage(self, width: int | None = None) -> str:
+        """The usual help, and the protocols."""
+        lines = [
+            f"  {p.name:<8} {p.summary}; default port {p.port}" for p in self._protocols.values()
+        ]
+        return super().getUsage(width) + "\nProtocols:\n" + "\n".join(lines) + "\n"
+
+
+def _help(setting: Setting) -> str:
+    default = setting.default
+    if default in ("", None):
+        return f"{setting.help} [{setting.kind.form}]"
+    if setting.kind is BOOLEAN:
+        default = "on" if default else "off"
+    return f"{setting.help} [{setting.kind.form}, default {default}]"
+
+
+def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:
+    """The method of an option that may be given again and again."""
+
+    def collect(self: Options, value: str) -> None:
+        self.opts.setdefault(name, []).append(value)
+
+    collect.__doc__ = _help(setting)
+    return collect
+
+
+def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Options:
+    """The options with one for every setting of the broker, its listeners and ``protocols``."""
+    protocols = installed_protocols() if protocols is None else protocols
+    flags: list[list[str | None]] = []
+    parameters: list[list[str | None]] = []
+    methods: dict[str, Callable[[Options, str], None]] = {}
+    named = [(s.name, s) for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)]
+    named += [
+        (flag(protocol, s), s)
+        for protocol in (*protocols.values(), ADMIN)
+        for s in protocol.settings
+    ]
+    for name, setting in named:
+        if setting.kind is BOOLEAN and not setting.default:
+            flags.append([name, None, setting.help])
+        elif setting.kind.repeated:
+            methods[f"opt_{name.replace('-', '_')}"] = _collect(name, setting)
+        else:
+            parameters.append([name, None, None, _help(setting)])
+    tables = {"optFlags": flags, "optParameters": parameters}
+    made = type("Options", (Options,), {**tables, **methods})
+    options: Options = made(protocols)
+    return options

@@ -1,0 +1,162 @@
+"""A listener's service: opens its endpoint, and a UDP port beside it where the factory asks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, cast
+
+from twisted.application.service import Service
+from twisted.internet import tcp
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.endpoints import AdoptedStreamServerEndpoint, serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IProtocolFactory,
+    IReactorUDP,
+    IStreamServerEndpoint,
+)
+from twisted.internet.protocol import DatagramProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.errors import ConfigurationError, StartError
+from pubsub.interfaces import IDatagramSource
+from pubsub.wire.light_transport import serve
+
+log = Logger()
+# Connections the kernel completes before they are accepted. Twisted's 50 drops SYNs, each for a
+# second, when clients come in thousands.
+BACKLOG = 4096
+
+
+class ListenerService(Service):
+    """Serves ``factory`` at the endpoint ``description``.
+
+    Raises ConfigurationError if the description cannot be parsed, and from startService
+    StartError if the endpoint cannot be listened on.
+    """
+
+    def __init__(
+        self, protocol: str, description: str, factory: IProtocolFactory, reactor: object
+    ) -> None:
+        self._protocol = protocol
+        self._description = description
+        self._factory = factory
+        self._reactor = reactor
+        self._endpoint = self._parse()
+        self._ports: list[IListeningPort] = []
+
+    def _parse(self) -> IStreamServerEndpoint:
+        try:
+            return _parse(self._reactor, self._description)
+        except (ValueError, TypeError, LookupError, OSError, ImportError) as error:
+            hint = ""
+            if self._description.startswith("systemd:"):
+                hint = " (is the process started by a systemd socket unit?)"
+            raise ConfigurationError(
+                f"{self._protocol}: cannot use endpoint {self._description!r}: "
+                f"{type(error).__name__}: {error}{hint}"
+            ) from None
+
+    @property
+    def addresses(self) -> list[IAddress]:
+        """Where it listens, once it does: for port 0, which port that is."""
+        return [port.getHost() for port in self._ports]
+
+    def privilegedStartService(self) -> None:
+        """Listen, before privileges are dropped."""
+        failures: list[Failure] = []
+        listening = self._endpoint.listen(self._factory)
+        listening.addCallback(self._listening).addErrback(failures.append)
+        if failures:
+            raise StartError(self._explain(failures[0]))
+
+    def startService(self) -> None:
+        """Listen, unless that happened already."""
+        super().startService()  # type: ignore[no-untyped-call]
+        if not self._ports:
+            self.privilegedStartService()
+
+    def stopService(self) -> Deferred[Any]:
+        """Stop accepting; connections go on until the broker closes them."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        ports, self._ports = self._ports, []
+        return DeferredList([maybeDeferred(port.stopListening) for port in ports])
+
+    def _listening(self, port: IListeningPort) -> None:
+        self._ports.append(port)
+        if type(port) is tcp.Port:
+            port.transport = serve  # type: ignore[assignment]
+            port.socket.listen(BACKLOG)
+            _tune(port)
+        log.info("{line}", line=f"{self._protocol} on {_where(port)}")
+        if IDatagramSource.providedBy(self._factory):
+            self._listen_udp(port)
+
+    def _listen_udp(self, port: IListeningPort) -> None:
+        """Open the UDP port; its protocol closes it when the broker tells its clients to leave."""
+        protocol = cast(IDatagramSource, self._factory).datagram_protocol()
+        if protocol is None:
+            return
+        host = port.getHost()
+        if not isinstance(host, IPv4Address | IPv6Address):
+            raise StartError(f"{self._protocol}: UDP needs a TCP endpoint to go beside")
+        udp = cast(IReactorUDP, self._reactor).listenUDP(
+            host.port, cast(DatagramProtocol, protocol), host.host, maxPacketSize=65536
+        )
+        log.info("{line}", line=f"{self._protocol} on {_where(udp)}")
+
+    def _explain(self, failure: Failure) -> str:
+        error = failure.value
+        if isinstance(error, StartError):
+            return str(error)
+        if isinstance(error, CannotListenError):
+            reason = getattr(error.socketError, "strerror", None) or str(error.socketError)
+        elif isinstance(error, OSError):
+            reason = error.strerror or os.strerror(error.errno or 0)
+        else:
+            failure.raiseException()
+        return f"{self._protocol}: cannot listen on {self._description}: {reason}"
+
+
+def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
+    """The endpoint, for ``systemd:`` without the address family that Twisted wants to be told.
+
+    The inherited socket knows that itself.
+    """
+    told = not description.startswith("systemd:") or "domain=" in description
+    endpoint = serverFromString(reactor, description + ("" if told else ":domain=INET"))
+    if not told:
+        with socket.socket(fileno=os.dup(endpoint.fileno)) as inherited:
+            family = inherited.family
+        endpoint = AdoptedStreamServerEndpoint(reactor, endpoint.fileno, family)
+    return cast(IStreamServerEndpoint, endpoint)
+
+
+def _tune(port: tcp.Port) -> None:
+    """Set what the accepted sockets inherit."""
+    listening = port.socket
+    # What is written is batched already.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if ip_address(port.getHost().host).is_loopback and hasattr(socket, "TCP_CONGESTION"):
+        # The system's choice for networks may pace what it sends, as BBR does. On loopback there
+        # is nothing to be careful of, and pacing costs up to a third of the throughput.
+        with suppress(OSError):
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+
+
+def _where(port: IListeningPort) -> str:
+    host = port.getHost()
+    if isinstance(host, IPv4Address):
+        return f"{host.type.lower()} {host.host}:{host.port}"
+    if isinstance(host, IPv6Address):
+        return f"{host.type.lower()} [{host.host}]:{host.port}"
+    if isinstance(host, UNIXAddress):
+        return f"unix {os.fsdecode(host.name or b'')}"
+    return str(host)

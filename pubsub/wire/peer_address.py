@@ -1,0 +1,22 @@
+"""The address of a client as text."""
+
+from __future__ import annotations
+
+from sys import intern
+
+from twisted.internet.address import IPv4Address, IPv6Address
+
+UNIX = "unix"
+"""Stands for every client on a UNIX socket."""
+
+
+def host_of(address: object) -> str:
+    """The IP address, as one string object for all connections of a host."""
+    return intern(address.host) if isinstance(address, IPv4Address | IPv6Address) else UNIX
+
+
+def address_text(address: object) -> str:
+    """``HOST:PORT``, or ``unix``."""
+    if isinstance(address, IPv4Address | IPv6Address):
+        return f"{address.host}:{address.port}"
+    return UNIX

@@ -1,0 +1,122 @@
+"""The partial frame of a connection: its bytes, its charge to the memory budget, the size of reads.
+
+The bytes are kept as they were received and joined once. The payload of a large message is joined
+separately, so that it is not copied out of its frame again. Knows no transport and no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from pubsub.broker.limits import MemoryBudget
+    from pubsub.interfaces import Holder
+
+PayloadHandler: TypeAlias = Callable[[bytes], None]
+LargePayload: TypeAlias = Callable[[bytes, int], "tuple[int, PayloadHandler] | None"]
+"""See ``Connection.large_payload``."""
+
+# Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
+# part of the estimate for a connection.
+_CHARGED_BYTES = 4096
+# From this length on a frame may be a message whose payload is joined separately.
+_LARGE_BYTES = 16 * 1024
+# Chunks of one partial frame; more are joined, as many small ones take more memory than their
+# bytes.
+_MAX_CHUNKS = 256
+# A read of this many bytes and more shows that the client sends as fast as it can.
+_BUSY_BYTES = 32 * 1024
+
+
+class ReadBuffer:
+    """The bytes of one connection's partial frame.
+
+    It exists only while there is a partial frame, so that an idle connection does not pay for it.
+    ``holder`` is charged in ``memory``; ``max_read`` is the number of bytes of the largest read.
+    """
+
+    __slots__ = (
+        "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need", "charged",
+    )  # fmt: skip
+
+    def __init__(self, holder: Holder, memory: MemoryBudget, max_read: int) -> None:
+        self._holder = holder
+        self._memory = memory
+        self._max_read = max_read
+        self._chunks: list[bytes] = []
+        self._nbytes = 0
+        self._need = 0
+        # The length of the frames that reads should end with; 0 if that is not known.
+        self._frame_bytes = 0
+        self.charged = 0
+        """Bytes that are charged to the memory budget."""
+
+    def start(self, partial: bytes, need: int, received: int) -> int:
+        """Keep ``partial``, the start of a frame that can be parsed from ``need`` bytes on.
+
+        ``received`` is the number of bytes that it is the end of. Returns how many bytes to read
+        at a time from now on, or 0 to leave that unchanged: a read that ends within a frame has
+        all that follows copied.
+        """
+        self._chunks = [partial]
+        self._nbytes = nbytes = len(partial)
+        self._need = need
+        if nbytes >= _CHARGED_BYTES or self.charged:
+            self._charge(nbytes)
+        if nbytes < need < _BUSY_BYTES <= received:
+            self._frame_bytes = need
+            return self._whole_frames(need - nbytes)
+        return 0
+
+    def add(self, data: bytes, delimiter: bytes | None) -> bool:
+        """Add input; return whether the buffer should be parsed now."""
+        chunks = self._chunks
+        chunks.append(data)
+        self._nbytes += len(data)
+        if self._nbytes >= self._need or (delimiter is not None and delimiter in data):
+            return True
+        if len(chunks) > _MAX_CHUNKS:
+            chunks[:] = [b"".join(chunks)]
+        if self._nbytes >= _CHARGED_BYTES:
+            self._charge(self._nbytes)
+        return False
+
+    def take(self) -> bytes:
+        """Remove and return the bytes. They stay charged until ``start`` or ``clear``."""
+        chunks, self._chunks = self._chunks, []
+        return b"".join(chunks)
+
+    def take_frame(self, large_payload: LargePayload) -> bytes:
+        """As ``take``, but first hand a large message's payload to the handler it has."""
+        if self._need < _LARGE_BYTES:
+            return self.take()
+        chunks, self._chunks = self._chunks, []
+        found = large_payload(chunks[0], self._need)
+        if found is None:
+            return b"".join(chunks)
+        payload_start, handle = found
+        last = chunks[-1]
+        frame_end = len(last) - (self._nbytes - self._need)
+        chunks[0], chunks[-1] = chunks[0][payload_start:], last[:frame_end]
+        handle(b"".join(chunks))
+        return last[frame_end:]
+
+    def clear(self) -> int:
+        """Discard the bytes and their charge. Returns a size of reads, as ``start`` does."""
+        self._chunks = []
+        if self.charged:
+            self._charge(0)
+        return self._whole_frames(0) if self._frame_bytes else 0
+
+    def _whole_frames(self, first: int) -> int:
+        """The size of a read of ``first`` bytes and as many whole frames as fit."""
+        count = (self._max_read - first) // self._frame_bytes
+        return first + count * self._frame_bytes
+
+    def _charge(self, nbytes: int) -> None:
+        if nbytes < _CHARGED_BYTES:
+            nbytes = 0
+        if nbytes != self.charged:
+            before, self.charged = self.charged, nbytes
+            self._memory.charge(self._holder, before, nbytes, 0)

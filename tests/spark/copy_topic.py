@@ -1,0 +1,38 @@
+"""``python -m tests.spark.copy_topic SOURCE SINK CHECKPOINT``: copies one topic to another.
+
+Ends when it has copied what is there.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pubsub.pipeline.spark_session import local_session
+
+SOURCE_TOPIC, COPY_TOPIC = "cafe/1", "copy"
+BATCH_MESSAGES = 1000
+
+
+def main(source: str, sink: str, checkpoint: str) -> None:
+    """Copy."""
+    spark = local_session("copying", cores=1)
+    spark.sparkContext.setLogLevel("FATAL")
+    frame = (
+        spark.readStream.format("pubsub")
+        .options(url=source, subscribe=SOURCE_TOPIC, startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger=BATCH_MESSAGES, rowsPerTask=BATCH_MESSAGES // 3)
+        .load()
+    )
+    query = (
+        frame.select("value")
+        .writeStream.format("pubsub")
+        .options(url=sink, topic=COPY_TOPIC, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

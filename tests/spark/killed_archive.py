@@ -1,0 +1,65 @@
+"""The job archive, which kills itself.
+
+    python -m tests.spark.killed_archive KILL_POINT BATCHES ARGUMENTS
+
+KILL_POINT is ``write`` (the files of a batch are written and not yet in the table) or ``commit``
+(they are in the table, and Spark has not recorded the batch). BATCHES succeed before the kill.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from pubsub.pipeline.job_runner import main
+from pubsub.pipeline.jobs import archive
+from pubsub.pipeline.jobs.archive import save
+from pubsub.pipeline.tables.spark import Target
+
+
+def kill_group() -> None:
+    """Kill this process, Java, and all else in their group."""
+    os.killpg(0, signal.SIGKILL)
+
+
+def count_files(target: Target) -> int:
+    """How many data files there are, in the table or not."""
+    return sum(1 for _ in Path(target.path).rglob("*.parquet"))
+
+
+def kill_on_new_file(target: Target, before: int) -> None:
+    """Die as soon as there is a file more."""
+    while count_files(target) <= before:
+        pass
+    kill_group()
+
+
+def run(kill_point: str, batches: int, arguments: list[str]) -> int:
+    """Run the job with ``arguments`` until it dies."""
+    left = batches
+
+    def save_and_die(
+        batch: DataFrame, target: Target, headers: bool, query: str, number: int
+    ) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0 and kill_point == "write":
+            threading.Thread(
+                target=kill_on_new_file, args=(target, count_files(target)), daemon=True
+            ).start()
+        count = save(batch, target, headers, query, number)
+        if left < 0:
+            kill_group()
+        return count
+
+    archive.save = save_and_die
+    return main(archive.NAME, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,351 @@
+"""Replay: the history, then live, without a gap, without a duplicate."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Page
+from pubsub.broker.catch_up import PAGE_BYTES, Replay
+from pubsub.broker.message_run import MessageRun
+from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
+from pubsub.broker.service import BrokerService
+from pubsub.broker.topics import Topic
+from pubsub.store.memory import MemoryStore
+from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
+
+LARGE = b"." * (PAGE_BYTES // 4)
+
+
+class LateStore(MemoryStore):
+    """A history whose pages come when the test says so, as a store on disk's would."""
+
+    def __init__(self) -> None:
+        super().__init__(1000, 2**26)
+        self.asked: list[tuple[Deferred[Page], Deferred[Page]]] = []
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
+        later: Deferred[Page] = Deferred()
+        self.asked.append((later, super().read(offset, topics, max_bytes)))
+        return later
+
+    def answer(self) -> None:
+        later, page = self.asked.pop(0)
+        page.chainDeferred(later)
+
+
+class ReplayCase(SynchronousTestCase):
+    """A broker, two topics, a subscriber that has to catch up."""
+
+    def setUp(self) -> None:
+        self.start_broker(MemoryStore(1000, 2**26))
+
+    def start_broker(self, store: MemoryStore) -> None:
+        self.clock: Clock = clock_at()
+        self.broker: BrokerService = make_broker(self.clock, store=store)
+        self.news = self.broker.topics.create("news")
+        self.sport = self.broker.topics.create("sport")
+        self.transport = Transport()
+        policy = SlowPolicy(DROP, 2**30)
+        self.box = Outbox(self.broker.router, self.transport, policy, Reader())
+        self.transport.outbox = self.box
+
+    def publish(self, topic: Topic, *payloads: bytes) -> None:
+        publisher = make_listener(self.broker).publisher(None, b"alice")
+        publisher.publish(topic, MessageRun.of(list(payloads)))
+
+    def replay(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> Replay:
+        return self.replay_from(dict.fromkeys(topics, offset), limit)
+
+    def replay_from(self, positions: dict[Topic, int], limit: int = 2**20) -> Replay:
+        encodings = dict.fromkeys(positions, Lines(limit=limit))
+        return Replay(self.broker, self.box, positions, encodings)
+
+    def turns(self, count: int = 50) -> None:
+        for _ in range(count):
+            self.clock.advance(0)
+
+    def lines(self) -> list[bytes]:
+        return [line.rstrip(b".") for line in self.transport.data.splitlines()]
+
+
+class CatchUpTests(ReplayCase):
+    """From the history to live"""
+
+    def test_what_was_missed_comes_before_what_is_live(self) -> None:
+        self.publish(self.news, b"old")
+        self.publish(self.news, b"missed 1", b"missed 2")
+        self.successResultOf(self.replay(self.news, offset=1).start())
+        self.publish(self.news, b"live")
+        self.turns()
+        assert self.lines() == [b"missed 1", b"missed 2", b"live"]
+        assert self.broker.counters.delivered == 3
+
+    def test_it_may_begin_in_the_middle_of_a_batch(self) -> None:
+        self.publish(self.news, b"0", b"1", b"2", b"3")
+        self.replay(self.news, offset=2).start()
+        self.turns()
+        self.publish(self.news, b"4")
+        self.turns()
+        assert self.lines() == [b"2", b"3", b"4"]
+
+    def test_only_the_topics_subscribed_are_replayed(self) -> None:
+        self.publish(self.news, b"n1")
+        self.publish(self.sport, b"s1")
+        self.publish(self.news, b"n2")
+        self.replay(self.news).start()
+        self.publish(self.sport, b"s2")
+        self.publish(self.news, b"n3")
+        self.turns()
+        assert self.lines() == [b"n1", b"n2", b"n3"]
+
+    def test_each_topic_begins_where_it_was_left(self) -> None:
+        for number in range(6):
+            self.publish(self.news if number % 2 else self.sport, b"%d" % number)
+        replay = self.replay_from({self.news: 3, self.sport: 1})
+        assert replay.positions == {self.news: 3, self.sport: 1}
+        replay.start()
+        self.turns()
+        assert self.lines() == [b"2", b"3", b"4", b"5"]
+        assert replay.positions == {}
+
+    def test_each_topic_may_begin_in_the_middle_of_a_batch(self) -> None:
+        self.publish(self.news, b"n0", b"n1", b"n2")
+        self.publish(self.sport, b"s3", b"s4", b"s5")
+        self.replay_from({self.news: 1, self.sport: 5}).start()
+        self.turns()
+        assert self.lines() == [b"n1", b"n2", b"s5"]
+
+    def test_a_topic_that_missed_nothing_is_live_with_the_others(self) -> None:
+        self.publish(self.sport, b"s0")
+        self.publish(self.news, b"n1")
+        self.replay_from({self.news: 0, self.sport: 2}).start()
+        self.publish(self.sport, b"live")
+        self.turns()
+        assert self.lines() == [b"n1", b"live"]
+
+    def test_with_nothing_missed_it_is_live_at_once(self) -> None:
+        replay = self.replay(self.news)
+        self.successResultOf(replay.start())
+        assert self.box.subscriptions == {self.news: Lines()}
+        assert not replay.positions
+
+    def test_one_page_arrives_without_anything_else_happening(self) -> None:
+        self.publish(self.news, b"missed")
+        self.replay(self.news).start()
+        self.turns()
+        assert self.lines() == [b"missed"]
+
+    def test_the_last_of_several_pages_arrives_without_anything_else_happening(self) -> None:
+        for number in range(10):
+            self.publish(self.news, b"%d" % number + LARGE)
+        live = self.replay(self.news).start()
+        self.turns()
+        self.successResultOf(live)
+        assert self.lines() == [b"%d" % n for n in range(10)]
+
+    def test_what_is_published_between_pages_comes_once_and_in_order(self) -> None:
+        for number in range(8):
+            self.publish(self.news, b"%d" % number + LARGE)
+        live = self.replay(self.news).start()
+        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        for number in range(8, 20):
+            self.publish(self.news, b"%d" % number)
+            self.turns(1)
+        self.turns()
+        self.successResultOf(live)
+        self.publish(self.news, b"20")
+        self.turns()
+        assert self.lines() == [b"%d" % n for n in range(21)]
+
+    def test_what_is_published_while_a_page_is_read_comes_once(self) -> None:
+        store = LateStore()
+        self.start_broker(store)
+        self.publish(self.news, b"0")
+        live = self.replay(self.news).start()
+        self.publish(self.news, b"1")
+        store.answer()
+        self.turns()
+        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        store.answer()
+        self.turns()
+        self.successResultOf(live)
+        self.publish(self.news, b"2")
+        self.turns()
+        assert self.lines() == [b"0", b"1", b"2"]
+
+    @given(
+        st.lists(st.lists(st.sampled_from([0, 1, 2, 4]), min_size=1, max_size=3), max_size=12),
+        st.integers(0, 10),
+        st.lists(st.sampled_from(["publish", "pause", "drain", "one", "turn"]), max_size=25),
+    )
+    def test_whatever_happens_meanwhile_everything_comes_once_in_order(
+        self, before: list[list[int]], start: int, steps: list[str]
+    ) -> None:
+        self.setUp()
+        published = 0
+
+        def publish(sizes: list[int]) -> None:
+            nonlocal published
+            numbers = range(published, published + len(sizes))
+            pairs = zip(numbers, sizes, strict=True)
+            self.publish(self.news, *(b"%d" % n + b"." * (size * 30_000) for n, size in pairs))
+            published += len(sizes)
+
+        for sizes in before:
+            publish(sizes)
+        start = min(start, published)
+        live = self.replay(self.news, offset=start).start()
+        for step in steps:
+            if step == "publish":
+                publish([4, 1])
+            elif step == "pause":
+                self.box.pause()
+            elif step == "drain":
+                self.transport.drain()
+            elif step == "one":
+                self.transport.drain(room=1)
+            else:
+                self.turns(1)
+        self.transport.drain()
+        self.turns()
+        self.successResultOf(live)
+        publish([0])
+        self.turns()
+        assert self.lines() == [b"%d" % n for n in range(start, published)]
+        assert self.broker.counters.delivered == published - start
+
+
+class PausedTests(ReplayCase):
+    """An outbox that is paused in the middle"""
+
+    def test_pages_wait_for_the_outbox_to_drain(self) -> None:
+        for number in range(20):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        live = self.replay(self.news).start()
+        self.turns()
+        assert len(self.transport.writes) == 1
+        assert self.box.queued + len(self.transport.data) < 2 * PAGE_BYTES
+        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        while self.box.paused:
+            self.transport.drain(room=1)
+            self.turns()
+        self.successResultOf(live)
+        assert self.lines() == [b"%d" % n for n in range(20)]
+
+    def test_the_positions_are_where_the_next_page_starts(self) -> None:
+        for number in range(20):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        replay = self.replay(self.news)
+        replay.start()
+        self.turns()
+        read = len(self.transport.data.splitlines()) + self.box.queued // (len(LARGE) + 1)
+        assert replay.positions == {self.news: read}
+
+    def test_it_ends_when_the_outbox_is_shut(self) -> None:
+        for number in range(20):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        live = self.replay(self.news).start()
+        self.turns()
+        self.box.shut(None)
+        self.turns()
+        self.successResultOf(live)
+        assert not self.news.groups
+
+
+class ChangeTests(ReplayCase):
+    """discard while it runs"""
+
+    def start(self) -> Replay:
+        """A replay of both topics that waits after its first page."""
+        for number in range(8):
+            topic = self.sport if number % 2 else self.news
+            self.publish(topic, b"%d" % number + LARGE)
+        self.transport.room = 1
+        replay = self.replay(self.news, self.sport)
+        replay.start()
+        self.turns()
+        assert b"7" not in self.lines()
+        return replay
+
+    def test_a_topic_left_out_is_neither_replayed_nor_live(self) -> None:
+        replay = self.start()
+        before = self.lines()
+        replay.discard(self.sport)
+        self.transport.drain()
+        self.turns()
+        self.publish(self.sport, b"9")
+        self.publish(self.news, b"10")
+        self.turns()
+        rest = self.lines()[len(before) :]
+        assert rest[-2:] == [b"6", b"10"]
+        assert b"7" not in rest
+        assert b"9" not in rest
+
+
+class LossTests(ReplayCase):
+    """What cannot be replayed is counted"""
+
+    def drops(self) -> dict[str, int]:
+        """Drops by reason."""
+        found: dict[str, int] = {}
+        for (client, _topic, reason), count in self.broker.counters.drops.items():
+            assert client == "bob"
+            found[reason] = found.get(reason, 0) + count
+        return found
+
+    def test_what_left_the_history_before_is_counted(self) -> None:
+        self.start_broker(MemoryStore(3, 2**20))
+        for number in range(10):
+            self.publish(self.news, b"%d" % number)
+        self.replay(self.news, offset=2).start()
+        self.publish(self.news, b"10")
+        self.turns()
+        assert self.lines() == [b"7", b"8", b"9", b"10"]
+        assert self.drops() == {"expired": 5}
+
+    def test_without_a_history_everything_missed_is_counted(self) -> None:
+        self.start_broker(MemoryStore(0, 0))
+        for number in range(4):
+            self.publish(self.news, b"%d" % number)
+        self.replay(self.news, offset=1).start()
+        self.publish(self.news, b"live")
+        self.turns()
+        assert self.lines() == [b"live"]
+        assert self.drops() == {"expired": 3}
+
+    def test_what_leaves_the_history_between_pages_is_counted(self) -> None:
+        self.start_broker(MemoryStore(10, 2**26))
+        for number in range(10):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        self.replay(self.news).start()
+        self.turns()
+        for number in range(10, 19):
+            self.publish(self.news, b"%d" % number)
+        self.transport.drain()
+        self.turns()
+        self.publish(self.news, b"19")
+        self.turns()
+        lines = self.lines()
+        assert lines[-11:] == [b"%d" % n for n in range(9, 20)]
+        assert len(lines) < 20
+        assert self.drops() == {"expired": 20 - len(lines)}
+
+    def test_what_the_encoding_cannot_carry_is_counted(self) -> None:
+        self.publish(self.news, b"fits", b"too large", b"ok")
+        self.publish(self.news, b"too large", b"as well")
+        self.replay(self.news, limit=4).start()
+        self.publish(self.news, b"live")
+        self.turns()
+        assert self.lines() == [b"fits", b"ok", b"live"]
+        assert self.drops() == {"too-large": 3}
+        assert self.broker.counters.delivered == 3

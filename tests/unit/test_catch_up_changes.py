@@ -1,0 +1,111 @@
+"""Replay while what the subscriber may read changes: rules, keys, topics that end."""
+
+from __future__ import annotations
+
+from pubsub.broker.listener import Listener
+from pubsub.broker.message_run import MessageRun
+from pubsub.store.memory import MemoryStore
+from tests.unit.fakes import Ruled, Transport, make_listener
+from tests.unit.test_catch_up import LARGE, ReplayCase
+
+
+class ReplayChangeCase(ReplayCase):
+    """A replay whose subscriber is asked as a listener's is."""
+
+    listener: Listener
+
+    def start_broker(self, store: MemoryStore) -> None:
+        super().start_broker(store)
+        self.listener = make_listener(self.broker, slow_consumer="drop")
+        self.reader = Ruled(self.listener)
+        self.transport = Transport()
+        self.box = self.listener.outbox(self.transport, self.reader)
+        self.transport.outbox = self.box
+
+    def allow(self, *names: str) -> None:
+        self.listener.reconfigure({**self.listener.settings, "allow-subscribe": names})
+
+    def goes_on(self) -> list[bytes]:
+        """What comes when the transport has room again, and live after that."""
+        before = len(self.lines())
+        self.transport.drain()
+        self.turns()
+        for topic in (self.news, self.sport):
+            name = topic.name.encode()
+            # Past any listener's rules: it is the subscriber that is tested.
+            self.broker.publish(topic, MessageRun.of([name]), b"", "toy")
+        self.turns()
+        return self.lines()[before:]
+
+
+class RevocationTests(ReplayChangeCase):
+    """What is closed in the middle is neither replayed nor live"""
+
+    def test_a_topic_closed_in_the_middle_ends_once(self) -> None:
+        for number in range(12):
+            topic = self.sport if number % 2 else self.news
+            self.publish(topic, b"%d" % number + LARGE)
+        self.transport.room = 1
+        replay = self.replay(self.news, self.sport)
+        replay.start()
+        self.turns()
+        assert b"11" not in self.lines()
+        self.allow("news")
+        self.broker.recheck()
+        rest = self.goes_on()
+        assert rest[-2:] == [b"10", b"news"]
+        assert b"11" not in rest
+        assert b"sport" not in rest
+        assert self.reader.revoked == [self.sport]
+        assert list(self.box.subscriptions) == [self.news]
+
+    def test_one_of_which_nothing_more_was_missed_is_not_live_either(self) -> None:
+        self.publish(self.sport, b"s")
+        for number in range(12):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        self.replay(self.news, self.sport).start()
+        self.turns()
+        assert b"11" not in self.lines()
+        self.allow("news")
+        self.broker.recheck()
+        rest = self.goes_on()
+        assert b"sport" not in rest
+        assert rest[-2:] == [b"11", b"news"]
+        assert list(self.box.subscriptions) == [self.news]
+
+    def test_a_queue_key_closes_it_as_well(self) -> None:
+        self.publish(self.sport, b"s")
+        for number in range(12):
+            self.publish(self.news, b"%d" % number + LARGE)
+        self.transport.room = 1
+        self.replay(self.news, self.sport).start()
+        self.turns()
+        self.broker.queue_keys.close(self.sport, b"key", "ada", "client")
+        assert b"sport" not in self.goes_on()
+
+
+class EndedTests(ReplayChangeCase):
+    """Topics that ended since the subscriber left"""
+
+    def test_a_topic_that_ended_does_not_keep_the_others_from_coming(self) -> None:
+        self.publish(self.sport, b"s0")
+        self.publish(self.news, b"n1")
+        self.broker.end_topic(self.sport)
+        live = self.replay(self.news, self.sport).start()
+        self.turns()
+        self.successResultOf(live)
+        self.publish(self.news, b"live")
+        self.turns()
+        assert self.lines()[-2:] == [b"n1", b"live"]
+
+    def test_another_topic_of_the_same_name_is_not_it(self) -> None:
+        self.publish(self.news, b"n0")
+        self.broker.end_topic(self.sport)
+        again = self.broker.topics.create("sport")
+        self.publish(again, b"not for bob")
+        self.replay(self.news, self.sport).start()
+        self.turns()
+        self.publish(again, b"nor this")
+        self.turns()
+        assert self.lines() == [b"n0"]

@@ -1,0 +1,312 @@
+"""The transports that send at once: real sockets, driven by hand."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import main
+from twisted.internet.error import ConnectionDone
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.wire.direct_transport import DirectTransport
+from pubsub.wire.light_transport import serve
+
+
+class Reactor:
+    """Notes who wants to read and to write."""
+
+    def __init__(self) -> None:
+        self.readers: list[Any] = []
+        self.writers: set[object] = set()
+        self.later: list[Any] = []
+
+    def addReader(self, reader: object) -> None:
+        if reader not in self.readers:
+            self.readers.append(reader)
+
+    def removeReader(self, reader: object) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
+
+    def addWriter(self, writer: object) -> None:
+        self.writers.add(writer)
+
+    def removeWriter(self, writer: object) -> None:
+        self.writers.discard(writer)
+
+    def callLater(self, delay: float, call: Any, *args: Any) -> None:
+        self.later.append((call, args))
+
+
+class Producer:
+    """Notes when it was told to pause and to go on."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
+
+
+class Failing:
+    """A socket whose sends fail as they are told to."""
+
+    def __init__(self, real: socket.socket, problem: OSError) -> None:
+        self._real = real
+        self.problem = problem
+
+    def send(self, data: bytes) -> int:
+        raise self.problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class Port:
+    """What a transport asks of its port."""
+
+    _realPortNumber = 1883
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.reactor = reactor
+
+
+class Peer(Protocol):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.calls.append("lost")
+
+
+class Link:
+    """A transport and the socket at the other end."""
+
+    def __init__(self, make: Callable[..., Any], protocol: Peer | None = None) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        for end in (self.ours, self.theirs):
+            end.setblocking(False)
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        self.reactor = Reactor()
+        self.protocol = Peer() if protocol is None else protocol
+        first = make(
+            self.ours, self.protocol, ("192.0.2.1", 4711), Port(self.reactor), 0, self.reactor
+        )
+        self.protocol.makeConnection(first)  # type: ignore[no-untyped-call]
+        self.got = bytearray()
+
+    @property
+    def transport(self) -> Any:
+        """The protocol's, which may become another one. (Twisted's methods have no types.)"""
+        return self.protocol.transport
+
+    def close(self) -> None:
+        self.transport.connectionLost(Failure(ConnectionDone()))
+        self.theirs.close()
+
+    @property
+    def waits(self) -> bool:
+        """Does the transport wait to be able to write?"""
+        return self.transport in self.reactor.writers
+
+    def read(self) -> None:
+        """Take everything that is there."""
+        while True:
+            try:
+                data = self.theirs.recv(1 << 20)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self.got += data
+
+    def finish(self) -> bytes:
+        """Read and let the transport write until it has nothing more; everything read."""
+        for _ in range(10_000):
+            self.read()
+            if not self.waits:
+                break
+            result = self.transport.doWrite()
+            if result is not None:
+                break
+        self.read()
+        return bytes(self.got)
+
+
+class Sending(SynchronousTestCase):
+    """What both do; the subclasses say how one is made."""
+
+    make: Callable[..., Any]
+
+    def link(self) -> Link:
+        link = Link(type(self).make)
+        self.addCleanup(link.close)
+        return link
+
+    def test_what_the_kernel_takes_is_sent_at_once(self) -> None:
+        link = self.link()
+        link.transport.write(b"hello")
+        assert not link.waits
+        link.read()
+        assert link.got == b"hello"
+
+    def test_what_is_read_goes_to_the_protocol(self) -> None:
+        link = self.link()
+        got: list[bytes] = []
+        link.protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
+        assert link.transport.doRead() is None, "nothing is there"
+        link.theirs.send(b"hello")
+        assert link.transport.doRead() is None
+        assert got == [b"hello"]
+        link.theirs.close()
+        assert link.transport.doRead() is main.CONNECTION_DONE
+
+    def test_a_connection_that_was_reset_is_lost(self) -> None:
+        link = self.link()
+        link.transport.write(b"never read")
+        link.theirs.close()
+        assert link.transport.doRead() is main.CONNECTION_LOST
+
+    def test_what_it_does_not_take_is_buffered_in_order(self) -> None:
+        link = self.link()
+        data = b"".join(b"%07d\n" % number for number in range(100_000))
+        link.transport.write(data)
+        assert bool(link.waits)
+        link.transport.write(b"second ")
+        link.transport.write(b"third")
+        assert link.finish() == data + b"second third"
+        assert not link.waits
+        link.transport.write(b" at once again")
+        link.read()
+        assert link.got.endswith(b"third at once again")
+
+    def test_over_128_kib_the_producer_is_paused_and_later_resumed(self) -> None:
+        link = self.link()
+        producer = Producer()
+        link.transport.registerProducer(producer, True)
+        while not link.waits:
+            link.transport.write(b"x" * 1000)
+        assert producer.calls == []
+        link.transport.write(b"x" * 128_000)
+        link.transport.write(b"x" * 4_000)
+        assert producer.calls[:1] == ["pause"]
+        assert set(producer.calls) == {"pause"}
+        link.finish()
+        assert producer.calls[-1] == "resume"
+
+    def test_one_large_write_pauses_the_producer_too(self) -> None:
+        link = self.link()
+        producer = Producer()
+        link.transport.registerProducer(producer, True)
+        link.transport.write(b"x" * 1_000_000)
+        assert producer.calls == ["pause"]
+        assert len(link.finish()) == 1_000_000
+        assert producer.calls == ["pause", "resume"]
+
+    def test_nothing_is_sent_past_what_waits(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 1_000_000)
+        link.read()
+        link.transport.write(b"last")
+        link.read()
+        assert b"last" not in link.got
+        assert link.finish().endswith(b"xlast")
+
+    def test_after_half_closing_what_waits_is_still_sent(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 100_000)
+        link.transport.loseWriteConnection()
+        assert len(link.finish()) == 100_000
+        assert link.theirs.recv(1) == b""
+        link.transport.write(b"more")
+        assert not link.waits
+
+    def test_after_closing_what_waits_is_still_sent(self) -> None:
+        link = self.link()
+        link.transport.write(b"x" * 100_000)
+        link.transport.loseConnection()
+        assert len(link.finish()) == 100_000
+
+    def test_a_peer_that_is_gone_raises_nothing(self) -> None:
+        link = self.link()
+        link.theirs.close()
+        for _ in range(3):
+            link.transport.write(b"hello")
+        assert link.transport.doWrite() is main.CONNECTION_LOST
+        link.transport.connectionLost(Failure(ConnectionDone()))
+        link.transport.write(b"hello")
+
+    def test_nothing_is_sent_for_nothing(self) -> None:
+        link = self.link()
+        link.transport.write(b"")
+        assert not link.waits
+        link.transport.writeSequence([b"a", b"", b"b"])
+        assert link.finish() == b"ab"
+
+
+class DirectServerTests(Sending):
+    """DirectServer"""
+
+    make = DirectTransport
+
+    def test_a_failing_send_is_met_again_by_the_reactor(self) -> None:
+        for number in (errno.EPIPE, errno.ECONNRESET, errno.ENOBUFS):
+            link = self.link()
+            problem = OSError(number, "no")
+            link.transport.socket = Failing(link.ours, problem)
+            link.transport.write(b"hello")
+            assert link.waits
+            result = link.transport.doWrite()
+            if number == errno.ENOBUFS:
+                assert result is None
+            else:
+                assert result is main.CONNECTION_LOST
+
+
+class OrderTests(SynchronousTestCase):
+    """Either transport"""
+
+    @given(
+        st.sampled_from((DirectTransport, serve)),
+        st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=12),
+    )
+    def test_the_order_is_kept_whatever_is_read_when(
+        self, make: Callable[..., Any], steps: list[tuple[int, bool, bool]]
+    ) -> None:
+        link = Link(make)
+        sent = b""
+        for number, (size, reads, writes) in enumerate(steps):
+            data = bytes([number]) * size
+            link.transport.write(data)
+            sent += data
+            if reads:
+                link.read()
+            if writes and link.waits:
+                link.transport.doWrite()
+        assert link.finish() == sent
+        link.close()
+
+
+class LightServerTests(Sending):
+    """LightServer"""
+
+    make = serve
+
+
+# The tests of both, and of neither by itself.
+del Sending

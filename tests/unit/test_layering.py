@@ -1,0 +1,115 @@
+"""Which part of the package may import which, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pubsub", "twisted")
+Graph = dict[str, set[str]]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def run_time_imports(node: ast.AST) -> Iterator[str]:
+    """The names that ``node`` imports outside TYPE_CHECKING blocks, in functions too."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        children: list[ast.AST] = list(node.orelse)
+    else:
+        children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative imports are not used"
+        assert node.module is not None
+        yield node.module
+        # `from package import module` names a module as well.
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for child in children:
+        yield from run_time_imports(child)
+
+
+def direct_imports() -> Graph:
+    """For each module of the package, and each dropin, the names that it imports."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {module_name(p): set(run_time_imports(ast.parse(p.read_text()))) for p in paths}
+
+
+DIRECT = direct_imports()
+
+
+def all_imports(module: str) -> set[str]:
+    """The names that ``module`` and the modules of the package that it imports import."""
+    found: set[str] = set()
+    pending = [module]
+    while pending:
+        new = DIRECT.get(pending.pop(), set()) - found
+        found |= new
+        pending += new
+    return found
+
+
+def inside(name: str, *packages: str) -> bool:
+    """Return whether ``name`` is one of ``packages`` or in one of them."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def violations(importers: list[str], *forbidden: str, own: str = "") -> list[str]:
+    """Imports of ``forbidden`` packages, direct or not; those of ``own`` are allowed."""
+    return [
+        f"{module} imports {name}"
+        for module in importers
+        for name in sorted(all_imports(module))
+        if inside(name, *forbidden) and not (own and inside(name, own))
+    ]
+
+
+def modules(*packages: str) -> list[str]:
+    """The modules of the package that are in one of ``packages``."""
+    return sorted(module for module in DIRECT if inside(module, *packages))
+
+
+def protocols() -> list[str]:
+    """The packages of the protocols."""
+    children = {".".join(m.split(".")[:3]) for m in modules("pubsub.protocols")}
+    return sorted(children - {"pubsub.protocols"})
+
+
+class LayeringTests(SynchronousTestCase):
+    """Imports at run time. Those under TYPE_CHECKING do not count."""
+
+    def test_the_domain_imports_nothing_around_it(self) -> None:
+        around = [f"pubsub.{n}" for n in ("wire", "protocols", "admin", "store", "server")]
+        assert not violations(modules("pubsub.broker"), *around, "pubsub.pipeline", "pubsub.client")
+
+    def test_store_and_wire_import_no_protocol(self) -> None:
+        assert not violations(modules("pubsub.store", "pubsub.wire"), "pubsub.protocols")
+
+    def test_the_http_api_imports_no_protocol(self) -> None:
+        assert not violations(modules("pubsub.admin"), "pubsub.protocols")
+
+    def test_codecs_and_scanners_import_no_twisted(self) -> None:
+        pure = [m for m in modules("pubsub.protocols") if m.endswith((".codec", ".scan", ".zmtp"))]
+        pure += ["pubsub.wire.fields", "pubsub.wire.frame_runs", "pubsub.broker.message_run"]
+        assert len(pure) > 10
+        assert not violations(pure, "twisted", "zope")
+
+    def test_a_protocol_imports_no_other(self) -> None:
+        assert len(protocols()) == 5
+        for protocol in protocols():
+            assert not violations(modules(protocol), "pubsub.protocols", own=protocol)
+
+    def test_nothing_imports_the_server(self) -> None:
+        others = [module for module in DIRECT if not inside(module, "pubsub.server")]
+        assert not violations(others, "pubsub.server")
+
+    def test_a_dropin_imports_nothing_heavy(self) -> None:
+        heavy = [f"pubsub.{n}" for n in ("broker", "protocols", "server", "store", "wire")]
+        assert not violations(modules("twisted.plugins"), *heavy)

@@ -1,0 +1,225 @@
+"""The light transport: when Twisted's takes its place, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import main
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import (
+    IConsumer,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    ISystemHandle,
+    ITCPTransport,
+)
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from pubsub.wire.direct_transport import READ_BYTES, DirectTransport
+from pubsub.wire.light_transport import LightTransport, serve
+from tests.unit.test_direct_transport import Link, Peer, Port, Producer, Reactor
+
+DONE = Failure(ConnectionDone())
+
+
+@implementer(IPushProducer, IHalfCloseableProtocol)
+class Own(Producer, Peer):
+    """A protocol that is its own producer, as the broker's are."""
+
+    def readConnectionLost(self) -> None:
+        self.calls.append("read lost")
+
+    def writeConnectionLost(self) -> None:
+        self.calls.append("write lost")
+
+
+class LightCase(SynchronousTestCase):
+    """A link whose transport is light to begin with."""
+
+    def setUp(self) -> None:
+        self.link = Link(serve, Own())
+        self.addCleanup(self.link.close)
+        self.light: LightTransport = self.link.transport
+        assert type(self.light) is LightTransport
+        self.light.registerProducer(self.link.protocol, True)
+
+    @property
+    def is_light(self) -> bool:
+        assert self.link.reactor.readers in ([], [self.link.transport]), "one reads, or none"
+        return self.link.transport is self.light
+
+
+class PlaceTests(LightCase):
+    """What it does by itself, and what not"""
+
+    def test_reading_and_sending_at_once_need_no_other(self) -> None:
+        for _ in range(3):
+            self.light.write(b"hello")
+            self.link.theirs.send(b"hello")
+            assert self.light.doRead() is None
+            assert self.light.doRead() is None, "nothing is there"
+        self.light.getPeer()
+        assert self.is_light
+        self.link.read()
+        assert self.link.got == b"hello" * 3
+
+    def test_a_rest_is_sent_by_another_whose_producer_is_paused_and_resumed(self) -> None:
+        data = b"".join(b"%07d\n" % number for number in range(100_000))
+        self.light.write(data)
+        assert not self.is_light
+        assert self.link.protocol.calls == ["pause"]
+        assert self.link.finish() == data
+        assert self.link.protocol.calls == ["pause", "resume"]
+
+    def test_what_is_still_asked_of_the_first_goes_to_the_other(self) -> None:
+        self.light.write(b"x" * 1_000_000)
+        self.light.write(b"last")
+        assert self.link.finish() == b"x" * 1_000_000 + b"last"
+        self.light.loseConnection()
+        assert self.link.transport.disconnecting
+
+    def test_the_other_reads_on_with_the_same_descriptor_and_size(self) -> None:
+        got: list[bytes] = []
+        self.link.protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
+        self.light.bufferSize = 3
+        number = self.light.fileno()
+        full = self.light.full()
+        assert self.light.full() is full
+        assert type(full) is DirectTransport
+        assert (self.light.fileno(), full.fileno()) == (number, number)
+        self.link.theirs.send(b"hello")
+        full.doRead()
+        full.doRead()
+        assert got == [b"hel", b"lo"]
+        assert not self.is_light
+
+    def test_a_producer_goes_over_to_the_other(self) -> None:
+        link = Link(serve)
+        self.addCleanup(link.close)
+        producer = Producer()
+        link.transport.registerProducer(producer, True)
+        assert type(link.transport) is LightTransport
+        full: Any = link.transport.full()
+        assert full.producer is producer
+
+    def test_one_that_is_registered_late_is_registered_once(self) -> None:
+        link = Link(serve, Own())
+        self.addCleanup(link.close)
+        light = link.transport
+        assert light.full().producer is None
+        light.registerProducer(link.protocol, True)
+        assert link.transport.producer is link.protocol
+        with pytest.raises(RuntimeError):
+            light.registerProducer(Producer(), True)
+
+    def test_a_second_producer_is_refused_as_by_any_transport(self) -> None:
+        with pytest.raises(RuntimeError):
+            self.light.registerProducer(Producer(), True)
+
+    def test_it_is_what_twisteds_transports_are(self) -> None:
+        for interface in (ITCPTransport, ISystemHandle, IConsumer, IPushProducer):
+            assert interface.implementedBy(DirectTransport)
+            assert verifyObject(interface, self.light)
+        assert self.is_light
+
+    def test_pausing_stops_reading(self) -> None:
+        self.light.pauseProducing()
+        assert self.link.reactor.readers == []
+        self.light.resumeProducing()
+        assert self.link.reactor.readers == [self.link.transport]
+
+    def test_the_options_of_a_socket_are_the_others(self) -> None:
+        self.light.setTcpKeepAlive(True)
+        assert self.light.getTcpKeepAlive()
+        assert not self.is_light
+
+
+class EndTests(LightCase):
+    """How it ends"""
+
+    def lost(self) -> list[str]:
+        assert self.light.fileno() == -1
+        assert self.link.reactor.readers == []
+        self.light.write(b"late")
+        assert self.link.theirs.recv(10) == b""
+        return self.link.protocol.calls
+
+    def test_a_lost_connection_is_closed_and_the_protocol_told_once(self) -> None:
+        # As the reactor does, which takes it off its list first.
+        self.link.reactor.removeReader(self.light)
+        self.light.connectionLost(Failure(ConnectionLost()))
+        self.light.connectionLost(Failure(ConnectionLost()))
+        assert self.lost() == ["stop", "lost"]
+
+    def test_when_the_peer_has_sent_all_the_protocol_is_told_and_nothing_is_read(self) -> None:
+        self.link.theirs.shutdown(socket.SHUT_WR)
+        assert self.light.doRead() is main.CONNECTION_DONE
+        self.link.reactor.removeReader(self.light)
+        self.light.readConnectionLost(DONE)
+        assert self.link.protocol.calls == ["read lost"]
+        assert self.link.reactor.readers == []
+        self.light.write(b"the answer")
+        self.link.read()
+        assert self.link.got == b"the answer"
+
+    def test_losing_the_connection_sends_what_was_written_first(self) -> None:
+        self.light.write(b"x" * 100_000)
+        self.light.loseConnection()
+        assert len(self.link.finish()) == 100_000
+
+    def test_half_closing_is_told_to_the_protocol(self) -> None:
+        self.light.write(b"last")
+        self.light.loseWriteConnection()
+        assert self.link.finish() == b"last"
+        assert self.link.protocol.calls[-1] == "write lost"
+
+    def test_an_abort_is_now(self) -> None:
+        self.light.abortConnection()
+        for call, arguments in self.link.reactor.later:
+            call(*arguments)
+        assert self.lost()[-1] == "lost"
+
+
+class AddressTests(SynchronousTestCase):
+    """getPeer"""
+
+    def made(self, *client: Any) -> Any:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        reactor = Reactor()
+        transport: Any = serve(ours, Own(), client, Port(reactor), 7, reactor)  # type: ignore[arg-type]
+        self.addCleanup(transport.connectionLost, DONE)
+        return transport
+
+    @given(st.ip_addresses(v=4).map(str), st.integers(0, 65535))
+    def test_ipv4(self, host: str, number: int) -> None:
+        made = self.made(host, number)
+        assert type(made) is LightTransport
+        for transport in (made, made.full()):
+            assert transport.getPeer() == IPv4Address("TCP", host, number)
+        made.connectionLost(DONE)
+
+    @given(st.ip_addresses(v=6).map(str), st.integers(0, 65535))
+    def test_ipv6(self, host: str, number: int) -> None:
+        # As the system writes it, which for some addresses is another way than Python's.
+        host = socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))
+        made = self.made(host, number, 0, 0)
+        assert type(made) is LightTransport
+        for transport in (made, made.full()):
+            assert transport.getPeer() == IPv6Address("TCP", host, number)
+        made.connectionLost(DONE)
+
+    def test_an_address_with_a_scope_is_kept_whole(self) -> None:
+        made = self.made("fe80::1%lo", 4711, 0, 1)
+        kind = type(made)
+        assert kind is DirectTransport
+        assert made.bufferSize == READ_BYTES
+        assert made.getPeer() == IPv6Address("TCP", "fe80::1%lo", 4711, 0, 1)

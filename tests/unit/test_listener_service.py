@@ -1,0 +1,200 @@
+"""The listeners' services: endpoints, errors in one line, socket options, UDP beside TCP."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import tempfile
+from typing import Any, cast
+
+import pytest
+from twisted.internet import reactor, tcp, udp
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+
+from pubsub.broker.service import BrokerService
+from pubsub.errors import ConfigurationError, StartError
+from pubsub.store.memory import MemoryStore
+from pubsub.wire.light_transport import LightTransport
+from pubsub.wire.listener_service import BACKLOG, ListenerService
+from tests.unit.cafe_wire import Cafe
+from tests.unit.streams import logged
+
+
+def service_at(endpoint: str, factory: Any = None) -> ListenerService:
+    return ListenerService("toy", endpoint, factory or Factory.forProtocol(Protocol), reactor)
+
+
+def port_of(service: ListenerService) -> tcp.Port:
+    (port,) = service._ports
+    return cast(tcp.Port, port)
+
+
+def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, int]:
+    """A socket that has a port, and the port."""
+    holder = socket.socket(socket.AF_INET, kind)
+    holder.bind(("127.0.0.1", 0))
+    if kind is socket.SOCK_STREAM:
+        holder.listen()
+    return holder, holder.getsockname()[1]
+
+
+class EndpointTests(SynchronousTestCase):
+    """Descriptions that are none"""
+
+    def test_what_cannot_be_parsed_is_one_line(self) -> None:
+        for endpoint in ("tcp", "tcp:", "tcp:http:x", "nonsense:1", "ssl:443:privateKey=/none",
+                         "tcp:1:interface=a:b", "unix", ""):  # fmt: skip
+            with pytest.raises(ConfigurationError) as caught:
+                service_at(endpoint)
+            text = str(caught.value)
+            assert text.startswith(f"toy: cannot use endpoint {endpoint!r}: ")
+            assert "\n" not in text
+
+    def test_systemd_without_a_socket_unit_says_so(self) -> None:
+        for endpoint in ("systemd:domain=INET:index=0", "systemd:name=cafe.socket"):
+            with pytest.raises(ConfigurationError, match="socket unit"):
+                service_at(endpoint)
+
+
+class ListenTests(TestCase):
+    """Real ports on the loopback interface"""
+
+    def start(self, endpoint: str, factory: Any = None) -> ListenerService:
+        service = service_at(endpoint, factory)
+        self.addCleanup(service.stopService)
+        service.startService()
+        return service
+
+    def refuse(self, endpoint: str, factory: Any = None) -> str:
+        """The error of a listener that cannot start."""
+        service = service_at(endpoint, factory)
+        self.addCleanup(service.stopService)
+        with pytest.raises(StartError) as caught:
+            service.startService()
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_a_taken_port_is_one_line(self) -> None:
+        holder, port = taken()
+        self.addCleanup(holder.close)
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        assert self.refuse(endpoint) == f"toy: cannot listen on {endpoint}: Address already in use"
+
+    def test_an_address_that_is_not_here_is_one_line(self) -> None:
+        assert "annot assign" in self.refuse("tcp:0:interface=192.0.2.1")
+
+    def test_a_path_that_cannot_be_bound_is_one_line(self) -> None:
+        assert "No such file" in self.refuse("unix:/nowhere/at/all.sock")
+
+    def test_where_it_listens_is_logged(self) -> None:
+        lines = logged(self)
+        path = os.path.join(tempfile.mkdtemp(), "s")
+        self.start("tcp:0:interface=127.0.0.1")
+        self.start(f"unix:{path}")
+        assert any(line.startswith("toy on tcp 127.0.0.1:") for line in lines)
+        assert f"toy on unix {path}" in lines
+
+    def test_the_backlog_is_large(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise SkipTest("TCP_INFO of Linux tells the backlog")
+        service = self.start("tcp:0:interface=127.0.0.1")
+        info = port_of(service).socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        backlog = struct.unpack_from("7I", info, 8)[5]
+        with open("/proc/sys/net/core/somaxconn", encoding="ascii") as file:
+            assert backlog == min(BACKLOG, int(file.read()))
+
+    def test_accepted_sockets_send_at_once(self) -> None:
+        made: list[Protocol] = []
+
+        class Server(Protocol):
+            def connectionMade(self) -> None:
+                made.append(self)
+
+        service = self.start("tcp:0:interface=127.0.0.1", Factory.forProtocol(Server))
+        port = port_of(service)
+        with socket.create_connection(("127.0.0.1", port.getHost().port)) as client:
+            port.doRead()
+            (server,) = made
+            transport = cast(LightTransport, server.transport)
+            assert type(transport) is LightTransport
+            assert transport.getTcpNoDelay()
+            transport.write(b"hello")
+            assert client.recv(10) == b"hello"
+            transport.connectionLost(Failure(ConnectionDone()))
+
+    def test_a_stopped_listener_accepts_nothing(self) -> Deferred[Any]:
+        service = service_at("tcp:0:interface=127.0.0.1")
+        service.startService()
+        service.startService()
+        number = port_of(service).getHost().port
+
+        def check(result: object) -> None:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", number))
+
+        return service.stopService().addCallback(check)
+
+
+class DatagramTests(TestCase):
+    """cafe over UDP on the port that TCP got"""
+
+    def setUp(self) -> None:
+        self.cafe = Cafe(udp=True)
+        self.factory = self.cafe.factories["cafe"]
+
+    def serve(self, endpoint: str) -> ListenerService:
+        service = ListenerService("cafe", endpoint, self.factory, reactor)
+        self.addCleanup(self.close, service)
+        service.startService()
+        return service
+
+    def close(self, service: ListenerService) -> Deferred[Any]:
+        self.cafe.broker._drain()
+        return service.stopService()
+
+    def test_udp_gets_the_number_that_tcp_got(self) -> None:
+        service = self.serve("tcp:0:interface=127.0.0.1")
+        host = service._ports[0].getHost()
+        assert isinstance(host, IPv4Address)
+        (client,) = self.cafe.broker.clients
+        transport = cast(udp.Port, cast(Any, client).transport)
+        assert transport.getHost() == IPv4Address("UDP", "127.0.0.1", host.port)
+        assert host.port != 0
+
+    def test_a_taken_udp_port_is_one_line(self) -> None:
+        holder, port = taken(socket.SOCK_DGRAM)
+        self.addCleanup(holder.close)
+        with pytest.raises(StartError, match="Address already in use"):
+            self.serve(f"tcp:{port}:interface=127.0.0.1")
+
+    def test_udp_needs_a_number(self) -> None:
+        path = os.path.join(tempfile.mkdtemp(), "s")
+        with pytest.raises(StartError, match="UDP needs a TCP endpoint"):
+            self.serve(f"unix:{path}")
+
+    def test_without_the_option_there_is_none(self) -> None:
+        self.factory = Cafe().factories["cafe"]
+        self.serve("tcp:0:interface=127.0.0.1")
+        assert not self.cafe.broker.clients
+
+
+class BrokerTests(TestCase):
+    """A listener as a child of the broker"""
+
+    def test_a_port_that_is_taken_stops_the_start(self) -> None:
+        holder, port = taken()
+        self.addCleanup(holder.close)
+        broker = BrokerService(cast(IReactorTime, reactor), MemoryStore(10, 1000))
+        service = service_at(f"tcp:{port}:interface=127.0.0.1")
+        service.setServiceParent(broker)  # type: ignore[no-untyped-call]
+        with pytest.raises(StartError):
+            broker.startService()
+        self.addCleanup(broker.stopService)

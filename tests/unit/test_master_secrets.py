@@ -1,0 +1,218 @@
+"""The ring of secrets, and the files they come from."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from math import inf
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.master_secrets import (
+    MIN_SECRET,
+    Secret,
+    SecretRing,
+    parse_end,
+    read_public_key,
+    read_secret,
+)
+from pubsub.errors import ConfigurationError
+from tests.unit.fakes import START, scratch
+from tests.unit.streams import logged
+from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, hmac_secret, public_secret
+
+
+class RingTests(SynchronousTestCase):
+    """SecretRing"""
+
+    def test_an_empty_ring_is_false_and_has_nothing(self) -> None:
+        ring = SecretRing()
+        assert not ring
+        assert list(ring) == []
+        assert ring.candidates(None, "HS256", START) == []
+
+    def test_it_holds_its_secrets_by_what_they_are_and_not_by_id_alone(self) -> None:
+        ring = SecretRing([hmac_secret("a"), hmac_secret("b", OTHER_KEY)])
+        assert ring
+        assert [secret.id for secret in ring] == ["a", "b"]
+        assert hmac_secret("a") in ring
+        assert hmac_secret("a", OTHER_KEY) not in ring
+        assert hmac_secret("a", algorithm="HS512") not in ring
+        assert hmac_secret("a", ends=START) not in ring
+        assert hmac_secret("c") not in ring
+
+    def test_candidates_have_the_algorithm(self) -> None:
+        secrets = [hmac_secret("a"), hmac_secret("b", algorithm="HS512"), public_secret("c")]
+        ring = SecretRing(secrets)
+        for secret in secrets:
+            assert ring.candidates(None, secret.algorithm, START) == [secret]
+        others: tuple[object, ...] = ("none", "hs256", "RS256", "", None, 1, ["HS256"], {})
+        for algorithm in others:
+            assert ring.candidates(None, algorithm, START) == []
+
+    def test_a_key_id_leaves_the_one_secret_it_names(self) -> None:
+        first, second = hmac_secret("a"), hmac_secret("b", OTHER_KEY)
+        ring = SecretRing([first, second, public_secret("c")])
+        assert ring.candidates(None, "HS256", START) == [first, second]
+        assert ring.candidates("b", "HS256", START) == [second]
+        assert ring.candidates("c", "HS256", START) == []
+        assert ring.candidates("", "HS256", START) == []
+        assert ring.candidates("nowhere", "HS256", START) == []
+
+    def test_a_secret_ends_exactly_at_its_second(self) -> None:
+        ending = hmac_secret(ends=START)
+        ring = SecretRing([ending])
+        assert ring.candidates(None, "HS256", START - 0.001) == [ending]
+        assert ring.candidates(None, "HS256", START) == []
+
+    def test_a_secret_does_not_show_its_key(self) -> None:
+        secret = Secret("a", "HS256", b"hidden bytes")
+        assert "hidden" not in repr(secret)
+        assert "'a'" in repr(secret)
+
+
+class FileCase(SynchronousTestCase):
+    """A file with a secret."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "secret"
+
+    def write(self, data: bytes, mode: int = 0o600) -> None:
+        self.path.write_bytes(data)
+        self.path.chmod(mode)
+
+
+class SecretFileTests(FileCase):
+    """read_secret"""
+
+    def read(self, allow_weak: bool = False) -> Secret:
+        return read_secret("main", str(self.path), "HS384", START, allow_weak)
+
+    def refuses(self, pattern: str, allow_weak: bool = False) -> None:
+        with pytest.raises(ConfigurationError, match=pattern) as caught:
+            self.read(allow_weak)
+        assert str(caught.value).startswith("secret 'main': ")
+        assert "\n" not in str(caught.value)
+
+    def test_the_secret_is_what_the_file_holds(self) -> None:
+        self.write(KEY)
+        assert self.read() == Secret("main", "HS384", KEY, START)
+
+    def test_one_newline_at_the_end_is_not_part_of_it(self) -> None:
+        for data, key in ((b"\n", b""), (b"\n\n", b"\n"), (b" ", b" "), (b"\r\n", b"\r")):
+            self.write(OTHER_KEY + data)
+            assert self.read().key == OTHER_KEY + key
+
+    def test_fewer_than_32_bytes_are_refused(self) -> None:
+        self.write(b"x" * MIN_SECRET)
+        self.read()
+        for data in (b"x" * (MIN_SECRET - 1), b"x" * (MIN_SECRET - 1) + b"\n", b""):
+            self.write(data)
+            self.refuses("bytes, fewer than 32; .*--allow-weak-secret")
+
+    def test_a_short_one_may_be_allowed_but_not_an_empty_one(self) -> None:
+        self.write(b"x\n")
+        assert self.read(allow_weak=True).key == b"x"
+        for data in (b"", b"\n"):
+            self.write(data)
+            self.refuses("is empty", allow_weak=True)
+
+    def test_what_is_refused_is_not_shown(self) -> None:
+        self.write(b"short secret")
+        with pytest.raises(ConfigurationError) as caught:
+            self.read()
+        assert "short secret" not in str(caught.value)
+
+    def test_a_file_that_cannot_be_read_is_refused(self) -> None:
+        self.refuses("No such file")
+        self.path.mkdir()
+        self.refuses("directory")
+
+    def test_a_file_that_others_can_read_is_warned_about(self) -> None:
+        lines = logged(self)
+        for mode in (0o600, 0o400, 0o700):
+            self.write(KEY, mode)
+            self.read()
+        assert lines == []
+        for mode in (0o640, 0o604, 0o644):
+            self.write(b"hidden " * 5, mode)
+            self.read()
+            assert f"{self.path} can be read by others" in lines[-1]
+            assert "hidden" not in lines[-1]
+        assert len(lines) == 3
+
+
+class PublicKeyFileTests(FileCase):
+    """read_public_key"""
+
+    def refuses(self, pattern: str) -> None:
+        with pytest.raises(ConfigurationError, match=pattern) as caught:
+            read_public_key("public", str(self.path), inf)
+        assert str(caught.value).startswith("secret 'public': ")
+        assert "\n" not in str(caught.value)
+
+    def test_an_ed25519_key_verifies(self) -> None:
+        self.write(PUBLIC_PEM)
+        secret = read_public_key("public", str(self.path), START)
+        assert (secret.id, secret.algorithm, secret.ends) == ("public", "EdDSA", START)
+        secret.key.verify(PRIVATE.sign(b"data"), b"data")
+        assert secret in SecretRing([read_public_key("public", str(self.path), START)])
+
+    def test_anything_that_is_no_public_key_is_refused(self) -> None:
+        private = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        for data in (b"", b"nonsense", KEY, PUBLIC_PEM[:60], private, PUBLIC_PEM[27:]):
+            self.write(data)
+            self.refuses("is no PEM public key")
+
+    def test_a_key_of_another_kind_is_refused(self) -> None:
+        public = generate_private_key(SECP256R1()).public_key()
+        self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        self.refuses("is no Ed25519 key")
+
+    def test_a_file_that_is_not_there_is_refused(self) -> None:
+        self.refuses("No such file")
+
+    def test_a_path_that_cannot_be_one_is_refused(self) -> None:
+        self.path = Path("a\0b")
+        self.refuses("a\0b")
+
+
+class EndTests(SynchronousTestCase):
+    """parse_end"""
+
+    def test_a_date_and_time_in_every_way_to_write_it(self) -> None:
+        moment = datetime(2023, 11, 14, 22, 13, 20)
+        east = timezone(timedelta(hours=2))
+        for value in (
+            moment,
+            moment.replace(tzinfo=UTC),
+            moment.replace(hour=0, day=15, tzinfo=east),
+            "2023-11-14T22:13:20",
+            "2023-11-14 22:13:20Z",
+            "2023-11-15T00:13:20+02:00",
+        ):
+            assert parse_end(value) == START
+
+    def test_a_day_in_text_begins_at_midnight_in_utc(self) -> None:
+        assert parse_end("1970-01-02") == 86_400
+
+    def test_anything_else_is_refused(self) -> None:
+        day = date(2023, 11, 14)
+        wrong: tuple[object, ...] = (1_700_000_000, 1.5, True, None, [], day, "soon", "", b"2023")
+        for value in wrong:
+            with pytest.raises(ValueError, match=r"\w"):
+                parse_end(value)
+
+    @given(st.datetimes(timezones=st.just(UTC)))
+    def test_text_and_date_mean_the_same(self, moment: datetime) -> None:
+        assert parse_end(moment.isoformat()) == parse_end(moment) == moment.timestamp()

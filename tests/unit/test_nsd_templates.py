@@ -1,0 +1,194 @@
+"""Rows of nsd publishes: what is cut out unparsed means what it would mean parsed."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.protocols.nsd.codec import Publish, messages, parse
+from pubsub.protocols.nsd.templates import MAX_TEMPLATE, Rows, Template, row, surroundings, template
+from tests.unit.fakes import batch_of
+from tests.unit.nsd_lines import SUCCESS, Nsd, bodies, error, get, open_, publish
+
+MESSAGE = b'{"_class":"Message","from":"a","when":0,'
+BEFORE = b'{"_class":"PublishRequest","identity":"ada","message":' + MESSAGE
+START, END = BEFORE + b'"body":"', b'"}}\n'
+ODD = (b'"', b"\\", b"\\n", b'\\"', b"\n", b"\r", b"\0", b"\xff", b"\xc3", b"\xbc", "ü".encode())
+BODIES = st.lists(st.sampled_from([b"a", b"b ", b"}}", *ODD]), max_size=5).map(b"".join)
+STARTS = st.sampled_from(
+    [START] * 5
+    + [
+        BEFORE + b'"body": "',
+        START.replace(b"ada", b"ben"),
+        START.replace(b'"a"', b'"b"'),
+        BEFORE + b'"x":{"body":"y"},"body":"',
+        BEFORE + b'"body":"first","x":"',
+        BEFORE + b'"body":"first","body":"',
+        BEFORE + b'"body":3,"x":"\\"body\\":\\"","body":"',
+        BEFORE + b'"body":"z","x":{"body":"',
+    ]
+)
+ENDS = st.sampled_from(
+    [END] * 5 + [b'"}}\r\n', b'","y":1}}\n', b'","body":"last"}}\n', b'"}}}\n', b'"}\n', b'"}} \n']
+)
+LINES = st.lists(st.tuples(STARTS, BODIES, ENDS).map(b"".join), min_size=2, max_size=4)
+
+
+def like(line: bytes) -> Template | None:
+    """The template that ``line`` gives."""
+    request = parse(line, line)
+    assert isinstance(request, Publish)
+    around = surroundings(line, request)
+    return None if around is None else template(*around, request)
+
+
+def there(nsd: Nsd) -> list[tuple[str, str, object]]:
+    """All that was published: channel by channel, with what stood beside the bodies."""
+    lists = [nsd.ask(get(name))[0]["messages"] for name in ("ada", "ben")]
+    return [(m["from"], m["body"], sorted(m)) for found in lists for m in found]
+
+
+class MeaningTests(SynchronousTestCase):
+    """Many lines in a read, and each on its own connection"""
+
+    @given(LINES, st.integers(1, 3), st.integers(1, 500))
+    @example([START + b"a" + END] * 4, 1, 500)
+    @example([START + b"a" + END, START + b"\xc3" + END, START + b"\xbc" + END], 3, 500)
+    def test_lines_together_are_what_they_are_alone(
+        self, lines: list[bytes], times: int, cut: int
+    ) -> None:
+        sent = b"".join(lines * times)
+        together, alone = Nsd(), Nsd()
+        for nsd in (together, alone):
+            nsd.ask(open_("ada"), open_("ben"))
+        client = together.connect("nsd")
+        for at in range(0, len(sent), cut):
+            client.send(sent[at : at + cut])
+        answers = b""
+        for line in _lines(sent):
+            single = alone.connect("nsd")
+            single.send(line)
+            answers += single.take()
+        assert client.take() == answers
+        assert there(together) == there(alone)
+        assert together.broker.counters.refusals == alone.broker.counters.refusals
+
+    def test_they_are_one_batch(self) -> None:
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        texts = [f"{number}" for number in range(100)]
+        client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
+        assert client.take() == SUCCESS * 101
+        # Two are parsed to see that they are alike.
+        assert len(client.stream.writes) == 4
+        client.send(get("ada"))
+        assert bodies(client.take()) == texts
+
+    def test_attachments_come_with_each(self) -> None:
+        nsd = Nsd()
+        lines = [publish("ada", str(number), file={"a": [1]}) for number in range(5)]
+        *_, found = nsd.ask(open_("ada"), *lines, get("ada"))
+        assert [(m["body"], m["file"]) for m in found["messages"]] == [
+            (str(number), {"a": [1]}) for number in range(5)
+        ]
+
+
+class RefusalTests(SynchronousTestCase):
+    """A row is refused for what each of its lines would be"""
+
+    def test_the_rest_over_a_rate(self) -> None:
+        nsd = Nsd(rate_messages=10)
+        client = nsd.connect("nsd")
+        client.send(open_("ada") + b"".join(START + b"%d" % n + END for n in range(15)))
+        late = error("RATE LIMIT EXCEEDED")
+        answers = client.take()
+        assert answers == SUCCESS * answers.count(SUCCESS) + late * answers.count(late)
+        refused = answers.count(late)
+        assert 0 < refused < 15
+        assert nsd.broker.counters.refusals == {("nsd", "rate-limited"): refused}
+        assert len(there(nsd)) == 15 - refused
+
+    def test_one_that_is_too_big(self) -> None:
+        nsd = Nsd(max_body=3)
+        texts = ["a", "b", "c", "üüü", "dddd", "e"]
+        client = nsd.connect("nsd")
+        client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
+        big = error("MESSAGE TOO BIG: 4 characters")
+        assert client.take() == SUCCESS * 5 + big + SUCCESS
+
+    def test_base64_and_others_in_between(self) -> None:
+        nsd = Nsd()
+        line = START + b"a" + END
+        coded = base64.b64encode(line) + b"\n"
+        client = nsd.connect("nsd")
+        client.send(open_("ada") + line * 3 + coded + line + b"x\n" + line)
+        answers = client.take().splitlines(keepends=True)
+        assert answers[:4] == [SUCCESS] * 4
+        assert base64.b64decode(answers[4]) + b"\n" == SUCCESS
+        assert answers[5:] == [SUCCESS, error("INVALID REQUEST: [x]"), SUCCESS]
+
+
+class TemplateTests(SynchronousTestCase):
+    """What is no template"""
+
+    def test_one_that_fits(self) -> None:
+        found = like(START + b"a" + END)
+        assert found is not None
+        data = START + b"b" + END + START + b"" + END + START + b"c"
+        assert found.scan(data, 0, 10) == ([b"b", b""], len(data) - len(START) - 1)
+
+    def test_it_is_the_body_that_counts(self) -> None:
+        assert like(BEFORE + b'"body":"a","x":{"body":"a"}}}\n') is None
+        assert like(BEFORE + b'"body":"b","x":{"body":"b"},"body":"a"}}\n') is not None
+        assert like(BEFORE + b'"body":"a","body":"' + b"a" + END) is not None
+
+    def test_long_ones_are_not_kept(self) -> None:
+        line = START + b"a" + b'","x":"' + b"y" * MAX_TEMPLATE + END
+        assert like(line) is None
+
+    def test_what_was_escaped_is_parsed(self) -> None:
+        assert like(START + b"\\u0061" + END) is None
+
+
+class RowTests(SynchronousTestCase):
+    """Answers"""
+
+    @given(st.lists(st.one_of(BODIES, st.binary(max_size=4)), min_size=1, max_size=6), BODIES)
+    def test_a_row_is_its_messages(self, payloads: list[bytes], sender: bytes) -> None:
+        batch = _batch(payloads, sender)
+        assert row(batch) == b",".join(messages(batch))
+        json.loads(b"[" + row(batch) + b"]")
+
+    def test_what_is_known_to_be_plain_is_not_looked_at(self) -> None:
+        batch = _batch([b"a", b"b"], b"x")
+        rows = Rows(1000)
+        rows.note(batch)
+        assert rows.of(batch) == b",".join(messages(batch))
+        part = _batch([b'"'], b"x")
+        assert rows.of(part) == b",".join(messages(part))
+
+    def test_it_is_made_once_and_kept_within_bounds(self) -> None:
+        first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
+        second.offset = 1
+        rows = Rows(250)
+        assert rows.of(first) is rows.of(first)
+        made = rows.of(first)
+        assert rows.of(second) != made
+        assert rows.of(first) is not made
+        assert rows.of(first) == made
+
+
+def _batch(payloads: list[bytes], sender: bytes) -> Batch:
+    batch = batch_of(payloads, offset=0)
+    batch.sender = sender
+    return batch
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Only a line feed ends one."""
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]

@@ -1,0 +1,40 @@
+"""Ranges instead of messages: what a row of the stream says is what a worker reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.offset_ranges import RangeSource, load_ranges
+from tests.histories import history
+
+
+def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
+    with history(tmp_path / "history.db") as file:
+        file.put("a", [b"%d" % number for number in range(10)])
+        file.put("b", [b"x"] * 10)
+    given = {"path": str(tmp_path / "history.db"), "subscribe": "a", "rowspertask": "4"}
+    source = RangeSource({**given, "startingoffsets": "earliest"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    tasks = reader.partitions(start, {"0": {**start["0"], "next": 20}})
+    assert len(tasks) == 3
+    read = []
+    for task in tasks:
+        (batch,) = list(reader.read(task))
+        assert isinstance(batch, pa.RecordBatch)
+        rows = [Row(**row) for row in batch.to_pylist()]
+        read += [
+            value for each in load_ranges(rows) for part in each.read() for value in part["value"]
+        ]
+    assert [value.as_py() for value in read] == [b"%d" % number for number in range(10)]
+
+
+def test_a_token_has_to_be_in_a_file() -> None:
+    source = RangeSource({"url": "http://127.0.0.1:1", "token": "x.y.z"})
+    with pytest.raises(ConfigurationError, match="use option tokenFile"):
+        source.streamReader(source.schema())

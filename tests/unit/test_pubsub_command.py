@@ -1,0 +1,306 @@
+"""The command ``pubsub``: secrets and tokens made and looked into."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import jwt
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.master_secrets import SecretRing, read_public_key, read_secret
+from pubsub.broker.tokens import Token, TokenVerifier
+from pubsub.client.command import main
+from tests.unit.fakes import START, scratch
+from tests.unit.tokens import KEY, PRIVATE, PUBLIC_PEM
+
+PRIVATE_PEM = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class CommandCase(SynchronousTestCase):
+    """Runs the command in this process."""
+
+    def setUp(self) -> None:
+        self.directory = scratch(self)
+
+    def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Exit code, standard output and standard error."""
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            patch.object(sys, "stdin", io.StringIO(stdin)),
+            patch("time.time", lambda: START),
+        ):
+            try:
+                code = main(arguments)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return code, out.getvalue(), err.getvalue()
+
+    def file(self, name: str, content: bytes) -> str:
+        path = self.directory / name
+        path.write_bytes(content)
+        path.chmod(0o600)
+        return str(path)
+
+    def one_line(self, *arguments: str) -> str:
+        """What is said on standard error, in one line, by a command that fails."""
+        code, out, err = self.run_it(*arguments)
+        assert (code, out) == (1, "")
+        assert err.startswith("pubsub: ")
+        assert err.count("\n") == 1
+        return err
+
+
+class UsageTests(CommandCase):
+    """The command line"""
+
+    def test_help_and_version(self) -> None:
+        code, out, _ = self.run_it("--help")
+        assert code == 0
+        assert "secret" in out
+        assert "token" in out
+        code, out, _ = self.run_it("--version")
+        assert (code, out.split()[0]) == (0, "pubsub")
+
+    def test_nothing_and_nonsense_are_usage_errors(self) -> None:
+        for arguments in ((), ("nonsense",), ("token",), ("token", "make"), ("secret",)):
+            code, out, err = self.run_it(*arguments)
+            assert (code, out) == (2, "")
+            assert "usage: pubsub" in err
+
+
+class SecretTests(CommandCase):
+    """pubsub secret"""
+
+    def test_it_is_the_owners_alone_whatever_the_umask(self) -> None:
+        for umask in (0, 0o022, 0o077):
+            path = self.directory / f"secret-{umask}"
+            before = os.umask(umask)
+            try:
+                code, out, err = self.run_it("secret", str(path))
+            finally:
+                os.umask(before)
+            assert (code, err) == (0, "")
+            assert out == f"{path}: secret written; start the broker with --secret-file {path}\n"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def test_it_is_long_enough_new_each_time_and_not_shown(self) -> None:
+        contents = set()
+        for number in range(3):
+            path = self.directory / str(number)
+            _, out, _ = self.run_it("secret", str(path))
+            text = path.read_text()
+            assert text.strip() not in out
+            assert text.endswith("\n")
+            contents.add(text)
+            secret = read_secret("main", str(path), "HS256", float("inf"), allow_weak=False)
+            assert secret.key == text.rstrip("\n").encode()
+            assert len(secret.key) == 64
+        assert len(contents) == 3
+
+    def test_it_does_not_replace_one_that_is_there(self) -> None:
+        path = self.file("secret", b"in use")
+        assert "exists" in self.one_line("secret", path)
+        assert Path(path).read_bytes() == b"in use"
+
+    def test_nor_what_a_link_points_to(self) -> None:
+        target = self.directory / "target"
+        (self.directory / "link").symlink_to(target)
+        assert "exists" in self.one_line("secret", str(self.directory / "link"))
+        assert not target.exists()
+
+    def test_where_it_cannot_write(self) -> None:
+        assert "No such file" in self.one_line("secret", str(self.directory / "no" / "secret"))
+
+
+class MakeTests(CommandCase):
+    """pubsub token make"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.secret = self.file("secret", KEY + b"\n")
+
+    def make(self, *arguments: str) -> bytes:
+        """The token, printed as the only line and without a warning."""
+        code, out, err = self.run_it("token", "make", *arguments)
+        assert (code, err) == (0, "")
+        assert out.count("\n") == 1
+        return out.strip().encode()
+
+    def check(self, raw: bytes, now: float = START) -> Token:
+        secret = read_secret("main", self.secret, "HS256", float("inf"), allow_weak=False)
+        return TokenVerifier(SecretRing([secret])).check(raw, now)
+
+    def test_a_token_that_the_broker_takes(self) -> None:
+        raw = self.make(
+            "--secret-file", self.secret, "--sub=ada", "--queue-key=k1",
+            "--permission=publish", "--permission=subscribe", "--expires=12h",
+        )  # fmt: skip
+        token = self.check(raw)
+        assert (token.subject, token.queue_key) == ("ada", b"k1")
+        assert token.permissions == {"publish", "subscribe"}
+        assert token.expires == START + 12 * 3600
+        assert len(raw) <= 255
+
+    def test_what_is_left_out_is_not_in_it(self) -> None:
+        raw = self.make("--secret-file", self.secret, "--queue-key=k1")
+        claims = jwt.decode(raw, options={"verify_signature": False})
+        assert claims == {"queue_key": "k1", "permissions": []}
+        assert jwt.get_unverified_header(raw) == {"alg": "HS256", "typ": "JWT"}
+
+    def test_one_permission_is_text_as_that_is_shorter(self) -> None:
+        raw = self.make("--secret-file", self.secret, "--queue-key=k", "--permission=*")
+        assert jwt.decode(raw, options={"verify_signature": False})["permissions"] == "*"
+        assert self.check(raw).permits("rotate")
+
+    def test_times(self) -> None:
+        for text, seconds in (("90s", 90), ("5m", 300), ("1h", 3600), ("2d", 172_800)):
+            raw = self.make("--secret-file", self.secret, "--queue-key=k", f"--expires={text}")
+            assert self.check(raw).expires == START + seconds
+        for text in ("90", "s", "-5s", "1.5h", "1w", ""):
+            code, _, err = self.run_it(
+                "token", "make", "--secret-file", self.secret, "--queue-key=k", f"--expires={text}"
+            )
+            assert code == 2
+            assert "90s or 12h" in err
+
+    def test_further_claims_and_the_key_id(self) -> None:
+        raw = self.make(
+            "--secret-file", self.secret, "--queue-key=k", "--kid=main", "--claim=team=a=b",
+        )  # fmt: skip
+        assert jwt.decode(raw, options={"verify_signature": False})["team"] == "a=b"
+        assert jwt.get_unverified_header(raw)["kid"] == "main"
+        assert self.check(raw).queue_key == b"k"
+        assert "NAME=VALUE" in self.one_line(
+            "token", "make", "--secret-file", self.secret, "--queue-key=k", "--claim=team"
+        )
+
+    def test_other_algorithms(self) -> None:
+        secret = self.file("secret512", KEY * 2)
+        raw = self.make("--secret-file", secret, "--algorithm=HS512", "--queue-key=k")
+        ring = SecretRing([read_secret("main", secret, "HS512", float("inf"), False)])
+        assert TokenVerifier(ring).check(raw, START).queue_key == b"k"
+        private = self.file("private.pem", PRIVATE_PEM)
+        raw = self.make("--secret-file", private, "--algorithm=EdDSA", "--queue-key=k")
+        public = self.file("public.pem", PUBLIC_PEM)
+        ring = SecretRing([read_public_key("public", public, float("inf"))])
+        assert TokenVerifier(ring).check(raw, START).queue_key == b"k"
+
+    def test_keys_that_do_not_fit_the_algorithm(self) -> None:
+        for content, algorithm in (
+            (KEY, "EdDSA"), (PUBLIC_PEM, "HS256"), (PRIVATE_PEM, "HS256"), (b"", "EdDSA"),
+        ):  # fmt: skip
+            path = self.file("odd", content)
+            said = self.one_line(
+                "token", "make", "--secret-file", path, f"--algorithm={algorithm}", "--queue-key=k"
+            )
+            assert KEY.hex() not in said
+        assert "No such file" in self.one_line(
+            "token", "make", "--secret-file=/nonexistent", "--queue-key=k"
+        )
+
+    def test_a_public_key_signs_nothing(self) -> None:
+        path = self.file("public.pem", PUBLIC_PEM)
+        self.one_line("token", "make", "--secret-file", path, "--algorithm=EdDSA", "--queue-key=k")
+
+    def test_none_is_no_algorithm_to_choose(self) -> None:
+        code, _, err = self.run_it(
+            "token", "make", "--secret-file", self.secret, "--algorithm=none", "--queue-key=k"
+        )
+        assert code == 2
+        assert "invalid choice: 'none'" in err
+
+
+class LengthTests(CommandCase):
+    """Over 255 bytes: a warning, and what to shorten"""
+
+    def make(self, *arguments: str, algorithm: str = "HS256") -> str:
+        key = self.file("key", PRIVATE_PEM if algorithm == "EdDSA" else KEY * 2)
+        code, out, err = self.run_it(
+            "token", "make", "--secret-file", key, f"--algorithm={algorithm}", *arguments
+        )
+        assert code == 0
+        self.made = out.strip()
+        return err
+
+    def test_the_longest_that_fits(self) -> None:
+        sizes = []
+        for length in range(70, 110):
+            err = self.make(f"--queue-key={'k' * length}")
+            sizes.append(len(self.made))
+            assert bool(err) == (len(self.made) > 255)
+        assert min(sizes) <= 255 < max(sizes)
+
+    def test_it_names_the_longest_claims(self) -> None:
+        err = self.make(
+            f"--queue-key={'k' * 60}", "--sub=ada", f"--claim=note={'n' * 80}", "--permission=*"
+        )
+        assert f"the token has {len(self.made)} bytes, but fast accepts at most 255" in err
+        assert "shorten note or queue_key" in err
+        assert "kid" not in err
+        assert "HS256" not in err
+        assert err.count("\n") == 1
+
+    def test_it_names_the_key_id_and_the_algorithm(self) -> None:
+        assert ", or omit --kid" in self.make("--kid=" + "i" * 30, "--queue-key=" + "k" * 80)
+        for algorithm in ("HS384", "HS512", "EdDSA"):
+            said = self.make("--queue-key=" + "k" * 90, algorithm=algorithm)
+            assert said.endswith(", or use HS256\n")
+
+
+class InspectTests(CommandCase):
+    """pubsub token inspect"""
+
+    def inspect(self, claims: dict[str, Any], **headers: str) -> tuple[dict[str, Any], str]:
+        raw = jwt.encode(claims, KEY, "HS256", headers or None)
+        code, out, err = self.run_it("token", "inspect", raw)
+        assert code == 0
+        found: dict[str, Any] = json.loads(out)
+        assert found["bytes"] == len(raw)
+        return found, err
+
+    def test_what_it_says(self) -> None:
+        claims = {"queue_key": "k1", "permissions": ["publish"], "exp": 1_700_000_060}
+        found, err = self.inspect(claims, kid="main")
+        assert found["claims"] == claims
+        assert found["header"] == {"alg": "HS256", "typ": "JWT", "kid": "main"}
+        assert (found["fits"], err) == (True, "")
+        assert found["exp"] == "2023-11-14T22:14:20+00:00"
+        assert "nbf" not in found
+
+    def test_one_that_does_not_fit(self) -> None:
+        found, err = self.inspect({"queue_key": "k" * 200})
+        assert not found["fits"]
+        assert "shorten queue_key" in err
+
+    def test_from_standard_input(self) -> None:
+        raw = jwt.encode({"queue_key": "k1"}, KEY)
+        code, out, _ = self.run_it("token", "inspect", "-", stdin=raw + "\n")
+        assert code == 0
+        assert json.loads(out)["claims"] == {"queue_key": "k1"}
+
+    def test_forged_and_expired_ones_are_shown_too(self) -> None:
+        assert self.inspect({"exp": 1})[0]["exp"] == "1970-01-01T00:00:01+00:00"
+        raw = jwt.encode({"queue_key": "k1"}, KEY)[:-4] + "AAAA"
+        assert self.run_it("token", "inspect", raw)[0] == 0
+
+    def test_what_is_no_token(self) -> None:
+        for text in ("", "abc", "a.b.c", "eyJhbGciOiJIUzI1NiJ9.W10.x"):
+            assert "not a token" in self.one_line("token", "inspect", text)
+
+    def test_times_beyond_any_calendar(self) -> None:
+        for number in (1e300, 10**18, -(10**18)):
+            raw = jwt.encode({"exp": number, "nbf": number}, KEY)
+            code, out, err = self.run_it("token", "inspect", raw)
+            assert code == 0, err
+            assert json.loads(out)["claims"]["exp"] == number

@@ -1,0 +1,138 @@
+"""The end of a reactor turn."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.task import Clock
+from twisted.trial.unittest import TestCase
+
+from pubsub.wire.reactor_tick import at_tick_end
+
+
+class Ready:
+    """A descriptor with something to read, which is told so once a turn."""
+
+    def __init__(self, calls: list[str], fail: bool = False, fail_at_end: bool = False) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.theirs.send(b"x")
+        self._calls = calls
+        self._fail = fail
+        self._fail_at_end = fail_at_end
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def logPrefix(self) -> str:
+        return "ready"
+
+    def doRead(self) -> None:
+        self._calls.append("read")
+        if self._fail:
+            raise ValueError("on purpose")
+
+    def connectionLost(self, reason: object) -> None:
+        self._calls.append("lost")
+        if self._fail_at_end:
+            raise ValueError("on purpose")
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+class TurnEnd(TestCase):
+    def made(self, reactor: Any) -> list[str]:
+        """What happens in order, in a reactor with one descriptor to read from."""
+        calls: list[str] = []
+        self.reader = Ready(calls)
+        self.addCleanup(self.reader.close)
+        reactor.addReader(self.reader)
+        self.reactor = reactor
+        return calls
+
+    def check_order(self, reactor: Any) -> None:
+        calls = self.made(reactor)
+        add = at_tick_end(reactor)
+
+        def first() -> None:
+            calls.append("first")
+            add(lambda: calls.append("of the next turn"))
+
+        add(first)
+        add(lambda: calls.append("second"))
+        assert calls == []
+        # Not to sleep, as there are calls; and the next turn neither.
+        reactor.doIteration(None)
+        assert calls == ["read", "first", "second"]
+        reactor.removeReader(self.reader)
+        reactor.doIteration(None)
+        assert calls[3:] == ["of the next turn"]
+
+    def test_epoll(self) -> None:
+        self.check_order(EPollReactor())
+
+    def test_select(self) -> None:
+        self.check_order(SelectReactor())
+
+    def test_an_epoll_reactor_with_other_names_inside(self) -> None:
+        reactor = EPollReactor()
+        poller = reactor._poller
+        del reactor._poller
+        add = at_tick_end(reactor)
+        reactor._poller = poller
+        calls: list[str] = []
+        add(lambda: calls.append("end"))
+        reactor.doIteration(None)
+        assert calls == ["end"]
+
+    def test_once_a_reactor(self) -> None:
+        reactor = EPollReactor()
+        first, second = at_tick_end(reactor), at_tick_end(reactor)
+        assert first == second
+
+    def test_a_call_that_fails(self) -> None:
+        reactor: Any = EPollReactor()
+        calls = self.made(reactor)
+        add = at_tick_end(reactor)
+        add(lambda: [][0])
+        add(lambda: calls.append("after"))
+        reactor.doIteration(0)
+        assert calls == ["read", "after"]
+        assert len(self.flushLoggedErrors(IndexError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_a_reader_that_fails(self) -> None:
+        reactor: Any = EPollReactor()
+        calls = self.made(reactor)
+        failing = Ready(calls, fail=True)
+        self.addCleanup(failing.close)
+        reactor.addReader(failing)
+        add = at_tick_end(reactor)
+        add(lambda: calls.append("end"))
+        reactor.doIteration(0)
+        assert sorted(calls) == ["end", "lost", "read", "read"]
+        assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_an_end_that_fails_keeps_no_other_event(self) -> None:
+        reactor: Any = EPollReactor()
+        calls: list[str] = []
+        for _ in range(2):
+            failing = Ready(calls, fail=True, fail_at_end=True)
+            self.addCleanup(failing.close)
+            reactor.addReader(failing)
+        at_tick_end(reactor)
+        reactor.doIteration(0)
+        assert calls == ["read", "lost", "read", "lost"]
+        assert len(self.flushLoggedErrors(ValueError)) == 4  # type: ignore[no-untyped-call]
+
+    def test_loops_of_another_kind(self) -> None:
+        reactors: list[Any] = [Clock(), AsyncioSelectorReactor()]
+        for reactor in reactors:
+            at_tick_end(reactor)(lambda: None)
+            (delayed,) = reactor.getDelayedCalls()
+            assert delayed.getTime() <= reactor.seconds()
+            delayed.cancel()

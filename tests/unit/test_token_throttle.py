@@ -1,0 +1,216 @@
+"""What a flood of forged tokens costs, and whom (fast §5.4)."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.limits import TokenBucket
+from pubsub.broker.token_throttle import VERIFICATIONS, TokenThrottle
+from tests.unit.fakes import clock_at
+from tests.unit.fast_wire import (
+    BAD_TOKEN,
+    NEWS,
+    OWNER,
+    Fast,
+    FastCase,
+    create,
+    error,
+    grant,
+    message,
+    publish,
+    subscribe,
+)
+from tests.unit.streams import Client
+
+BAD = error(3, BAD_TOKEN)
+
+
+class TokenThrottleTests(SynchronousTestCase):
+    """Throttle"""
+
+    def setUp(self) -> None:
+        self.clock = clock_at()
+        self.bucket = TokenBucket(VERIFICATIONS, self.clock.seconds)
+        self.throttle = TokenThrottle(self.bucket)
+
+    def waits(self, failures: int) -> list[float]:
+        """How long it waits before each of the next tokens, all of which are wrong."""
+        waits = []
+        for _ in range(failures):
+            waited = self.throttle.wait()
+            if waited:
+                assert self.throttle.wait() == 0
+            waits.append(waited)
+            self.throttle.failed()
+        return waits
+
+    def test_the_first_failures_are_free_and_then_it_waits_longer_each_time(self) -> None:
+        assert self.waits(12) == [0, 0, 0, 0, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1, 1]
+
+    def test_it_never_waits_longer_than_a_second(self) -> None:
+        self.waits(500)
+        assert self.throttle.wait() == 1
+
+    def test_a_good_token_ends_it(self) -> None:
+        self.waits(8)
+        self.throttle.succeeded()
+        assert self.waits(6) == [0, 0, 0, 0, 0.04, 0.08]
+
+    def test_each_verification_is_charged_once(self) -> None:
+        self.waits(10)
+        assert self.bucket.available() == VERIFICATIONS - 10
+
+    def test_all_wait_when_the_ration_is_used_up(self) -> None:
+        self.bucket.take(VERIFICATIONS)
+        other = TokenThrottle(self.bucket)
+        assert self.throttle.wait() == other.wait() == 0.05
+        self.clock.advance(1.5 / VERIFICATIONS)
+        assert (self.throttle.wait(), other.wait()) == (0, 0.05)
+
+    def test_who_has_waited_for_its_failures_may_have_to_wait_for_the_ration(self) -> None:
+        self.waits(4)
+        assert self.throttle.wait() == 0.04
+        self.bucket.take(VERIFICATIONS)
+        assert [self.throttle.wait(), self.throttle.wait()] == [0.05, 0.05]
+        self.clock.advance(1)
+        assert self.throttle.wait() == 0
+
+
+class ForgeryCase(FastCase):
+    """A house with ``news``, and forged tokens"""
+
+    def setUp(self) -> None:
+        self.fast = self.house()
+        self.owner = self.fast.owner()
+
+    def forged(self, count: int, start: int = 0) -> list[bytes]:
+        """As many different tokens."""
+        head, _, signature = OWNER.rpartition(b".")
+        return [head + b".%06d" % n + signature[6:] for n in range(start, start + count)]
+
+    def flood(self, client: Client, count: int) -> None:
+        client.send(b"".join(publish(raw, b"x") for raw in self.forged(count)))
+
+
+class WaitingTests(ForgeryCase):
+    """A connection that waits"""
+
+    def test_it_is_not_read_from_until_then(self) -> None:
+        client = self.fast.client()
+        self.flood(client, 6)
+        assert client.take() == BAD * 4
+        assert client.stream.paused
+        client.send(subscribe(OWNER))
+        self.fast.clock.advance(0.039)
+        assert client.take() == b""
+        self.fast.clock.advance(0.001)
+        assert client.take() == BAD
+        self.fast.clock.advance(0.08)
+        assert client.take() == BAD
+        assert not client.stream.paused
+        assert self.fast.refusals() == {"bad-token": 6}
+        client.send(publish(OWNER, b"x"))
+        assert client.take() == message(b"x")
+
+    def test_nothing_is_lost_or_reordered_by_it(self) -> None:
+        self.owner.send(subscribe(OWNER))
+        client = self.fast.client()
+        packets = []
+        for number, raw in enumerate(self.forged(8)):
+            packets.append(publish(raw, b"bad") + publish(OWNER, b"%d" % number))
+        client.send(b"".join(packets))
+        client.send(publish(OWNER, b"last"))
+        self.fast.advance(10)
+        assert client.take() == BAD * 8
+        assert self.owner.take() == message(*[b"%d" % n for n in range(8)], b"last")
+
+    def test_known_tokens_wait_only_behind_one_that_does(self) -> None:
+        client = self.fast.client(subscribe(OWNER))
+        self.flood(client, 4)
+        assert client.take() == BAD * 4
+        client.send(publish(self.forged(5)[4], b"x") + publish(OWNER, b"behind"))
+        assert client.take() == b""
+        self.fast.clock.advance(0.04)
+        assert client.take() == BAD + message(b"behind")
+
+    def test_a_good_token_ends_it(self) -> None:
+        client = self.fast.client()
+        self.flood(client, 5)
+        client.send(publish(grant(sub="zoe"), b"x"))
+        self.fast.advance(1)
+        assert client.take() == BAD * 5
+        client.send(publish(self.forged(9)[8], b"x"))
+        assert client.take() == BAD
+
+    def test_every_kind_of_request_waits(self) -> None:
+        for request in (create, subscribe):
+            client = self.fast.client()
+            client.send(b"".join(request(raw) for raw in self.forged(6)))
+            assert len(client.take()) == 4 * 7
+            self.fast.advance(1)
+            assert len(client.take()) == 2 * 7
+
+    def test_other_connections_do_not_wait(self) -> None:
+        self.flood(self.fast.client(), 100)
+        self.owner.send(subscribe(OWNER) + publish(OWNER, b"x"))
+        assert self.owner.take() == message(b"x")
+        assert self.answer(self.fast, subscribe(grant(sub="new"))) == b""
+
+    def test_one_that_goes_meanwhile_leaves_nothing(self) -> None:
+        for end in ("lose", "close", "stop"):
+            fast = Fast(self)
+            client = fast.client()
+            self.flood(client, 50) if end != "stop" else client.send(b"")
+            if end == "lose":
+                client.stream.lose()
+            elif end == "close":
+                client.protocol.close()
+            else:
+                client.send(b"".join(publish(raw, b"x") for raw in self.forged(9)))
+                client.protocol.drain()
+            fast.advance(40)
+            assert not fast.clock.getDelayedCalls()
+            assert not fast.broker.clients
+
+    def test_a_partial_packet_after_the_wait(self) -> None:
+        client = self.fast.client()
+        whole = b"".join(publish(raw, b"x") for raw in self.forged(5)) + subscribe(OWNER)
+        client.send(whole[:-3])
+        self.fast.advance(1)
+        assert client.take() == BAD * 5
+        client.send(whole[-3:] + publish(OWNER, b"x"))
+        assert client.take() == message(b"x")
+
+
+class FloodTests(ForgeryCase):
+    """Many connections at once"""
+
+    def test_the_ration_is_for_all_of_them(self) -> None:
+        fast = self.fast
+        clients = [fast.client() for _ in range(VERIFICATIONS // 4 + 50)]
+        before = fast.broker.tokens.misses
+        for number, client in enumerate(clients):
+            tokens = self.forged(4, 4 * number)
+            client.send(b"".join(publish(raw, b"x") for raw in tokens))
+        assert fast.broker.tokens.misses - before <= VERIFICATIONS
+        assert fast.broker.verifications.available() < 1
+        assert len(fast.broker.tokens) == 1
+        late = fast.client(subscribe(grant(sub="late")))
+        assert late.stream.paused
+        # Those whose tokens were verified before go on.
+        self.owner.send(subscribe(OWNER) + publish(OWNER, b"x"))
+        assert self.owner.take() == message(b"x")
+        fast.advance(1)
+        self.owner.send(publish(OWNER, b"y"))
+        assert late.take() == message(b"y")
+
+    def test_it_costs_no_memory(self) -> None:
+        before = self.fast.broker.memory.used
+        for n in range(20):
+            client = self.fast.client()
+            tokens = self.forged(50, 50 * n)
+            client.send(b"".join(publish(raw, b"x", topic=NEWS + n) for raw in tokens))
+            self.fast.advance(2)
+            client.stream.lose()
+        assert len(self.fast.broker.tokens) == 1
+        assert self.fast.broker.memory.used == before
