@@ -1,33 +1,63 @@
-# make run    start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
-# make test   run all tests
-# make compiled  run the tests of what is compiled over its compiled form; make test does too
-# make lint   ruff and mypy
-# make bench  measure; ARGS='--help' says how
-# make peers  measure beside mosquitto, redis-server, nats-server and libzmq, into docs/
+# make run        start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
+# make test       run all tests, and print the coverage of the unit and contract tests
+# make test-unit  the unit tests alone, in under a minute
+# make test-long  the property tests with 2000 random examples each
+# make compiled   run the tests of what is compiled over its compiled form; make test does too
+# make lint       ruff, mypy and the form of the changelog's fragments
+# make hooks      have git run make lint's checks before each commit
+# make changelog  print what the next section of CHANGELOG.md would be
+# make bench      measure; ARGS='--help' says how
+# make peers      measure beside mosquitto, redis-server, nats-server and libzmq, into docs/
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup
 
-.PHONY: run test compiled lint bench peers clean
+.PHONY: run test test-unit test-long compiled bench peers clean
+.PHONY: lint ruff-check ruff-format mypy fragments hooks changelog
 
 run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
 
+# Trial runs the unit tests again, the property tests with few examples: under Twisted's own runner,
+# without pytest, in a directory of its own, with errors that are logged between tests.
 test: .venv/.installed-dev
-	$(BIN)/pytest -q -p no:twisted tests/unit tests/contract tests/bench
-	$(BIN)/trial --temp-directory=.venv/trial tests.unit
+	$(BIN)/coverage run -m pytest -q -p no:twisted tests/unit tests/contract
+	$(BIN)/coverage report
+	HYPOTHESIS_PROFILE=smoke $(BIN)/trial --temp-directory=.venv/trial tests.unit
+	$(BIN)/pytest -q -p no:twisted tests/bench
 	$(BIN)/pytest -q tests/integration tests/crash
 	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
 	scripts/compiled
 
+test-unit: .venv/.installed-dev
+	$(BIN)/pytest -q -p no:twisted tests/unit
+
+test-long: .venv/.installed-dev
+	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
+
 compiled: .venv/.installed-dev
 	scripts/compiled
 
-lint: .venv/.installed-dev
+lint: ruff-check ruff-format mypy fragments
+
+ruff-check: .venv/.installed-dev
 	$(BIN)/ruff check
+
+ruff-format: .venv/.installed-dev
 	$(BIN)/ruff format --check
+
+mypy: .venv/.installed-dev
 	$(BIN)/mypy
+
+fragments: .venv/.installed-dev
+	$(BIN)/towncrier build --draft >/dev/null
+
+hooks: .venv/.installed-dev
+	$(BIN)/pre-commit install
+
+changelog: .venv/.installed-dev
+	$(BIN)/towncrier build --draft
 
 bench: .venv/.installed-dev
 	$(BIN)/python -m tests.bench $(ARGS)
@@ -36,7 +66,7 @@ peers: .venv/.installed-dev .venv/.installed-bench
 	$(BIN)/python -m tests.bench.peers $(ARGS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis twisted/plugins/dropin.cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage twisted/plugins/dropin.cache
 
 .venv/.installed-run: $(INSTALL)
 	PYTHON=$(PYTHON) scripts/setup run

@@ -107,7 +107,7 @@ class HistoryClient:
         self._url = url.rstrip("/")
         if token is not None and not _TOKEN_PATTERN.fullmatch(token):
             # Whoever finds out later shows it.
-            raise ValueError("a token has other characters")
+            raise ValueError("the token contains a character that tokens cannot have")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._attempts = attempts
         self._timeout = urllib3.Timeout(connect=min(timeout, 10.0), read=timeout)
@@ -279,7 +279,7 @@ class HistoryClient:
 
     def _delay(self, failures: int, error: Exception) -> None:
         if failures >= self._attempts:
-            raise HistoryUnreachable(f"{self._url}: {error}") from error
+            raise HistoryUnreachable(f"{self._url} cannot be reached: {error}") from error
         self._sleep(min(_FIRST_DELAY * 2 ** (failures - 1), _LONGEST_DELAY))
 
 
@@ -311,7 +311,7 @@ def _items(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[BatchOrGap, int
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
                 if body.last != _END_OF_STREAM:
-                    raise HTTPError("the stream broke off") from None
+                    raise HTTPError("the stream ended before its end marker") from None
                 # The connection can be used again when HTTP's own end has been read.
                 response.read()
                 return

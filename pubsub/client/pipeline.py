@@ -18,7 +18,9 @@ _EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3
 
 def add(commands: Commands) -> None:
     """Add the subcommand with its own."""
-    pipeline = commands.add_parser("pipeline", help="the Spark pipeline's jobs, and its report")
+    pipeline = commands.add_parser(
+        "pipeline", help="run a job of the Spark pipeline, or make a report"
+    )
     jobs = pipeline.add_subparsers(metavar="JOB", required=True)
     for name, (summary, _define) in arguments.JOBS.items():
         parser = jobs.add_parser(name, help=summary, description=summary)
@@ -39,7 +41,7 @@ def _run(module: str, function: str, *given: object) -> int | None:
         if missing not in _EXTRA:
             raise
         raise StartError(
-            f"{missing} is not installed; type: pip install 'pubsub-broker[spark]'"
+            f"{missing} is not installed; run: pip install 'pubsub-broker[spark]'"
         ) from None
     code: int | None = found(*given)
     return code

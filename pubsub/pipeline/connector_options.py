@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "su
          "includeHeaders")  # fmt: skip
 _BATCH_OPTIONS = ("endingOffsets",)
 _STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
-_SINK_OPTIONS = ("url", "topic", "token", "tokenFile", "channels")
+_SINK_OPTIONS = ("url", "topic", "token", "tokenFile")
 # What Spark itself adds to the options of a query that writes.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
@@ -84,12 +84,12 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write. ``channels`` are the topics of cafe's channels, as its listener has them."""
+    """Where to write. ``of_protocol`` has the options that only some protocols have, unparsed."""
 
     url: str
     credentials: Credentials
     topic: str | None
-    channels: str | None
+    of_protocol: Mapping[str, str]
 
 
 def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
@@ -126,19 +126,25 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     )
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """What ``given`` says. Raises ConfigurationError."""
-    options = _GivenOptions(given, _SINK_OPTIONS, ignored=_SPARK_OPTIONS)
+def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> SinkOptions:
+    """What ``given`` says. ``of_protocol`` names the options that only some protocols have.
+
+    Raises ConfigurationError.
+    """
+    known = (*_SINK_OPTIONS, *of_protocol)
+    options = _GivenOptions(given, known, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
-        raise ConfigurationError("option url is needed: where is the broker?")
+        raise ConfigurationError("option url is required: the URL of the broker")
     if "," in url:
-        raise ConfigurationError("option url names one broker to write to")
+        raise ConfigurationError("option url: messages are written to one broker, not several")
     _check_url(url)
     topic = options.get("topic")
     if topic is not None:
         _check_topic(topic, "topic")
-    return SinkOptions(url, _credentials(options), topic, options.get("channels"))
+    found = {name: options.get(name) for name in of_protocol}
+    own = {name: value for name, value in found.items() if value is not None}
+    return SinkOptions(url, _credentials(options), topic, own)
 
 
 class _GivenOptions:
@@ -159,7 +165,7 @@ class _GivenOptions:
             elif key.lower() not in ignored:
                 near = difflib.get_close_matches(key.lower(), lower, 1)
                 hint = f"; did you mean {lower[near[0]]}?" if near else ""
-                raise ConfigurationError(f"there is no option {key}{hint}")
+                raise ConfigurationError(f"unknown option {key}{hint}")
 
     def get(self, name: str) -> str | None:
         """Its value as it was given."""
@@ -169,7 +175,9 @@ class _GivenOptions:
         """One of ``choices``."""
         value = self._values.get(name, default).lower()
         if value not in choices:
-            raise ConfigurationError(f"option {name}: expected {' or '.join(choices)}")
+            raise ConfigurationError(
+                f"option {name}: expected {' or '.join(choices)}, not {value!r}"
+            )
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -182,19 +190,21 @@ class _GivenOptions:
         if value is None:
             return None
         if not value.isascii() or not value.isdecimal() or int(value) == 0:
-            raise ConfigurationError(f"option {name}: expected a number from 1 on, not {value!r}")
+            raise ConfigurationError(
+                f"option {name}: expected a whole number of at least 1, not {value!r}"
+            )
         return int(value)
 
     def at_most_one(self, *names: str) -> None:
         """At most one of these may be given."""
         if len([name for name in names if name in self._values]) > 1:
-            raise ConfigurationError(f"options {' and '.join(names)} exclude each other")
+            raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
 
     def forbid(self, names: tuple[str, ...], why: str) -> None:
         """None of these may be given."""
         for name in names:
             if name in self._values:
-                raise ConfigurationError(f"option {name} does not go with {why}")
+                raise ConfigurationError(f"option {name} cannot be combined with {why}")
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
@@ -210,11 +220,11 @@ def parse_topics(value: str | None) -> frozenset[str] | None:
         except ValueError as error:
             raise ConfigurationError(f"option subscribe: not a JSON list: {error}") from None
         if not all(isinstance(name, str) for name in names):
-            raise ConfigurationError("option subscribe: expected a JSON list of names")
+            raise ConfigurationError("option subscribe: expected a JSON list of topic names")
     else:
         names = [name.strip() for name in value.split(",")]
     if not names:
-        raise ConfigurationError("option subscribe: no topic is named")
+        raise ConfigurationError("option subscribe: the list of topics is empty")
     for name in names:
         _check_topic(name, "subscribe")
     return frozenset(names)
@@ -230,17 +240,21 @@ def _check_topic(name: str, option: str) -> None:
 def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
-        raise ConfigurationError("either url (of a broker's HTTP API) or path (of a history file)")
+        raise ConfigurationError(
+            "either option url (HTTP API of a broker) or option path (history file) is required"
+        )
     if url is None:
-        options.forbid(("token", "tokenFile"), "path: who can read the file can read it all")
+        options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")
         return (), path
     urls = tuple(each.strip().rstrip("/") for each in url.split(","))
     for each in urls:
         _check_url(each)
         if urlsplit(each).scheme not in ("http", "https"):
-            raise ConfigurationError("option url: reading goes over http:// or https://")
+            raise ConfigurationError(
+                f"option url: reading requires http:// or https://, not {each!r}"
+            )
     if len(set(urls)) < len(urls):
-        raise ConfigurationError("option url: a broker is named twice")
+        raise ConfigurationError("option url: the same broker is named twice")
     return urls, None
 
 
@@ -249,10 +263,12 @@ def _check_url(url: str) -> None:
         split = urlsplit(url)
         port = split.port
     except ValueError:
-        raise ConfigurationError("option url: this is no URL") from None
+        raise ConfigurationError("option url: not a valid URL") from None
     if split.username is not None or split.password is not None:
         # Not shown: what stands before the @ is a secret.
-        raise ConfigurationError("option url: use option token, a URL shows up everywhere")
+        raise ConfigurationError(
+            "option url: remove the user and password, which logs would show; use option token"
+        )
     if not split.scheme or not split.hostname or port == 0:
         raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
 
@@ -324,6 +340,6 @@ def _parse_size(options: _GivenOptions, name: str) -> int | None:
 def _check_reader_name(value: str | None) -> str | None:
     if value is not None and not _READER_NAME.fullmatch(value):
         raise ConfigurationError(
-            "option readerName: expected up to 200 letters, digits, dots, dashes and underscores"
+            "option readerName: expected 1 to 200 letters, digits, dots, dashes and underscores"
         )
     return value

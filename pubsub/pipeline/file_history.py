@@ -38,14 +38,14 @@ class FileHistory:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             if not self._path.is_file():
-                raise Rejected(f"there is no history at {self._path}")
+                raise Rejected(f"{self._path}: the history file does not exist")
             if self._connection is None:
                 self._connection = open_reader(self._path)
             yield self._connection
         except sqlite3.OperationalError as error:
-            raise Unreachable(f"the history at {self._path}: {error}") from None
+            raise Unreachable(f"{self._path}: cannot read the history: {error}") from None
         except (sqlite3.DatabaseError, OSError) as error:
-            raise Rejected(f"the history at {self._path}: {error}") from None
+            raise Rejected(f"{self._path}: cannot read the history: {error}") from None
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""
@@ -87,7 +87,7 @@ class FileHistory:
     def _check(self, connection: sqlite3.Connection, position: int, epoch: str) -> None:
         known = arrow.epochs(connection)
         if position > arrow.bounds(connection)[1] or not arrow.continues(known, epoch, position):
-            raise WrongHistory(OTHER_HISTORY.format(f"the history at {self._path}", position))
+            raise WrongHistory(OTHER_HISTORY.format(f"the history {self._path}", position))
 
     def report_position(self, reader: str, position: int, epoch: str) -> None:
         """See ``History``; does nothing."""

@@ -41,8 +41,8 @@ class Rejected(PubSubError):
 
 
 OTHER_HISTORY = (
-    "{} is not the log that was read up to offset {} before: it is another one, or was put back "
-    "to an older state. What to do: a new checkpoint"
+    "{} is not the history that was read up to offset {}: it is another one, or was restored to an "
+    "older state; use a new checkpoint"
 )
 
 

@@ -61,12 +61,16 @@ class HttpApi:
             if error.status in _GATEWAY_STATUSES:
                 raise Unreachable(text) from None
             if error.code in _OTHER_HISTORY_CODES:
-                raise WrongHistory(f"{text}. It is not the log that was read before") from None
+                raise WrongHistory(
+                    f"{text}; it is not the history that was read before: use a new checkpoint"
+                ) from None
             raise ErrorReply(text, error.code, error.details) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             # Not the error's own words, which could be the token's.
             kind = type(error).__name__
-            raise Rejected(f"the broker at {self.url}, or the token for it: {kind}") from None
+            raise Rejected(
+                f"the request to {self.url} failed, or its token cannot be read: {kind}"
+            ) from None
 
 
 class HttpHistory:

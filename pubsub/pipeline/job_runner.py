@@ -125,7 +125,7 @@ def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession
         if options.verbose:
             print(error, file=sys.stderr)
         # Such as a master that is none, or does not answer.
-        raise StartError(f"Spark does not start: {error.java_exception.getMessage()}") from None
+        raise StartError(f"Spark cannot start: {error.java_exception.getMessage()}") from None
     try:
         yield spark
     finally:
@@ -170,12 +170,12 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
-        raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later, and there is none")
+        raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later; install it, or set JAVA_HOME")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(\d+)', output)
     if match is None or int(match[1]) < _OLDEST_JAVA:
         raise StartError(
-            f"Spark needs Java {_OLDEST_JAVA} or later; {java} is {match and match[1]}"
+            f"Spark needs Java {_OLDEST_JAVA} or later; {java} is version {match and match[1]}"
         )
 
 

@@ -65,13 +65,15 @@ class RangeSource(PubSubSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """There is none."""
-        raise ConfigurationError("ranges are a stream")
+        raise ConfigurationError(f"format {FORMAT} can be read as a stream only")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Gives a row a task."""
         options = source_options(self.options, streaming=True)
         if options.credentials.token is not None:
-            raise ConfigurationError("ranges need option tokenFile instead of token")
+            raise ConfigurationError(
+                f"format {FORMAT}: use option tokenFile; option token would be in every row"
+            )
         return RangeReader(options, schema)
 
 

@@ -52,8 +52,8 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
     """What ``to_json`` made. Raises ConfigurationError if it is not of so many partitions."""
     if set(value) != {str(number) for number in range(partitions)}:
         raise ConfigurationError(
-            f"the checkpoint is of {len(value)} brokers and option url names {partitions}; "
-            "brokers can be added or removed with a new checkpoint only"
+            f"the checkpoint is of {len(value)} brokers, but option url names {partitions}; "
+            "use a new checkpoint to add or remove brokers"
         )
     return {
         int(partition): Position(int(entry["next"]), str(entry["epoch"]))
@@ -79,7 +79,7 @@ def check_partitions(named: Iterable[int], partitions: int) -> None:
     for number in named:
         if not 0 <= number < partitions:
             raise ConfigurationError(
-                f"there is no partition {number}; they are numbered from 0 to {partitions - 1}"
+                f"partition {number} does not exist; the numbers are 0 to {partitions - 1}"
             )
 
 
@@ -91,6 +91,6 @@ def _resolve_offset(number: int, offset: int | str, bounds: PartitionBounds) -> 
     assert isinstance(offset, int)
     if offset > bounds.next:
         raise ConfigurationError(
-            f"partition {number} ends before offset {bounds.next}; {offset} is beyond that"
+            f"partition {number}: offset {offset} is beyond the end, which is at {bounds.next}"
         )
     return offset

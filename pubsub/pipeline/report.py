@@ -52,7 +52,9 @@ def load(path: str, since: datetime | None = None, until: datetime | None = None
     data = table.to_pyarrow_dataset()
     missing = [name for name in _COLUMNS if name not in data.schema.names]
     if missing:
-        raise ConfigurationError(f"{path}: no metrics table, as it has no {', '.join(missing)}")
+        raise ConfigurationError(
+            f"{path}: not a table of the job metrics; it has no column {', '.join(missing)}"
+        )
     condition = None
     for name, bound, compare in (
         ("window_start", since, pc.greater_equal),
@@ -163,7 +165,7 @@ def report(table: pa.Table, source: str, line_count: int) -> str:
     """
     title = f"Messages: {html.escape(Path(source).absolute().name)}"
     if not table.num_rows:
-        return page(title, "There is nothing in this table yet, or not in this time.", [], [], [])
+        return page(title, "The table has no rows in this time range.", [], [], [])
     grid = make_grid(table)
     table = with_points(table, grid)
     late = table.filter(pc.is_null(table["topic"]))

@@ -40,7 +40,7 @@ class Retry:
         if self._clock() - self._since + self._wait > self._seconds:
             raise error
         if self._wait == _FIRST_DELAY:
-            logger.warning("%s; trying again", error)
+            logger.warning("%s; retrying", error)
         self._sleep(self._wait)
         self._wait = min(2 * self._wait, _LONGEST_DELAY)
 

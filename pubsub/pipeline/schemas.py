@@ -73,11 +73,13 @@ def check_source_columns(asked: StructType, offered: StructType) -> None:
     for column in asked.fields:
         if column.name not in offered.fieldNames():
             raise ConfigurationError(
-                f"there is no column {column.name}; there are {_comma_list(offered.fieldNames())}"
+                f"column {column.name} does not exist; the columns are "
+                f"{_comma_list(offered.fieldNames())}"
             )
         if column.dataType != offered[column.name].dataType:
             kind = offered[column.name].dataType.simpleString()
-            raise ConfigurationError(f"column {column.name} is of type {kind}")
+            given = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {kind}, not {given}")
 
 
 _SINK_TYPES = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
@@ -92,18 +94,21 @@ def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[
     for column in given.fields:
         if column.name not in allowed:
             raise ConfigurationError(
-                f"column {column.name} cannot be published there; "
-                f"what can is {_comma_list(allowed)}"
+                f"column {column.name} cannot be published to this URL; "
+                f"the columns can be {_comma_list(allowed)}"
             )
         wanted = HEADERS.dataType if column.name == "headers" else _SINK_TYPES[column.name]
         kinds = [wanted, StringType()] if column.name in ("value", "key") else [wanted]
         if not any(_same_type(column.dataType, kind) for kind in kinds):
-            names = " or ".join(kind.simpleString() for kind in kinds)
-            raise ConfigurationError(f"column {column.name} has to be of type {names}")
+            names = " or ".join(each.simpleString() for each in kinds)
+            kind = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {names}, not {kind}")
     if "value" not in given.fieldNames():
-        raise ConfigurationError("a column value is needed: what is to be published")
+        raise ConfigurationError("column value is required: the payloads to publish")
     if "topic" not in given.fieldNames() and topic is None:
-        raise ConfigurationError("a column topic or option topic is needed: where to publish")
+        raise ConfigurationError(
+            "column topic or option topic is required: the topic to publish to"
+        )
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:

@@ -276,7 +276,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
             try:
                 self._histories()[number].report_position(name, position.next, position.epoch)
             except PubSubError as error:
-                logger.warning("partition %d: the position was not reported: %s", number, error)
+                logger.warning("partition %d: cannot report the position: %s", number, error)
 
     def _parse_offsets(self, offsets: dict[str, Any]) -> Offsets:
         return from_json(offsets, self._options.partitions)

@@ -51,9 +51,8 @@ class StagedBatch:
         except ErrorReply as reply:
             if reply.code == _UNKNOWN_PART:
                 raise Rejected(
-                    f"the broker at {self.url} has lost what was staged for batch {self.batch_id}, "
-                    "as it was restarted; nothing was appended. Restart the query, and it runs "
-                    "the batch again"
+                    f"the broker at {self.url} was restarted and lost the parts of batch "
+                    f"{self.batch_id}; nothing was appended; restart the query to run it again"
                 ) from None
             raise
 

@@ -34,7 +34,7 @@ def read_task(
             retry.wait(error)
     if progress.lost_offsets:
         logger.warning(
-            "partition %d: %d offsets lost in all", task.partition, progress.lost_offsets
+            "partition %d: %d offsets lost in total", task.partition, progress.lost_offsets
         )
 
 
@@ -78,8 +78,8 @@ def report_loss(partition: int, start: int, stop: int, why: str, fail: bool) -> 
     """Tell that offsets are not there; raises DataLoss if that is to end the query."""
     text = f"partition {partition}: offsets {start} to {stop - 1} {why}"
     if fail:
-        raise DataLoss(f"{text}; with option failOnDataLoss=false they would be passed over")
-    logger.warning("%s: %d passed over", text, stop - start)
+        raise DataLoss(f"{text}; set option failOnDataLoss=false to skip them")
+    logger.warning("%s: %d skipped", text, stop - start)
 
 
 def _to_spark_columns(

@@ -132,7 +132,7 @@ def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None
         visit.page.wait_for_selector("#chart-4 .main-svg")
         assert visit.page.locator("#chart-0 .point").count() == 1
     else:
-        assert "There is nothing in this table yet" in visit.page.inner_text("body")
+        assert "The table has no rows in this time range" in visit.page.inner_text("body")
         assert visit.page.locator("section").count() == 0
     visit.check(file)
 

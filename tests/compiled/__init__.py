@@ -1,1 +1,3 @@
 """The compiled modules against the same source interpreted; ``scripts/compiled`` runs these."""
+
+from tests import profiles as profiles

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pubsub.build_info import build_kind
@@ -16,6 +16,7 @@ from pubsub.protocols.cafe.codec import Ping, Publish, encode
 from pubsub.protocols.rheos.codec import Codec
 from tests.bench.wires import WIRES
 from tests.compiled.twins import NAMES, compiled, interpreted
+from tests.profiles import examples
 
 COMPILED, INTERPRETED = compiled(), interpreted()
 _MESSAGE_RUN, RUNS, CAFE, FAST, RHEOS, SPOT = NAMES
@@ -98,7 +99,7 @@ def test_the_form_is_what_it_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("name", FRAMES)
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(steps, st.binary(max_size=12), st.lists(st.integers(0, 9000), max_size=6), st.integers(0, 2))
 @example([(0, 0, 1)], b"", [], 0)
 @example([(0, 0, 70), (3, 0, 1)], b"", [], 0)
@@ -123,14 +124,14 @@ def test_every_split(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMES)
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.binary(max_size=200), st.integers(0, 10))
 def test_random_bytes(name: str, data: bytes, at: int) -> None:
     ours, theirs = scanners(name)
     assert plain(ours(data, at)) == plain(theirs(data, at))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(st.lists(st.binary(max_size=300), max_size=30), st.booleans(), st.integers(0, 255))
 def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) -> None:
     if not mixed:
@@ -146,7 +147,7 @@ def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) ->
         assert ours == theirs
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 600), st.booleans())
 def test_the_same_is_acknowledged(first: bytes, count: int, checksum: bool) -> None:
     first = b"\0" + first[1:]

@@ -20,6 +20,7 @@ from pubsub.store.merge import insert_block
 from pubsub.store.retention import FORGOTTEN
 from pubsub.store.schema import create
 from pubsub.store.stored_runs import keep, topics_of
+from tests.profiles import examples
 from tests.unit.fakes import batch_of
 from tests.unit.test_arrow import row, rows_of, without_headers
 from tests.unit.test_block import batches
@@ -117,7 +118,7 @@ def logs(draw: st.DrawFn) -> Log:
     return log
 
 
-QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(examples(0.6), suppress_health_check=[HealthCheck.too_slow])
 
 
 class PropertyTests(SynchronousTestCase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -13,6 +13,7 @@ from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block
 from pubsub.store.journal import ENDINGS, Journal, Segment
 from pubsub.store.stored_runs import RunLog
+from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.stores import RUN, Stored, messages
 from tests.unit.test_block import batches
@@ -23,7 +24,7 @@ EPOCH = "12-00c0ffee"
 class FileTests(SynchronousTestCase):
     """Journals by themselves"""
 
-    @settings(max_examples=50, deadline=None)
+    @examples(0.5)
     @given(
         st.lists(st.lists(batches(), min_size=1, max_size=3), min_size=1, max_size=8),
         st.integers(0, 8),

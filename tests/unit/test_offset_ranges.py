@@ -36,5 +36,5 @@ def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
 
 def test_a_token_has_to_be_in_a_file() -> None:
     source = RangeSource({"url": "http://127.0.0.1:1", "token": "x.y.z"})
-    with pytest.raises(ConfigurationError, match="tokenFile instead"):
+    with pytest.raises(ConfigurationError, match="use option tokenFile"):
         source.streamReader(source.schema())

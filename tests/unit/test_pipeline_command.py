@@ -45,8 +45,8 @@ class ArgumentsTests(TestCase):
     def test_what_cannot_be_used_is_a_usage_error(self) -> None:
         assert "--to" in self.refused("archive")
         assert "not allowed with" in self.refused("archive", "--to=x", "--url=u", "--path=p")
-        assert "a time such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
-        assert "a number from 1 on" in self.refused("archive", "--to=x", "--max-rows=0")
+        assert "a duration such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
+        assert "a whole number of at least 1" in self.refused("archive", "--to=x", "--max-rows=0")
         assert "expected spark://" in self.refused("archive", "--to=x", "--master=nonsense")
         assert "NAME=VALUE" in self.refused("archive", "--to=x", "--conf=spark")
 
@@ -76,7 +76,7 @@ class ArgumentsTests(TestCase):
         )
         assert done.returncode == 1
         assert done.stderr == (
-            "pubsub: pyspark is not installed; type: pip install 'pubsub-broker[spark]'\n"
+            "pubsub: pyspark is not installed; run: pip install 'pubsub-broker[spark]'\n"
         )
 
     def test_where_to_begin(self) -> None:
@@ -187,10 +187,10 @@ class ErrorsTests(TestCase):
 
     def test_java_has_to_be_new_enough(self) -> None:
         path = self.java('openjdk version "11.0.2" 2019-01-15')
-        old = pytest.raises(StartError, match=r"Java 17 or later; .* is 11$")
+        old = pytest.raises(StartError, match=r"Java 17 or later; .* is version 11$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:
             job_runner.check_java()
-        none = pytest.raises(StartError, match="there is none")
+        none = pytest.raises(StartError, match="set JAVA_HOME")
         with patch.dict("os.environ", {"JAVA_HOME": "/nowhere"}), none:
             job_runner.check_java()
         path = self.java('openjdk version "21" 2023-09-19')

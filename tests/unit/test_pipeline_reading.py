@@ -139,14 +139,14 @@ class ResumeTests(SynchronousTestCase):
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             rows = list(read(history, 9, Time(), failondataloss="false"))
         assert [row["offset"] for row in rows] == [3, 8]
-        assert "7 offsets lost in all" in logs.output[-1]
+        assert "7 offsets lost in total" in logs.output[-1]
 
     def test_damage_is_not_counted_again_after_a_break(self) -> None:
         history = BrokenHistory([DamagedRange(0, 4), batch(4), batch(5)], [1])
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             rows = list(read(history, 6, Time(), failondataloss="false"))
         assert [row["offset"] for row in rows] == [4, 5]
-        assert "4 offsets lost in all" in logs.output[-1]
+        assert "4 offsets lost in total" in logs.output[-1]
         assert history.starts == [0, 4]
 
 
@@ -366,7 +366,7 @@ class StageTests(HttpCase):
     def test_a_stage_that_was_lost(self) -> None:
         self.server.add_reply(409, {"error": "unknown-part"})
         error = raised(Rejected, self.staged_batch.commit, ["a"])
-        assert "Restart the query" in str(error)
+        assert "restart the query" in str(error)
         self.server.add_reply(403, {"error": "forbidden"})
         raised(ErrorReply, self.staged_batch.commit, ["a"])
 

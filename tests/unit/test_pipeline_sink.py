@@ -172,12 +172,12 @@ class ColumnTests(WriterCase):
         self.batch_writer("value string", topic="t")
 
     def test_what_may_not(self) -> None:
-        self.refused("a column value is needed", "topic string")
-        self.refused("a column topic or option topic", "value string")
+        self.refused("column value is required", "topic string")
+        self.refused("column topic or option topic", "value string")
         self.refused("column offset cannot be", "topic string, value string, offset int")
-        self.refused("has to be of type string", "topic int, value string")
-        self.refused("has to be of type binary or string", "topic string, value int")
-        self.refused("column headers has to be", "topic string, value string, headers string")
+        self.refused("must be string, not int", "topic int, value string")
+        self.refused("must be binary or string, not int", "topic string, value int")
+        self.refused("column headers must be", "topic string, value string, headers string")
 
     def test_overwriting(self) -> None:
         schema = struct("topic string, value binary")

@@ -24,6 +24,7 @@ from pubsub.store.schema import APPLICATION, open_reader
 from pubsub.store.sqlite import SqliteStore
 from pubsub.store.stored_runs import RunLog
 from pubsub.store.writer import Group, Writer
+from tests.profiles import examples
 from tests.unit.fakes import Held, batch_of, scratch
 from tests.unit.stores import RUN, StoreCase, Stored, keep_everything, messages, sql
 from tests.unit.test_block import TOPICS, batches
@@ -298,7 +299,7 @@ class ReadTests(StoreCase):
 class ModelTests(SynchronousTestCase):
     """Against a plain list"""
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(examples(0.25), suppress_health_check=list(HealthCheck))
     @given(
         st.lists(st.lists(batches(), min_size=1, max_size=4), max_size=6),
         st.integers(0, 60),

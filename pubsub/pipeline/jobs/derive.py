@@ -23,7 +23,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import Target, arrow_columns, save
 
 NAME = "derive"
 _PUBLISHED = ("topic", "value", "key", "headers")
@@ -53,12 +53,17 @@ def to_messages(result: DataFrame, topic: str) -> DataFrame:
     """
     names = result.columns
     if not topic and "topic" not in names:
-        raise ConfigurationError("--to topic: needs a column topic; or name one: --to topic:NAME")
+        raise ConfigurationError(
+            "--to topic: the query has no column topic; add it, or use --to topic:NAME"
+        )
     topic_column = F.lit(topic) if topic else F.col("topic")
     if "value" in names:
         unknown = [name for name in names if name not in _PUBLISHED]
         if unknown:
-            raise ConfigurationError(f"a message has no {', '.join(unknown)}: leave it out")
+            raise ConfigurationError(
+                f"--sql: the columns of a message are {', '.join(_PUBLISHED)}; "
+                f"remove {', '.join(unknown)}"
+            )
         kind = result.schema["value"].dataType
         value = F.col("value")
         if not isinstance(kind, BinaryType | StringType):
@@ -89,7 +94,9 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     create_views(spark, options, sql)
     result = spark.sql(sql)
     if not result.isStreaming:
-        raise ConfigurationError("--sql: it reads neither messages nor events")
+        raise ConfigurationError(
+            "--sql: the query reads neither the view messages nor the view events"
+        )
     return run_query(NAME, job_query(result, kind, name, options), options, stop)
 
 
@@ -98,6 +105,7 @@ def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespa
     if kind == "table":
         by = tuple(column for column in options.partition_by.split(",") if column)
         target = Target(name, by)
+        target.table(arrow_columns(result.schema)).prepare()
 
         def write_batch(batch: DataFrame, number: int, query: str) -> None:
             save(batch, target, query, number)
@@ -106,9 +114,11 @@ def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespa
     if kind == "console":
         return JobQuery(result, configure_sink=_to_console)
     if options.path:
-        raise ConfigurationError("--to topic: needs --url: a file cannot be published to")
+        raise ConfigurationError(
+            "--to topic: use --url instead of --path; a file cannot be published to"
+        )
     if options.checkpoint is None:
-        raise ConfigurationError("--to topic: needs --checkpoint")
+        raise ConfigurationError("--to topic: option --checkpoint is required")
     broker = job_source.broker_options(options)
 
     def to_topic(writer: DataStreamWriter) -> DataStreamWriter:

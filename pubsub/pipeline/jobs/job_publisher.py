@@ -22,10 +22,12 @@ class Publisher:
 
     def __init__(self, options: argparse.Namespace, topic: str) -> None:
         if getattr(options, "path", None):
-            raise ConfigurationError("publishing needs --url: a file cannot be published to")
+            raise ConfigurationError(
+                "publishing: use --url instead of --path; a file cannot be published to"
+            )
         self._url = options.url or DEFAULT_URL
         if "," in self._url:
-            raise ConfigurationError("publishing needs one broker, and --url names several")
+            raise ConfigurationError("publishing: --url must name one broker, not several")
         self._credentials = Credentials(file=options.token_file)
         self._topic = topic
         # Tells what this process stages from what one before it did, and died.

@@ -131,8 +131,8 @@ class ReplayProgress:
             now = json.loads(json.dumps(getattr(given, name)))
             if known[name] != now:
                 raise ConfigurationError(
-                    f"{self._path} is of a replay with {name} {known[name]!r}, not {now!r}; "
-                    "give another --checkpoint"
+                    f"{self._path} belongs to a replay with {name} {known[name]!r}, not {now!r}; "
+                    "use another --checkpoint"
                 )
 
     def save(self, next_piece: int) -> None:

@@ -130,8 +130,8 @@ def measure(log: Log, seconds: float, broker: Broker) -> Stored:
         count, wall, cpu = log.read(broker, stored)
     if count != stored:
         raise BenchError(f"{count} of {stored} acknowledged messages were read again")
-    middle, late = (latencies[int(share * (len(latencies) - 1))] / 1e6 for share in (0.5, 0.99))
-    return Stored(*first, *second, middle, late, count / wall, count / cpu)
+    p50, p99 = (latencies[int(share * (len(latencies) - 1))] / 1e6 for share in (0.5, 0.99))
+    return Stored(*first, *second, p50, p99, count / wall, count / cpu)
 
 
 def run(options: argparse.Namespace) -> tuple[str, list[str]]:
@@ -167,8 +167,8 @@ def _live(options: argparse.Namespace, directory: Path) -> str:
         rates.append((usage.per_cpu_second, usage.deliveries / usage.wall_seconds))
     cpu, wall = sorted(rates)[len(rates) // 2]
     return (
-        f"cafe, one to one, {SIZE} bytes, stored and delivered live: {millions(wall)} million "
-        f"messages a second, {millions(cpu)} million a CPU second."
+        f"cafe, one publisher, one subscriber, {SIZE} bytes, stored and delivered live: "
+        f"{millions(wall)} million messages a second, {millions(cpu)} million a CPU second."
     )
 
 
