@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.kernel import FrameEncoder, Head
@@ -37,9 +38,16 @@ class HeadEncoding(Protocol):
 
 
 class BatchEncoder(Protocol):
-    """Writes batches whose topics have the encodings it was made for."""
+    """Writes batches whose topics have the encodings it was made for.
 
-    limit: int
+    ``limit`` is the largest payload that all of them carry, ``limits`` has that of each index.
+    """
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def limits(self) -> Sequence[int]: ...
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         """Return whole frames, in order, and the number of messages in them.
@@ -56,10 +64,14 @@ def make_encoder(encodings: Sequence[Encoding | HeadEncoding | None]) -> BatchEn
     return _RunEncoder(encodings)  # type: ignore[arg-type]
 
 
+def _limits(encodings: Sequence[Encoding | HeadEncoding | None]) -> list[int]:
+    return [maxsize if encoding is None else encoding.limit for encoding in encodings]
+
+
 class _HeadEncoder:
     """A step of the kernel for each message."""
 
-    __slots__ = ("_frames", "_variable", "limit")
+    __slots__ = ("_frames", "_variable", "limit", "limits")
 
     def __init__(self, encodings: Sequence[HeadEncoding | None]) -> None:
         heads = [() if encoding is None else encoding.heads for encoding in encodings]
@@ -67,7 +79,8 @@ class _HeadEncoder:
         one = given[0]
         self._frames = FrameEncoder(heads, one.variable_at, one.variable_size)
         self._variable = one.variable if one.variable_size else None
-        self.limit = min(encoding.limit for encoding in given)
+        self.limits = _limits(encodings)
+        self.limit = min(self.limits)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         if self._variable is None:
@@ -78,11 +91,12 @@ class _HeadEncoder:
 class _RunEncoder:
     """A call of ``Encoding.encode`` for consecutive messages of one topic."""
 
-    __slots__ = ("_encodings", "limit")
+    __slots__ = ("_encodings", "limit", "limits")
 
     def __init__(self, encodings: Sequence[Encoding | None]) -> None:
         self._encodings = encodings
-        self.limit = min(encoding.limit for encoding in encodings if encoding is not None)
+        self.limits = _limits(encodings)
+        self.limit = min(self.limits)
 
     def encode(self, batch: Batch) -> tuple[bytes, int]:
         parts: list[bytes] = []
