@@ -136,11 +136,11 @@ def _latency_json(latency: Latency | None) -> Json | None:
 THROUGHPUT_TEXT = """\
 ## Throughput
 
-Published and delivered count the whole run; the rates are of its measured part. Window is what
-each publisher may have under way: batches times messages in one. Of the wall-clock time the broker
-was busy, held up by other processes on its core (then the machine is too busy to measure on), or
-idle: more than 10 % of that (marked *) means that the generator was the bottleneck. Latency is
-that under full load, mostly time queued in the window."""
+Published and delivered count the whole run; rates are those of its measured part. Window is what
+each publisher may have in flight: batches times messages in each. The columns busy, held up and
+idle divide the wall-clock time: the broker worked, other processes used its core (the machine is
+then too busy to measure on), or it waited. More than 10 % idle (marked *) means that the generator
+was the bottleneck. Latency is that under full load, mostly time queued in the window."""
 
 THROUGHPUT_COLUMNS = (
     "scenario", "payload", "window", "published", "delivered", "lost", "dup.", "out of order",
@@ -171,7 +171,7 @@ def _throughput_row(run: Throughput) -> list[str]:
 STEADY_TEXT = """\
 ## Latency at a fixed rate
 
-One message a send. Lag is how late the generator itself was."""
+One message in each send. Lag is the delay of the generator."""
 
 STEADY_COLUMNS = (
     "scenario", "payload", "messages/s", "published", "delivered", "lost", "dup.", "out of order",

@@ -149,9 +149,9 @@ def test_the_short_form(contenders: list[Contender]) -> None:
         assert not [cell for row in rows for cell in row if cell.strip(" |") in ("-", "nan")]
     ratios = sections.ratio_table(results, contenders, columns).splitlines()[2:]
     assert [line.split(" | ")[0] for line in ratios] == [
-        "| cafe : the best of them",
-        "| nsd : the best of them",
-        f"| nsd : {names[0]}",
+        "| cafe / best of the others",
+        "| nsd / best of the others",
+        f"| nsd / {names[0]}",
     ]
 
 

@@ -167,8 +167,8 @@ def _live(options: argparse.Namespace, directory: Path) -> str:
         rates.append((usage.per_cpu_second, usage.deliveries / usage.wall_seconds))
     cpu, wall = sorted(rates)[len(rates) // 2]
     return (
-        f"cafe, one to one, {SIZE} bytes, stored and delivered live: {millions(wall)} million "
-        f"messages a second, {millions(cpu)} million a CPU second."
+        f"cafe, one publisher, one subscriber, {SIZE} bytes, stored and delivered live: "
+        f"{millions(wall)} million messages a second, {millions(cpu)} million a CPU second."
     )
 
 
