@@ -95,7 +95,7 @@ class PartStager:
 
 
 def _grouped_by_topic(table: pa.Table) -> pa.Table:
-    """Sort the rows by topic and keep the order within a topic; the broker takes runs of a topic."""
+    """Sort the rows by topic, each topic in its order: the broker stores runs of a topic."""
     if len(pc.unique(table["topic"])) == 1:
         return table
     # This sort is stable.

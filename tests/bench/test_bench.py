@@ -1,4 +1,4 @@
-"""The harness itself: what it must notice, and that it does not miscount what is right."""
+"""The benchmark itself: it detects errors, and counts correct runs correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIRE = CafeWire()
 PLAN = RunPlan(Topology(1, 1), payload=64, per_batch=5, window=2)
 
 READY = re.compile(r"cafe on tcp 127\.0\.0\.1:(\d+)")
-# Welcomes everybody and delivers nothing.
+# Welcomes every client and delivers nothing.
 SINK = """
 import socket, threading
 def serve(sock):
@@ -128,7 +128,7 @@ def test_end_of_stream(line: Line) -> None:
 
 @pytest.fixture
 def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The broker's end, and a publisher's."""
+    """Yield the broker's end and the publisher's end of a connection."""
     ends = socket.socketpair()
     ends[1].setblocking(False)
     yield ends

@@ -1,4 +1,4 @@
-"""Measures our broker beside others: ``python -m tests.bench.peers --help``."""
+"""The comparison with other brokers: ``python -m tests.bench.peers --help``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Section = Callable[[Sequence[Contender], argparse.Namespace], tuple[str, list[st
 def throughput(
     contenders: Sequence[Contender], options: argparse.Namespace
 ) -> tuple[str, list[str]]:
-    """Batched publishers, and what idle connections cost."""
+    """Measure batched publishers, and the costs of idle connections."""
     idles = measure_usage.idle(contenders, options)
     results = measure_usage.rates(contenders, measure_usage.SMALL, options)
     text = measure_usage.rate_table(results, contenders, measure_usage.SMALL, idles)
@@ -39,19 +39,19 @@ def throughput(
 
 
 def large(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Large payloads."""
+    """Measure large payloads."""
     results = measure_usage.rates(contenders, measure_usage.LARGE, options)
     return measure_usage.single_table(results, contenders, measure_usage.LARGE), results.failures
 
 
 def single(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """One message at a time."""
+    """Measure one message at a time."""
     results = measure_usage.rates(contenders, measure_usage.SINGLE, options)
     return measure_usage.single_table(results, contenders, measure_usage.SINGLE), results.failures
 
 
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """A fixed rate."""
+    """Measure a fixed rate."""
     results = measure_usage.steady(contenders, options)
     return measure_usage.steady_table(results, contenders), results.failures
 
@@ -66,7 +66,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     add = parser.add_argument
     add("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all of them)")
@@ -94,7 +94,7 @@ WIRES = ("cafe", "fast", "rheos", "spot")
 
 
 def field(options: argparse.Namespace) -> list[Contender]:
-    """Everybody, or those that were asked for. Raises BenchError."""
+    """Return all contenders, or those in the options. Raises BenchError."""
     everybody = [*peers(), *_ours(options.twistd)]
     if options.compiled is not None:
         everybody += _ours(options.compiled, " (compiled)")
@@ -104,12 +104,12 @@ def field(options: argparse.Namespace) -> list[Contender]:
 
 def _ours(twistd: Path, suffix: str = "") -> list[Contender]:
     free, stored = ["--durability=*=none"], ["--durability=*=async"]
-    # Whoever subscribes over nsd asks for what is in the history, which is in memory here.
+    # Subscribers of nsd poll the history, which is in memory here.
     return [*ours(twistd, WIRES, suffix, free), *ours(twistd, ["nsd"], suffix, stored)]
 
 
 def main() -> int:
-    """Returns the exit code: 1 if any run failed."""
+    """Return the exit code: 1 if a run failed."""
     options = parse()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _terminated)
@@ -129,7 +129,7 @@ def main() -> int:
 
 
 def _write(options: argparse.Namespace, name: str, text: str) -> None:
-    """At once, so that a run that ends early leaves what it has measured."""
+    """Write each section at once, so that a run that ends early leaves its results."""
     print(f"\n{name}\n\n{text}\n", flush=True)
     if not options.dry:
         update(options.docs, [(name, text)])
