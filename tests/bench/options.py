@@ -19,8 +19,9 @@ SIZES = (64, KIB, 64 * KIB)
 MIN_SIZE = 16
 
 DESCRIPTION = """\
-Measures a publish/subscribe broker: it runs as a process of its own on one core, the load generator
-on another. Figures are per CPU-second of the broker. Each run starts and stops a new broker. Exit code 1 if a run failed or any message was lost, duplicated or reordered."""
+Measures a publish/subscribe broker: it runs as a process of its own on one core, the load
+generator on another. Figures are per CPU second of the broker. Each run starts and stops a new
+broker. Exit code 1 if a run failed or a message was lost, duplicated or reordered."""
 
 EPILOG = """\
 modes (default: throughput):

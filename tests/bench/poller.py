@@ -77,9 +77,7 @@ class Poller(Subscriber):
         for publisher, start, count in runs(keys):
             stream = self.streams.get(publisher)
             if stream is None or start + count > stream.cycle:
-                raise BenchError(
-                    f"a message is number {start} of publisher {publisher}, which is not in this run"
-                )
+                raise BenchError(f"message {start} of publisher {publisher} is not in this run")
             stream.arrived(start, count)
             self._sample(self._publishers[publisher], start, count, now)
         self.delivered += len(bodies)

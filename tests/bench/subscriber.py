@@ -76,9 +76,7 @@ class Subscriber:
             stream = self.streams.get(publisher)
             if stream is None or first + count > stream.cycle:
                 self._check_frames(frames)
-                raise BenchError(
-                    f"a message is number {first} of publisher {publisher}, which is not in this run"
-                )
+                raise BenchError(f"message {first} of publisher {publisher} is not in this run")
             if not stream.arrived(first, count):
                 self._check_frames(frames)
             self._sample(self._publishers[publisher], first, count, now)

@@ -92,8 +92,9 @@ class LayeringTests(SynchronousTestCase):
     def test_store_and_wire_import_no_protocol(self) -> None:
         assert not violations(modules("pubsub.store", "pubsub.wire"), "pubsub.protocols")
 
-    def test_the_http_api_imports_no_protocol(self) -> None:
-        assert not violations(modules("pubsub.admin"), "pubsub.protocols")
+    def test_the_http_api_and_the_pipeline_import_no_protocol(self) -> None:
+        around = modules("pubsub.admin", "pubsub.pipeline", "pubsub.client")
+        assert not violations(around, "pubsub.protocols")
 
     def test_codecs_and_scanners_import_no_twisted(self) -> None:
         pure = [m for m in modules("pubsub.protocols") if m.endswith((".codec", ".scan", ".zmtp"))]
