@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "su
          "includeHeaders")  # fmt: skip
 _BATCH_OPTIONS = ("endingOffsets",)
 _STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
-_SINK_OPTIONS = ("url", "topic", "token", "tokenFile", "channels")
+_SINK_OPTIONS = ("url", "topic", "token", "tokenFile")
 # What Spark itself adds to the options of a query that writes.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
@@ -84,12 +84,12 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write. ``channels`` are the topics of cafe's channels, as its listener has them."""
+    """Where to write. ``of_protocol`` has the options that only some protocols have, unparsed."""
 
     url: str
     credentials: Credentials
     topic: str | None
-    channels: str | None
+    of_protocol: Mapping[str, str]
 
 
 def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
@@ -126,9 +126,13 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     )
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """What ``given`` says. Raises ConfigurationError."""
-    options = _GivenOptions(given, _SINK_OPTIONS, ignored=_SPARK_OPTIONS)
+def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> SinkOptions:
+    """What ``given`` says. ``of_protocol`` names the options that only some protocols have.
+
+    Raises ConfigurationError.
+    """
+    known = (*_SINK_OPTIONS, *of_protocol)
+    options = _GivenOptions(given, known, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
         raise ConfigurationError("option url is required: the URL of the broker")
@@ -138,7 +142,9 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     topic = options.get("topic")
     if topic is not None:
         _check_topic(topic, "topic")
-    return SinkOptions(url, _credentials(options), topic, options.get("channels"))
+    found = {name: options.get(name) for name in of_protocol}
+    own = {name: value for name, value in found.items() if value is not None}
+    return SinkOptions(url, _credentials(options), topic, own)
 
 
 class _GivenOptions:

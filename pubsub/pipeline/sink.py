@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError, PubSubError
 from pubsub.pipeline.connector_options import Credentials, SinkOptions, sink_options
-from pubsub.pipeline.publisher_urls import HTTP, check_url, optional_columns, publisher, scheme_of
+from pubsub.pipeline.publisher_urls import PublisherFactory, client_options, find_destination
 from pubsub.pipeline.schemas import check_sink_columns
 from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 from pubsub.store import arrow
@@ -47,24 +47,20 @@ class TaskResult(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class BrokerSink:
-    """Where rows go. Pickled into every task."""
+    """Where rows go: over HTTP if ``publishers`` is None. Pickled into every task."""
 
     options: SinkOptions
-
-    @property
-    def exactly_once(self) -> bool:
-        """Is it HTTP?"""
-        return scheme_of(self.options.url) in HTTP
+    publishers: PublisherFactory | None
 
     def write(
         self, batches: Iterator[pa.RecordBatch], query: str, batch_id: int, run: str = ""
     ) -> TaskResult:
         """Stage or publish the rows of a task. Raises PubSubError."""
         tables = (self._columns(batch) for batch in batches)
-        if self.exactly_once:
+        if self.publishers is None:
             return self._stage(tables, StagedBatch(*self._broker, query, batch_id, run))
         count = 0
-        with publisher(self.options) as client:
+        with self.publishers() as client:
             for table in tables:
                 count += table.num_rows
                 for topic, value, key in _rows(table):
@@ -115,7 +111,7 @@ class BrokerSink:
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
         """Have the broker forget what was staged; without a word from any task it does so later."""
         results = [message for message in messages if isinstance(message, TaskResult)]
-        if self.exactly_once and results:
+        if self.publishers is None and results:
             StagedBatch(*self._broker, results[0].query, batch_id).abort()
 
 
@@ -123,10 +119,10 @@ def make_sink(given: Any, schema: StructType, overwrite: bool) -> BrokerSink:
     """Where a frame of ``schema`` goes. Raises ConfigurationError."""
     if overwrite:
         raise ConfigurationError("published messages cannot be overwritten: use mode append")
-    options = sink_options(given)
-    check_url(options)
-    check_sink_columns(schema, options.topic, optional_columns(options))
-    return BrokerSink(options)
+    options = sink_options(given, client_options())
+    destination = find_destination(options)
+    check_sink_columns(schema, options.topic, destination.optional_columns)
+    return BrokerSink(options, destination.publishers)
 
 
 def _rows(table: pa.RecordBatch) -> Iterator[tuple[str, bytes, bytes | None]]:

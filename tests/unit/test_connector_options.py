@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline import publisher_urls
 from pubsub.pipeline.connector_options import (
     EVENTS_TOPIC,
     SourceOptions,
@@ -15,8 +18,15 @@ from pubsub.pipeline.connector_options import (
     sink_options,
     source_options,
 )
-from pubsub.pipeline.publisher_urls import check_url, optional_columns
-from tests.unit.fakes import scratch
+from pubsub.pipeline.publisher_urls import (
+    Destination,
+    PublisherFactory,
+    client_options,
+    find_destination,
+)
+from pubsub.plugin import installed_protocols
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
 
 URL = "http://127.0.0.1:7080"
@@ -168,43 +178,87 @@ class Tokens(OptionsCase):
         self.refused("cannot be combined", token=TOKEN, tokenfile="x")
 
 
+def sink(given: Mapping[str, str]) -> Destination:
+    return find_destination(sink_options(given, client_options()))
+
+
+def publisher(**given: str) -> BlockingPublisher:
+    """As a task makes it, from a copy of what the driver has found."""
+    publishers = pickle.loads(pickle.dumps(sink(given).publishers))
+    assert isinstance(publishers, PublisherFactory)
+    return publishers()
+
+
+def publisher_values(**given: str) -> Mapping[str, Any]:
+    publishers = sink(given).publishers
+    assert publishers is not None
+    return publishers.values
+
+
 class Sinks(SynchronousTestCase):
     def refused(self, words: str, given: Mapping[str, str]) -> None:
-        def make() -> None:
-            check_url(sink_options(given))
-
-        assert words in str(raised(ConfigurationError, make))
+        assert words in str(raised(ConfigurationError, sink, given))
 
     def test_what_spark_adds_is_no_error(self) -> None:
         added = {"checkpointlocation": "/x", "queryname": "q", "url": URL, "topic": "t"}
-        assert sink_options(added).topic == "t"
+        assert sink_options(added, ()).topic == "t"
 
     def test_no_sink(self) -> None:
         self.refused("option url is required", {})
         self.refused("one broker", {"url": f"{URL},http://b"})
-        self.refused("expected http", {"url": "kafka://a:1"})
+        self.refused(
+            "kafka is not installed; choose from http, https, cafe", {"url": "kafka://a:1"}
+        )
         self.refused("option topic", {"url": URL, "topic": ""})
         self.refused("did you mean topic?", {"url": URL, "topics": "a"})
         self.refused("unknown option subscribe", {"url": URL, "subscribe": "a"})
 
     def test_tokens_where_there_are_any(self) -> None:
         self.refused("needs option token", {"url": "fast://a:1"})
-        self.refused("cafe has no tokens", {"url": "cafe://a:1", "token": TOKEN})
-        check_url(sink_options({"url": "fast+tls://a", "token": TOKEN}))
+        self.refused("cafe:// takes no option token", {"url": "cafe://a:1", "token": TOKEN})
+        sink({"url": "fast+tls://a", "token": TOKEN})
 
     def test_channels(self) -> None:
-        check_url(sink_options({"url": "cafe://a", "channels": "1:orders"}))
+        sink({"url": "cafe://a", "channels": "1:orders"})
         self.refused("for cafe", {"url": "spot://a", "channels": "1:orders"})
         self.refused("option channels", {"url": "cafe://a", "channels": "1-300"})
 
     def test_parameters(self) -> None:
-        check_url(sink_options({"url": "rheos://a:1?layout=original&checksum=crc32"}))
-        self.refused("?layout=new", {"url": "rheos://a:1?layout=new"})
-        self.refused("?layout=spec", {"url": "cafe://a:1?layout=spec"})
+        sink({"url": "rheos://a:1?layout=original&checksum=crc32"})
+        self.refused("?layout: expected one of spec", {"url": "rheos://a:1?layout=new"})
+        self.refused("?layout=spec: cafe:// has no such", {"url": "cafe://a:1?layout=spec"})
+
+    def test_what_tasks_make(self) -> None:
+        ports = {"cafe": 7070, "nsd": 7071, "rheos": 7072, "spot": 7073, "fast": 7074}
+        for protocol, port in ports.items():
+            token = {"token": TOKEN} if protocol == "fast" else {}
+            for url, expected in (
+                (f"{protocol}://a", Address("a", port)),
+                (f"{protocol}+tls://a:5", Address("a", 5, tls=True)),
+            ):
+                made = publisher(url=url, **token)
+                assert (made.protocol, made._address) == (protocol, expected)
+        assert sink({"url": URL}).publishers is None
+
+    def test_what_they_make_it_with(self) -> None:
+        values = publisher_values(url="cafe://a", channels="1:orders")
+        assert values == {"channels": {1: "orders"}}
+        assert len(publisher_values(url="cafe://a")["channels"]) == 256
+        values = publisher_values(url="rheos://a?layout=original")
+        assert values == {"layout": "original", "checksum": "none"}
+
+    def test_a_protocol_without_a_client(self) -> None:
+        protocols = {"toy": Toy("toy", 7099), "nsd": installed_protocols()["nsd"]}
+        self.patch(publisher_urls, "installed_protocols", lambda: protocols)  # type: ignore[no-untyped-call]
+        self.refused(
+            "option url: the protocol toy has no client to publish with; "
+            "choose from http, https, nsd",
+            {"url": "toy://a"},
+        )
 
     def test_columns(self) -> None:
         found = {
-            scheme: optional_columns(sink_options({"url": f"{scheme}://a"}))
+            scheme: sink({"url": f"{scheme}://a"}).optional_columns
             for scheme in ("https", "spot+tls", "nsd", "cafe")
         }
         assert found == {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -34,6 +35,19 @@ def run_time_imports(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     for child in children:
         yield from run_time_imports(child)
+
+
+def all_modules_imported(path: Path) -> set[str]:
+    """The modules of the package that the file imports anywhere, under TYPE_CHECKING too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from module import name` imports the module; `from package import module` does not.
+            names |= found & DIRECT.keys() or {node.module}
+    return (names & DIRECT.keys()) - {module_name(path)}
 
 
 def direct_imports() -> Graph:
@@ -92,8 +106,9 @@ class LayeringTests(SynchronousTestCase):
     def test_store_and_wire_import_no_protocol(self) -> None:
         assert not violations(modules("pubsub.store", "pubsub.wire"), "pubsub.protocols")
 
-    def test_the_http_api_imports_no_protocol(self) -> None:
-        assert not violations(modules("pubsub.admin"), "pubsub.protocols")
+    def test_the_http_api_and_the_pipeline_import_no_protocol(self) -> None:
+        around = modules("pubsub.admin", "pubsub.pipeline", "pubsub.client")
+        assert not violations(around, "pubsub.protocols")
 
     def test_codecs_and_scanners_import_no_twisted(self) -> None:
         pure = [m for m in modules("pubsub.protocols") if m.endswith((".codec", ".scan", ".zmtp"))]
@@ -113,3 +128,18 @@ class LayeringTests(SynchronousTestCase):
     def test_a_dropin_imports_nothing_heavy(self) -> None:
         heavy = [f"pubsub.{n}" for n in ("broker", "protocols", "server", "store", "wire")]
         assert not violations(modules("twisted.plugins"), *heavy)
+
+
+class CycleTests(SynchronousTestCase):
+    """All imports, those for type checkers too"""
+
+    def test_no_module_imports_itself_through_others(self) -> None:
+        graph = {
+            module_name(path): all_modules_imported(path)
+            for package in PACKAGES
+            for path in (ROOT / package).rglob("*.py")
+        }
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            self.fail(" -> ".join(error.args[1]))

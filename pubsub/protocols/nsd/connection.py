@@ -185,11 +185,11 @@ class NsdConnection(Connection):
                     raise MessageTooLarge(len(message.body))
                 return self._publish(request, [message.body.encode()])[0]
             case Subscribe():
-                topic = self.listener.broker.topics.named(request.channel)
+                topic = self.listener.topics.named(request.channel)
                 self.listener.access.check_subscribe(request.channel)
                 self._subscribe(request.identity, request.channel)
             case Unsubscribe():
-                topic = self.listener.broker.topics.named(request.channel)
+                topic = self.listener.topics.named(request.channel)
                 self._unsubscribe(request.identity, request.channel)
             case Get():
                 raise AssertionError("answered by _get")
@@ -203,7 +203,7 @@ class NsdConnection(Connection):
         settings = self.listener.settings
         limits = (settings["max-identities"], settings["max-subscriptions"])
         self._identities.check_room(name, name if readable else None, *limits)
-        topic = self.listener.broker.topics.create(name)
+        topic = self.listener.topics.create(name)
         self._identities.open(name)
         if readable:
             self._subscribe(name, name)
@@ -218,7 +218,7 @@ class NsdConnection(Connection):
         """Publish ``payloads`` with the other fields of ``request``; return what was accepted."""
         self._check_publish(request.identity)
         # After a restart an identity may be known before its channel is.
-        topic = self.listener.broker.topics.create(request.identity)
+        topic = self.listener.topics.create(request.identity)
         message = request.message
         batch = self._publisher.publish(
             topic,
@@ -233,13 +233,13 @@ class NsdConnection(Connection):
         if self._identities.subscribe(
             name, channel, settings["max-identities"], settings["max-subscriptions"]
         ):
-            broker = self.listener.broker
-            broker.router.read_history(broker.topics.named(channel))
+            listener = self.listener
+            listener.router.read_history(listener.topics.named(channel))
 
     def _unsubscribe(self, name: str, channel: str) -> None:
         if self._identities.unsubscribe(name, channel):
-            broker = self.listener.broker
-            broker.router.leave_history(broker.topics.named(channel))
+            listener = self.listener
+            listener.router.leave_history(listener.topics.named(channel))
 
     # Get
 
@@ -292,7 +292,7 @@ class NsdConnection(Connection):
     def ended(self) -> None:
         """See ``Connection``."""
         if self._message_list is not None:
-            self.listener.broker.at_tick_end(self._message_list.resume)
+            self.listener.at_tick_end(self._message_list.resume)
 
 
 def _topic_of(request: Request) -> str:

@@ -42,15 +42,15 @@ class MessageList:
     async def send(self) -> None:
         """Send the list a page of the history at a time, as fast as the client reads it."""
         connection, channels, line = self._connection, self._channels, self._line
-        broker = connection.listener.broker
+        listener = connection.listener
         # Messages published while the list is sent are left to the next Get.
         offset = max(self._after, 0)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
-            page = await broker.store.read(offset, channels, _PAGE_BYTES)
+            page = await listener.store.read(offset, channels, _PAGE_BYTES)
             for start, stop in page.damaged:
-                broker.counters.drop(connection.label, "*", "damaged", stop - start)
+                listener.counters.drop(connection.label, "*", "damaged", stop - start)
             for batch in page.batches:
                 pieces += (comma, self._encoded.encode(batch))
                 comma = b","
@@ -69,7 +69,7 @@ class MessageList:
 
         So a client finds the messages that it has published before.
         """
-        store = self._connection.listener.broker.store
+        store = self._connection.listener.store
         end: int = store.next_offset
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
@@ -84,7 +84,7 @@ class MessageList:
         if self._connection.output_full:
             self._writable = turn
         else:
-            self._connection.listener.broker.at_tick_end(lambda: turn.callback(None))
+            self._connection.listener.at_tick_end(lambda: turn.callback(None))
         self._connection.hold(self)
         return turn
 

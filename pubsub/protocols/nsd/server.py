@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from pubsub.broker.listener import Listener
-    from pubsub.broker.service import BrokerService
 
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
@@ -37,28 +36,28 @@ class NsdFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        listener.broker.when_open(lambda: self._identities)
+        listener.when_open(lambda: self._identities)
 
     @property
     def _identities(self) -> Identities:
-        broker = self.listener.broker
-        return broker.shared("nsd-identities", lambda: _load_identities(broker))
+        listener = self.listener
+        return listener.shared("nsd-identities", lambda: _load_identities(listener))
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
-        encoded = self.listener.broker.shared(
+        encoded = self.listener.shared(
             "nsd-encoded-batches", lambda: EncodedBatches(_ENCODED_BYTES)
         )
         return NsdConnection(self.listener, self._identities, encoded)
 
 
-def _load_identities(broker: BrokerService) -> Identities:
-    """The identities of ``broker``; the topics they subscribe to may be hosted by a peer."""
-    identities = Identities(broker.store, broker.memory)
+def _load_identities(listener: Listener) -> Identities:
+    """The broker's identities; the topics they subscribe to may be hosted by a peer."""
+    identities = Identities(listener.store, listener.memory)
     for channel in identities.opened_channels():
-        broker.topics.create(channel)
+        listener.topics.create(channel)
     for channel in identities.subscriptions():
-        broker.router.read_history(broker.topics.create(channel, hosted=False))
+        listener.router.read_history(listener.topics.create(channel, hosted=False))
     return identities
 
 
