@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from uuid import UUID
 
 from pubsub.kernel import Columns
@@ -72,12 +71,21 @@ class Batch:
             yield 0, self
             return
         start = 0
-        for index, found in groupby(self.columns.indexes()):
-            stop = start + len(list(found))
-            run = self.slice(start, stop)
-            run.topics = (self.topics[index],)
-            run.columns = Columns.of(run.columns.payloads())
-            yield index, run
+        for index, columns in self.columns.runs():
+            stop = start + columns.count
+            yield (
+                index,
+                Batch(
+                    (self.topics[index],),
+                    columns,
+                    self.timestamp,
+                    self.sequence + start,
+                    self.sender,
+                    self.protocol,
+                    None if self.headers is None else self.headers[start:stop],
+                    self.offset + start,
+                ),
+            )
             start = stop
 
     def within(self, limit: int) -> Batch | None:

@@ -340,6 +340,23 @@ cdef class Columns:
             made.append(self.messages[i].start, self.messages[i].size, self.messages[i].index)
         return made
 
+    def runs(self):
+        """See ``interpreted.Columns.runs``."""
+        cdef list found = []
+        cdef Columns made = None
+        cdef Message *message
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            message = &self.messages[i]
+            if i == 0 or message.index != self.messages[i - 1].index:
+                made = Columns.__new__(Columns)
+                made.data = self.data
+                made.end = self.end
+                made.addresses = self.addresses[message.index : message.index + 1]
+                found.append((message.index, made))
+            made.append(message.start, message.size, 0)
+        return found
+
     def remap(self, list indexes not None):
         """See ``interpreted.Columns.remap``."""
         cdef Columns made = self.like()
@@ -513,17 +530,20 @@ cdef class HeadTable:
         """Ask for the head at ``at`` and return the number of its entry, or -1."""
         cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(data) + at
         cdef int number
+        cdef Entry entry
         learnt = self.learn(data, at)
         if learnt is None:
+            return -1
+        fill_entry(&entry, learnt[0], 0)
+        matched[0] = match(p, PyBytes_Size(data) - at, &entry, size)
+        if matched[0] == DIFFERENT:
             return -1
         # Entries must not be forgotten while columns that refer to them are made.
         if self.count >= MAX_HEADS:
             if columns.count:
                 return -1
             self.clear()
-        number = self.add(learnt[0], learnt[1])
-        matched[0] = match(p, PyBytes_Size(data) - at, &self.entries[number], size)
-        return number if matched[0] != DIFFERENT else -1
+        return self.add(learnt[0], learnt[1])
 
     def scan(self, bytes data not None, Py_ssize_t at=0):
         """See ``interpreted.HeadTable.scan``."""

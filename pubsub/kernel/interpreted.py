@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, groupby, pairwise, repeat
 from struct import Struct
 from typing import Any
 
@@ -147,6 +147,18 @@ class Columns:
         payloads, indexes = self._payloads[start:stop], self._indexes[start:stop]
         return Columns(payloads, indexes, self.addresses, self.end)
 
+    def runs(self) -> list[tuple[int, Columns]]:
+        """Return consecutive messages of one index, with that index, as columns of index 0."""
+        found: list[tuple[int, Columns]] = []
+        start = 0
+        for index, same in groupby(self._indexes):
+            stop = start + len(list(same))
+            payloads = self._payloads[start:stop]
+            addresses = self.addresses[index : index + 1]
+            found.append((index, Columns(payloads, [0] * len(payloads), addresses, self.end)))
+            start = stop
+        return found
+
     def remap(self, indexes: list[int]) -> Columns:
         """Return the messages with ``indexes[index]`` as index; those that get -1 are left out."""
         found = [indexes[index] for index in self._indexes]
@@ -248,13 +260,15 @@ class HeadTable:
         found = self._learn(data, at)
         if found is None:
             return b""
+        head, address = found
+        _check(head)
+        if not head.frame_length(data, at):
+            return b""
         if self._count >= MAX_HEADS:
             # Addresses must not change their meaning within one scan.
             if busy:
                 return b""
             self._clear()
-        head, address = found
-        _check(head)
         self._count += 1
         heads = self._heads.setdefault((len(head.data), head.fields), {})
         heads.setdefault(head.data, []).append((head, address))

@@ -144,6 +144,12 @@ class TestScan:
         with pytest.raises(ValueError, match="length field"):
             kernel.FrameEncoder([(head,)])
 
+    def test_a_frame_that_its_head_does_not_fit_is_not_remembered(self, kernel: Any) -> None:
+        table = kernel.HeadTable(learn_channel)
+        for _ in range(3):
+            assert table.scan(frame(1, b"x" * 101)).count == 0
+        assert len(table) == 0
+
     def test_an_error_of_learn_is_raised(self, kernel: Any) -> None:
         def learn(data: bytes, at: int) -> None:
             raise LookupError("why")
@@ -164,6 +170,17 @@ class TestColumns:
         assert columns.remap([0, 1, 2]).indexes() == [0, 1, 2, 1]
         with pytest.raises(IndexError):
             columns.remap([0, 1])
+
+    def test_runs(self, kernel: Any) -> None:
+        columns = kernel.HeadTable(learn_channel).scan(
+            frame(7, b"a") + frame(7, b"bb") + frame(3, b"c") + frame(7, b"")
+        )
+        runs = columns.runs()
+        assert [index for index, _ in runs] == [0, 1, 0]
+        assert [run.payloads() for _, run in runs] == [[b"a", b"bb"], [b"c"], [b""]]
+        assert [run.addresses for _, run in runs] == [[7], [3], [7]]
+        assert all(set(run.indexes()) == {0} for _, run in runs)
+        assert kernel.Columns.of([]).runs() == []
 
     def test_slice(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"bb", b"ccc"], [0, 1, 2])
