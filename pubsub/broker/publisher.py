@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.errors import RateLimited
+from pubsub.errors import HistoryUnavailable, RateLimited
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -113,13 +113,14 @@ class Publisher:
                 rules.store.gate.wait(self._connection)
         return batch
 
-    def publish_mixed(self, mix: TopicMix, columns: Columns) -> Batch | None:
+    def publish_mixed(
+        self, mix: TopicMix, columns: Columns, sender: bytes | None = None
+    ) -> Batch | None:
         """Publish messages of several topics at once if nothing requires to look at each of them.
 
-        Returns None, and has published nothing, if a topic may not be published to, if this broker
-        does not host it, if some topics are stored and others are not, or if messages could be
-        refused for a limit: then the messages are to be published one topic after another, in
-        their order. Raises HistoryUnavailable.
+        Returns None, and has published nothing, if a topic may not be published to, if some topics
+        are stored and others are not, or if messages could be refused: then the messages are to be
+        published one topic after another, in their order. This broker hosts all of the topics.
         """
         rules, connection = self._rules, self._connection
         if connection is None or not rules.access.may_publish_all(mix.names):
@@ -127,12 +128,17 @@ class Publisher:
         topics = mix.topics
         stored = topics[0].durability > 0
         for topic in topics:
-            if not topic.hosted or (topic.durability > 0) is not stored:
+            if (topic.durability > 0) is not stored:
                 return None
         for limiter in self._limiters:
             if limiter.admissible(columns) < columns.count:
                 return None
-        batch = self._dispatcher.publish_mixed(mix, columns, self.sender, rules.protocol)
+        try:
+            batch = self._dispatcher.publish_mixed(
+                mix, columns, self.sender if sender is None else sender, rules.protocol
+            )
+        except HistoryUnavailable:
+            return None
         for limiter in self._limiters:
             limiter.take(columns.count, columns.nbytes)
         self.messages += columns.count

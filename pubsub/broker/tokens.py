@@ -53,6 +53,8 @@ class TokenVerifier:
     def __init__(self, ring: SecretRing) -> None:
         self._ring = ring
         self._verified: dict[bytes, Token] = {}
+        self.version = 0
+        """Changes when the secrets do."""
         self.hits = 0
         self.misses = 0
 
@@ -64,6 +66,7 @@ class TokenVerifier:
     def replace(self, ring: SecretRing) -> None:
         """Secrets have come or gone: nothing verified before counts any more."""
         self._ring = ring
+        self.version += 1
         self._verified.clear()
 
     def __len__(self) -> int:

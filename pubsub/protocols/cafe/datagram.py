@@ -21,7 +21,6 @@ from pubsub.protocols.cafe.codec import (
 )
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
-from pubsub.protocols.cafe.scan import split_frames
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 
 if TYPE_CHECKING:

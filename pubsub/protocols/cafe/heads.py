@@ -32,8 +32,7 @@ def learn_publish(data: bytes, at: int) -> tuple[Head, int] | None:
     return publish_head(head[-1]), head[-1]
 
 
-@lru_cache(maxsize=256)
-def message_head(channel: int) -> Head:
-    """Return the head of a MESSAGE; its timestamp is variable."""
+def message_head(channel: int, limit: int) -> Head:
+    """Return the head of a MESSAGE of at most ``limit`` bytes; its timestamp is variable."""
     data = HEADER.pack(MAGIC, _MESSAGE, 0) + bytes((channel,)) + bytes(TIMESTAMP_SIZE)
-    return Head(data, (LengthField(3, 4, add=9),), MAX_MESSAGE)
+    return Head(data, (LengthField(3, 4, add=9),), limit)
