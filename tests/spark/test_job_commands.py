@@ -8,12 +8,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from subprocess import PIPE, STDOUT, Popen
 
 import pyarrow.dataset as ds
 import pyspark
 import pytest
 
+from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start, environment
 from tests.spark.commands import ROOT, Command, pipeline
 from tests.spark.http_brokers import client_of, serve, url_of
@@ -62,6 +64,37 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
     assert offsets(to, kind) == list(range(count))
     # What the broker was told is how far it is.
     assert json.loads(out.splitlines()[-1])["lag"] == 0
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> None:
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    with history(file) as messages:
+        messages.put_all(messages.batch("orders", [b"%d" % number]) for number in range(30))
+    job = ["--path", file, "--to", to, "--format", kind, "--once", "--max-rows", 10]
+    program = (sys.executable, "-m", "tests.spark.dying", "write", "1")
+    code, _out, err = Command(*job, program=program).finish()
+    assert code == -signal.SIGKILL, err
+    data = set(to.rglob("*.parquet"))
+    (to / "notes.txt").touch()
+    # A copy of the table in the table, with a leftover of the same name, of the same query.
+    copytree(to, tmp_path / "copy")
+    (tmp_path / "copy").rename(to / "copy")
+    copied = {path for path in (to / "copy").rglob("*") if path.is_file()}
+    for path in to.rglob("*"):
+        os.utime(path, (0, 0))
+
+    code, _out, err = pipeline("archive", *job)
+    assert code == 0, err
+    assert copied == {path for path in (to / "copy").rglob("*") if path.is_file()}
+    assert (to / "notes.txt").exists()
+    (to / "copy").rename(tmp_path / "copy")
+    (to / "notes.txt").unlink()
+    assert offsets(to, kind) == list(range(30))
+    # Of two files that there were, one was in the table.
+    assert len(data) == 2
+    assert len([path for path in data if path.exists()]) == 1
+    assert len(list(to.rglob("*.parquet"))) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -87,7 +87,7 @@ class AccessTests(HouseCase):
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
     def test_the_ration_is_that_of_every_protocol(self) -> None:
-        verifications = self.house.broker.verifications
+        verifications = self.house.listener.verifications
         verifications.take(verifications.available())
         assert self.house.get("/v1/topics", token=b"forged").error == (429, "rate-limited")
 

@@ -110,7 +110,7 @@ class ToldTests(EventsCase):
         assert self.client.stream.aborted
         _, cut, end = self.told()
         assert (cut["event"], cut["reason"]) == ("refused", "stream-cut")
-        assert end["reason"] == "it has not read for 30 s"
+        assert end["reason"] == "the client has not read for 30 s"
 
     def test_whom_the_broker_ends(self) -> None:
         self.stage(self.client, b"1")

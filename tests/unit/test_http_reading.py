@@ -124,7 +124,7 @@ class ArrowTests(HouseCase):
             "protocol": "toy",
             "key": b"alice",
             "value": b"\xff2",
-            "message_id": str(message_id(self.house.broker.run_id, 1)),
+            "message_id": str(message_id(self.house.broker.dispatcher.run_id, 1)),
             "headers": [],
         }
 
@@ -175,7 +175,7 @@ class JsonTests(HouseCase):
             "protocol": "toy",
             "key": "YWxpY2U=",
             "value": "1",
-            "message_id": str(message_id(self.house.broker.run_id, 0)),
+            "message_id": str(message_id(self.house.broker.dispatcher.run_id, 0)),
         }
         assert (second["offset"], second["value_base64"]) == (1, "/zI=")
         assert "value" not in second

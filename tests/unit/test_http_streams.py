@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.http_channel import Body
+from pubsub.admin.request_body import Body
 from pubsub.store.memory import MemoryStore
 from tests.unit.web import WebClient, WebHouse
 
@@ -68,7 +68,7 @@ class SlowTests(SynchronousTestCase):
         assert not self.client.closed
         self.house.pass_time(2)
         assert self.client.closed
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_others_are_served_meanwhile(self) -> None:
         assert len(self.house.get(ALL).rows) == 12
@@ -179,7 +179,7 @@ class EndTests(SynchronousTestCase):
         def fail(call: Callable[[], Any]) -> Deferred[Any]:
             raise ZeroDivisionError
 
-        house.factory.run = fail
+        house.run_in_thread = fail
         client = house.connect()
         client.ask("GET", ALL)
         assert client.closed
@@ -222,7 +222,7 @@ class WireTests(SynchronousTestCase):
         self.client.send(b"x" * 1000)
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_nobody_is_asked_for_a_body_that_is_refused(self) -> None:
         head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
@@ -238,7 +238,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.answer().error == (413, "too-large")
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_all_bodies_together_are_bounded(self) -> None:
         head = b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n"
@@ -305,7 +305,7 @@ class WireTests(SynchronousTestCase):
         assert answer.error == (507, "staged")
         assert self.house.connect().get("/").status == 200
         self.client.stream.lose()
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_expect_continue(self) -> None:
         head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"

@@ -60,7 +60,7 @@ class CommitTests(WritingCase):
         answer = self.commit(second, first)
         assert answer.json == {"first": 0, "next": 3, "messages": 3, "duplicate": False}
         assert self.values() == [b"3", b"1", b"22"]
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_every_column(self) -> None:
         data = table(
@@ -93,7 +93,7 @@ class CommitTests(WritingCase):
         assert self.commit(id).json == {**first, "duplicate": True}
         assert self.commit(self.part(b"1")).json == {**first, "duplicate": True}
         assert self.values() == [b"1"]
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_what_was_before_the_last_batch_is_a_duplicate(self) -> None:
         self.commit(self.part(b"1", batch=5), batch=5)
@@ -146,7 +146,7 @@ class CommitTests(WritingCase):
         assert self.house.post("/v1/abort", {"query": "q", "batch": 0}).status == 204
         threads.step()
         assert client.answer().json["messages"] == 1
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_parts_whose_time_is_over_go_when_a_commit_fails(self) -> None:
         self.house = WebHouse(stage_seconds=10)
@@ -157,7 +157,7 @@ class CommitTests(WritingCase):
         client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
         self.house.pass_time(21)
         assert client.answer().status == 429
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
         assert self.commit(id).error == (409, "unknown-part")
 
     def test_live_subscribers_get_it(self) -> None:

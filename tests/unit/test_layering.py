@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -17,6 +18,19 @@ Graph = dict[str, set[str]]
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def all_modules_imported(path: Path) -> set[str]:
+    """The modules of the package that the file imports anywhere, under TYPE_CHECKING too."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found = {f"{node.module}.{alias.name}" for alias in node.names}
+            # `from module import name` imports the module; `from package import module` does not.
+            names |= found & DIRECT.keys() or {node.module}
+    return (names & DIRECT.keys()) - {module_name(path)}
 
 
 def direct_imports() -> Graph:
@@ -98,3 +112,18 @@ class LayeringTests(SynchronousTestCase):
     def test_a_dropin_imports_nothing_heavy(self) -> None:
         heavy = [f"pubsub.{n}" for n in ("broker", "protocols", "server", "store", "wire")]
         assert not violations(modules("twisted.plugins"), *heavy)
+
+
+class CycleTests(SynchronousTestCase):
+    """All imports, those for type checkers too"""
+
+    def test_no_module_imports_itself_through_others(self) -> None:
+        graph = {
+            module_name(path): all_modules_imported(path)
+            for package in PACKAGES
+            for path in (ROOT / package).rglob("*.py")
+        }
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            self.fail(" -> ".join(error.args[1]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from pubsub.broker.events import redaction, shown
-from pubsub.interfaces import IWireProtocol
-from pubsub.plugin import ADMIN, WireProtocol, installed_protocols
+from pubsub.broker.events import redacted_frame, secret_pattern
+from pubsub.plugin import ADMIN, IWireProtocol, WireProtocol, installed_protocols
 from pubsub.server.configuration import CommandLine, merge
 from tests.unit.fakes import Toy
 from tests.unit.raising import raised
@@ -46,8 +45,7 @@ class RedactionTests(SynchronousTestCase):
         protocols = {"first": first, "second": second}
         config = merge(protocols, CommandLine({}, [("first", None)]), {})
         assert list(config.redacted) == [rb"a+b", rb"x|y"]
-        secret = redaction(config.redacted)
-        found = [
-            shown(frame, secret) for frame in (b"1aab", b"1y", b"1eyJ", b"1ab", b"aaab", b"ab")
-        ]
+        secret = secret_pattern(config.redacted)
+        frames = (b"1aab", b"1y", b"1eyJ", b"1ab", b"aaab", b"ab")
+        found = [redacted_frame(frame, secret) for frame in frames]
         assert found == ["MQ==", "MQ==", "MQ==", "MQ==", None, None]

@@ -23,7 +23,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import Target, arrow_columns, save
 
 NAME = "derive"
 _PUBLISHED = ("topic", "value", "key", "headers")
@@ -105,6 +105,7 @@ def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespa
     if kind == "table":
         by = tuple(column for column in options.partition_by.split(",") if column)
         target = Target(name, by)
+        target.table(arrow_columns(result.schema)).prepare()
 
         def write_batch(batch: DataFrame, number: int, query: str) -> None:
             save(batch, target, query, number)

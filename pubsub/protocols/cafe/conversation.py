@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.catch_up import Replay, leave
+from pubsub.broker.catch_up import shut_and_get_offsets
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.message_run import MessageRun
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
@@ -176,10 +176,10 @@ class Conversations:
     def _open(self, client: ServedClient, frame: HandshakePub | HandshakeSub) -> None:
         """Open or resume the session and acknowledge; raises Refused (cafe §4.1)."""
         listener = self._listener
-        sessions = listener.broker.sessions
+        sessions = listener.sessions
         state = State.PUBLISHER if isinstance(frame, HandshakePub) else State.SUBSCRIBER
         name, number = split_client_id(frame.client_id)
-        kind = listener.kind(state)
+        kind = listener.session_kind(state)
         session = None if number is None else sessions.find(number, kind, name)
         if isinstance(frame, HandshakePub):
             listener.access.check_publish(self._topic(frame.channel).name)
@@ -207,22 +207,22 @@ class Conversations:
     def _start_receiving(
         self, client: ServedClient, session: Session, wanted: Mapping[Topic, Encoding]
     ) -> None:
-        broker = self._listener.broker
+        listener = self._listener
         outbox = client.open_outbox()
         outbox.hold()
-        broker.clock.callLater(ACK_GAP, outbox.release)
+        listener.clock.callLater(ACK_GAP, outbox.release)
         # Without topics that the client may no longer read.
         may_read = self._listener.access.may_subscribe
         missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
         session.subscriptions = EMPTY_MAP
         for topic, encoding in wanted.items():
             if topic not in missed:
-                broker.router.subscribe(outbox, topic, encoding)
+                listener.router.subscribe(outbox, topic, encoding)
         if missed:
             # Encoded again: the session may move from UDP to TCP, where a frame can be longer.
             encodings = {topic: self._channels.encoding(topic) for topic in missed}
-            client.replay = Replay(broker, outbox, missed, encodings)
-            client.replay.start()
+            client.catch_up = listener.catch_up(outbox, missed, encodings)
+            client.catch_up.start()
 
     def _reject(
         self, client: ServedClient, code: ErrorCode, reason: str, frame: bytes | None = None
@@ -276,14 +276,14 @@ class Conversations:
     def _subscribe(self, client: ServedClient, topic: Topic) -> None:
         listener = self._listener
         listener.access.check_subscribe(topic.name)
-        if client.replay is None or topic not in client.replay.positions:
+        if client.catch_up is None or topic not in client.catch_up.positions:
             encoding = self._channels.encoding(topic)
-            listener.broker.router.subscribe(client.open_outbox(), topic, encoding)
+            listener.router.subscribe(client.open_outbox(), topic, encoding)
 
     def _unsubscribe(self, client: ServedClient, topic: Topic) -> None:
-        if client.replay is not None:
-            client.replay.discard(topic)
-        self._listener.broker.router.unsubscribe(client.open_outbox(), topic)
+        if client.catch_up is not None:
+            client.catch_up.discard(topic)
+        self._listener.router.unsubscribe(client.open_outbox(), topic)
 
     def _topic(self, channel: int) -> Topic:
         topic = self._channels.topics.get(channel)
@@ -313,20 +313,21 @@ class Conversations:
         """The client sent DISCONNECT: its session ends with the connection (cafe §4.5)."""
         session, client.session = client.session, None
         if session is not None:
-            self._listener.broker.sessions.close(session)
+            self._listener.sessions.close(session)
         client.close()
 
     def ended(self, client: ServedClient, keep: bool = True) -> None:
         """The connection has ended: end the session, or keep it if it can be resumed."""
-        broker = self._listener.broker
+        listener = self._listener
         session, client.session = client.session, None
         outbox = client.outbox
-        if session is None or not keep or not broker.sessions.keeps(session):
+        if session is None or not keep or not listener.sessions.keeps(session):
             if outbox is not None:
                 outbox.shut("disconnected")
             if session is not None:
-                broker.sessions.close(session)
+                listener.sessions.close(session)
             return
-        replayed = {} if client.replay is None else client.replay.positions
-        missed = {} if outbox is None else leave(outbox, replayed, broker.store.next_offset)
-        broker.sessions.detach(session, missed)
+        replayed = {} if client.catch_up is None else client.catch_up.positions
+        end = listener.store.next_offset
+        missed = {} if outbox is None else shut_and_get_offsets(outbox, replayed, end)
+        listener.sessions.detach(session, missed)

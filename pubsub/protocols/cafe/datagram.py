@@ -25,14 +25,12 @@ from pubsub.protocols.cafe.scan import split_frames
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 
 if TYPE_CHECKING:
-    from pubsub.broker.catch_up import Replay
+    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.queue_keys import KeyChange
+    from pubsub.broker.publisher import Publisher, PublishingConnection
     from pubsub.broker.sessions import Session
-    from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
+    from pubsub.broker.topics import KeyChange, Topic
 
 MAX_DATAGRAM = 65_507
 # Frames are combined into datagrams of up to this many bytes, which no common path fragments.
@@ -51,12 +49,12 @@ class CafePeer:
         self.state = State.NEW
         self.name = b""
         self.session: Session | None = None
-        self.replay: Replay | None = None
+        self.catch_up: CatchUp | None = None
         self.publisher: Publisher | None = None
         self.outbox: Outbox | None = None
         self.closing = False
         self.address = address
-        self.heard = server.listener.broker.seconds()
+        self.heard = server.listener.clock.seconds()
         """When the last datagram arrived."""
         self._server = server
         self._events = server.listener.connection_events(self.peer)
@@ -72,7 +70,7 @@ class CafePeer:
         return label_of(self)
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """See ``ServedClient``: the sender of datagrams cannot be held."""
         return None
 
@@ -80,7 +78,7 @@ class CafePeer:
         """Send frames in as few datagrams as sensible (see ``Consumer``)."""
         for piece in split_frames(data, FULL_DATAGRAM):
             if not self._server.send(piece, self.address):
-                counters = self.listener.broker.counters
+                counters = self.listener.counters
                 counters.drop(self.label, OTHERS, "unsendable", 1)
 
     def reply(self, data: bytes) -> None:
@@ -139,7 +137,7 @@ class CafePeer:
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber`` (cafe §5.4)."""
-        if self.listener.may_stay(self.label, topic):
+        if self.listener.may_continue(self.label, topic):
             return True
         self.reply(error(ErrorCode.UNAUTHORIZED))
         return False
@@ -154,18 +152,18 @@ class CafeDatagrams(DatagramProtocol):
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         channels = Channels(
-            listener.settings["channels"], listener.broker.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
+            listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
         self.conversations = Conversations(listener, channels)
         self._peers: dict[Address, CafePeer] = {}
 
     def startProtocol(self) -> None:
         """The port is open."""
-        self.listener.broker.arrived(self)
+        self.listener.clients.add(self)
 
     def stopProtocol(self) -> None:
         """The port is closed."""
-        self.listener.broker.left(self)
+        self.listener.clients.discard(self)
 
     def datagramReceived(self, datagram: bytes, addr: Address) -> None:
         """Handle the frames of one datagram."""
@@ -176,7 +174,7 @@ class CafeDatagrams(DatagramProtocol):
             peer = self._admit(datagram, addr)
             if peer is None:
                 return
-        peer.heard = self.listener.broker.seconds()
+        peer.heard = self.listener.clock.seconds()
         done, _need = self.conversations.consume(peer, datagram)
         if done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])

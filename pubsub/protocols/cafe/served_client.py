@@ -6,11 +6,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.catch_up import Replay
+    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.publisher import Publisher, PublishingConnection
     from pubsub.broker.sessions import Session
-    from pubsub.interfaces import Publishing
 
 
 class State(Enum):
@@ -31,7 +30,7 @@ class ServedClient(Protocol):
     name: bytes
     """The name that the client gave in its handshake."""
     session: Session | None
-    replay: Replay | None
+    catch_up: CatchUp | None
     """Delivers what the client's session missed."""
     publisher: Publisher | None
     outbox: Outbox | None
@@ -42,7 +41,7 @@ class ServedClient(Protocol):
         """The client's address as text."""
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """What backpressure can hold; None for the sender of datagrams."""
 
     def reply(self, data: bytes) -> None:

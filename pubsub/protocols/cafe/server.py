@@ -21,11 +21,11 @@ from pubsub.wire.connection import Connection, ConnectionFactory
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.catch_up import Replay
+    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
     from pubsub.wire.read_buffer import PayloadHandler
 
 SETTINGS: tuple[Setting, ...] = (
@@ -46,7 +46,7 @@ class CafeConnection(Connection):
     state = State.NEW
     name = b""
     session: Session | None = None
-    replay: Replay | None = None
+    catch_up: CatchUp | None = None
 
     def __init__(self, listener: Listener, conversations: Conversations) -> None:
         super().__init__(listener)
@@ -66,7 +66,7 @@ class CafeConnection(Connection):
         return label_of(self)
 
     @property
-    def publishing(self) -> Publishing | None:
+    def publishing(self) -> PublishingConnection | None:
         """See ``ServedClient``."""
         return self
 
@@ -97,7 +97,7 @@ class CafeFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        channels = Channels(listener.settings["channels"], listener.broker.topics)
+        channels = Channels(listener.settings["channels"], listener.topics)
         self._conversations = Conversations(listener, channels)
 
     def buildProtocol(self, addr: IAddress | None) -> CafeConnection:

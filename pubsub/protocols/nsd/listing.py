@@ -42,7 +42,7 @@ class ListingConnection(Connection):
 
     async def _stream(self, request: Get, line: LineStream) -> None:
         """Send the list a page of the history at a time, as fast as the client reads it."""
-        store = self.listener.broker.store
+        store = self.listener.store
         may_read = self.listener.access.may_subscribe
         identity = self._identities.find(request.identity)
         names = frozenset(filter(may_read, identity.channels if identity is not None else ()))
@@ -53,7 +53,7 @@ class ListingConnection(Connection):
         while names and offset < end and not self.closing:
             page = await store.read(offset, names, _PAGE_BYTES)
             for start, stop in page.damaged:
-                self.listener.broker.counters.drop(self.label, "*", "damaged", stop - start)
+                self.listener.counters.drop(self.label, "*", "damaged", stop - start)
             for batch in page.batches:
                 pieces += (comma, self._rows.of(batch))
                 comma = b","
@@ -71,7 +71,7 @@ class ListingConnection(Connection):
 
         So a client finds what it has published before.
         """
-        store = self.listener.broker.store
+        store = self.listener.store
         end: int = store.next_offset
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
@@ -86,7 +86,7 @@ class ListingConnection(Connection):
         if self._output_full:
             self._writable = turn
         else:
-            self.listener.broker.at_tick_end(lambda: turn.callback(None))
+            self.listener.at_tick_end(lambda: turn.callback(None))
         self.hold("get")
         return turn
 
@@ -129,4 +129,4 @@ class ListingConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
-        self.listener.broker.at_tick_end(self._wake)
+        self.listener.at_tick_end(self._wake)

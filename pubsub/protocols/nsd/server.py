@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.service import BrokerService
     from pubsub.broker.topics import Topic
 
 _BILLION = 10**9
@@ -184,11 +183,11 @@ class NsdConnection(ListingConnection):
                     raise MessageTooLarge(len(message.body))
                 return self._publish(request, [message.body.encode()])[0]
             case Subscribe():
-                topic = self.listener.broker.topics.named(request.channel)
+                topic = self.listener.topics.named(request.channel)
                 self.listener.access.check_subscribe(request.channel)
                 self._subscribe(request.identity, request.channel)
             case Unsubscribe():
-                topic = self.listener.broker.topics.named(request.channel)
+                topic = self.listener.topics.named(request.channel)
                 self._unsubscribe(request.identity, request.channel)
             case Get():
                 raise AssertionError("answered by _get")
@@ -202,7 +201,7 @@ class NsdConnection(ListingConnection):
         settings = self.listener.settings
         limits = (settings["max-identities"], settings["max-subscriptions"])
         self._identities.check_room(name, name if readable else None, *limits)
-        topic = self.listener.broker.topics.create(name)
+        topic = self.listener.topics.create(name)
         self._identities.open(name)
         if readable:
             self._subscribe(name, name)
@@ -217,7 +216,7 @@ class NsdConnection(ListingConnection):
         """Publish ``payloads`` as ``request`` would its body; returns what was accepted."""
         self._may_publish(request.identity)
         # After a restart an identity may be known before its channel is.
-        topic = self.listener.broker.topics.create(request.identity)
+        topic = self.listener.topics.create(request.identity)
         message = request.message
         batch = self._publisher.publish(
             topic,
@@ -232,13 +231,13 @@ class NsdConnection(ListingConnection):
         if self._identities.subscribe(
             name, channel, settings["max-identities"], settings["max-subscriptions"]
         ):
-            broker = self.listener.broker
-            broker.router.read_history(broker.topics.named(channel))
+            listener = self.listener
+            listener.router.read_history(listener.topics.named(channel))
 
     def _unsubscribe(self, name: str, channel: str) -> None:
         if self._identities.unsubscribe(name, channel):
-            broker = self.listener.broker
-            broker.router.leave_history(broker.topics.named(channel))
+            listener = self.listener
+            listener.router.leave_history(listener.topics.named(channel))
 
     # The ends
 
@@ -253,16 +252,16 @@ class NsdFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        listener.broker.when_open(lambda: self._identities)
+        listener.when_open(lambda: self._identities)
 
     @property
     def _identities(self) -> Identities:
-        broker = self.listener.broker
-        return broker.shared("nsd-identities", lambda: _identities(broker))
+        listener = self.listener
+        return listener.shared("nsd-identities", lambda: _identities(listener))
 
     def buildProtocol(self, addr: IAddress | None) -> NsdConnection:
         """See IProtocolFactory."""
-        rows = self.listener.broker.shared("nsd-rows", lambda: Rows(_ROWS_BYTES))
+        rows = self.listener.shared("nsd-rows", lambda: Rows(_ROWS_BYTES))
         return NsdConnection(self.listener, self._identities, rows)
 
 
@@ -273,13 +272,13 @@ def _topic_of(request: Request) -> str:
     return request.identity
 
 
-def _identities(broker: BrokerService) -> Identities:
-    """Those of ``broker``; what they are subscribed to may be another broker's to host."""
-    identities = Identities(broker.store, broker.memory)
+def _identities(listener: Listener) -> Identities:
+    """Those of the broker; what they are subscribed to may be another broker's to host."""
+    identities = Identities(listener.store, listener.memory)
     for channel in identities.opened_channels():
-        broker.topics.create(channel)
+        listener.topics.create(channel)
     for channel in identities.subscriptions():
-        broker.router.read_history(broker.topics.create(channel, hosted=False))
+        listener.router.read_history(listener.topics.create(channel, hosted=False))
     return identities
 
 

@@ -108,7 +108,7 @@ class ZmtpConnection(Connection):
     def start(self) -> None:
         """Greet the peer, which has to be done with its own part in time."""
         seconds: float = self.listener.settings["handshake-timeout"]
-        self._deadline = self.listener.broker.clock.callLater(
+        self._deadline = self.listener.clock.callLater(
             seconds, lambda: self.fail("handshake-timeout", b"")
         )
         self.reply(GREETING)
@@ -255,7 +255,7 @@ class ZmtpConnection(Connection):
         if not self._resting:
             self._resting = True
             self.hold("rest")
-            self.listener.broker.at_tick_end(self._go_on)
+            self.listener.at_tick_end(self._go_on)
 
     def _go_on(self) -> None:
         if self._resting and (self.is_node or not self._output_full):
