@@ -6,35 +6,11 @@ from collections.abc import Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.kernel import FrameEncoder, Head
+from pubsub.kernel import FrameEncoder
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.interfaces import Encoding
-
-
-class HeadEncoding(Protocol):
-    """An encoding whose frames are a head and a payload, so that the kernel can write them.
-
-    ``heads`` are as in ``FrameEncoder``. ``variable_size`` bytes at ``variable_at`` of each head
-    differ between batches: ``variable`` returns them. Encodings of one class differ in their heads
-    only.
-    """
-
-    @property
-    def limit(self) -> int: ...
-
-    @property
-    def heads(self) -> tuple[Head, ...]: ...
-
-    @property
-    def variable_at(self) -> int: ...
-
-    @property
-    def variable_size(self) -> int: ...
-
-    def variable(self, batch: Batch) -> bytes:
-        """Return the variable bytes of all heads of ``batch``."""
+    from pubsub.interfaces import Encoding, HeadEncoding, RunEncoding
 
 
 class BatchEncoder(Protocol):
@@ -56,7 +32,7 @@ class BatchEncoder(Protocol):
         """
 
 
-def make_encoder(encodings: Sequence[Encoding | HeadEncoding | None]) -> BatchEncoder:
+def make_encoder(encodings: Sequence[Encoding | None]) -> BatchEncoder:
     """Return the encoder for batches whose topics have ``encodings``, by index."""
     given = [encoding for encoding in encodings if encoding is not None]
     if len({type(encoding) for encoding in given}) == 1 and hasattr(given[0], "heads"):
@@ -64,7 +40,7 @@ def make_encoder(encodings: Sequence[Encoding | HeadEncoding | None]) -> BatchEn
     return _RunEncoder(encodings)  # type: ignore[arg-type]
 
 
-def _limits(encodings: Sequence[Encoding | HeadEncoding | None]) -> list[int]:
+def _limits(encodings: Sequence[Encoding | None]) -> list[int]:
     return [maxsize if encoding is None else encoding.limit for encoding in encodings]
 
 
@@ -89,11 +65,11 @@ class _HeadEncoder:
 
 
 class _RunEncoder:
-    """A call of ``Encoding.encode`` for consecutive messages of one topic."""
+    """A call of ``RunEncoding.encode`` for consecutive messages of one topic."""
 
     __slots__ = ("_encodings", "limit", "limits")
 
-    def __init__(self, encodings: Sequence[Encoding | None]) -> None:
+    def __init__(self, encodings: Sequence[RunEncoding | None]) -> None:
         self._encodings = encodings
         self.limits = _limits(encodings)
         self.limit = min(self.limits)

@@ -18,6 +18,7 @@ from pubsub.protocols.cafe.codec import (
     CafeError,
     ErrorCode,
     needed,
+    split_frames,
 )
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error

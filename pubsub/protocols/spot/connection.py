@@ -7,15 +7,14 @@ of publications are found here, as they are most of the traffic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
+from pubsub.kernel import Columns
 from pubsub.protocols.spot.codec import Publish, SpotError
-from pubsub.protocols.spot.scan import scan, stem_at
+from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
@@ -41,19 +40,8 @@ NODE = b"X-Node"
 """The property of READY by which brokers of this kind know each other (spot §2.4)."""
 MAX_EPROTO = 10
 """Messages that are none of the protocol before the connection is closed (spot §6.1)."""
-# Beginnings of publications that are remembered; then it starts anew.
-_STEMS = 4096
 # Bytes before the body of a frame that is not a short one (RFC 37).
 _LONG_HEAD = 9
-
-
-@dataclass(frozen=True, slots=True)
-class MessageHead:
-    """How a publication begins on the wire, up to its data, and what that says."""
-
-    wire: bytes
-    topic: str
-    origin: bytes | None
 
 
 class Role(Protocol):
@@ -65,8 +53,8 @@ class Role(Protocol):
     def message(self, frames: list[bytes]) -> Publish | None:
         """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """Publications that begin with ``stem``."""
+    def take(self, columns: Columns) -> None:
+        """Handle publications; the addresses of ``columns`` are ``Publication`` objects."""
 
     def left(self) -> None:
         """The connection is gone."""
@@ -75,10 +63,11 @@ class Role(Protocol):
 class ZmtpConnection(Connection):
     """The base of both sides.
 
-    ``limits`` are those of what is received. ``stems`` holds beginnings of publications by what
-    they are on the wire; connections whose roles are alike may share them.
+    ``limits`` are those of what is received. ``known`` has the publications that came before;
+    connections whose roles are alike share them.
     """
 
+    known: KnownPublications
     _role: Role | None = None
     _begun: Partial | None = None
     _eproto = 0
@@ -92,7 +81,6 @@ class ZmtpConnection(Connection):
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
-        self.stems: dict[bytes, MessageHead] = {}
 
     # For subclasses
 
@@ -148,7 +136,7 @@ class ZmtpConnection(Connection):
     def _traffic(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
         while not self.closing and not self._resting:
-            start, at = at, self._take_runs(role, data, at)
+            start, at = at, self._take_known(role, data, at)
             unit = decode(data, at, limits, self._begun if at == start else None)
             if isinstance(unit, Partial):
                 self._begun = unit if unit.length else None
@@ -161,30 +149,26 @@ class ZmtpConnection(Connection):
             at = unit.end
         return at, 0
 
-    def _take_runs(self, role: Role, data: bytes, at: int) -> int:
-        """The publications from ``at`` on whose beginnings are known; returns where they end."""
-        while (stem := self.stems.get(stem_at(data, at))) is not None:
-            run = MessageRun([], MIXED)
-            stop = scan(data, at, stem.wire, self.limits.frame, run)
-            if stop == at:
-                break
-            role.take(stem, run)
-            at = stop
-        return at
+    def _take_known(self, role: Role, data: bytes, at: int) -> int:
+        """Handle the publications from ``at`` on whose prefixes are known; return their end."""
+        columns = self.known.scan(data, at)
+        if columns.count:
+            role.take(columns)
+        return columns.end
 
     def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a publication whose beginning is known."""
+        """See ``Connection``: a publication whose prefix is known."""
         role = None if self._resting else self._role
-        stem = self.stems.get(stem_at(head, 0))
-        if role is None or stem is None:
+        publication = self.known.at(head, 0)
+        if role is None or publication is None:
             return None
-        before = stem.wire + frame_head(need - len(stem.wire) - _LONG_HEAD)
+        before = publication.prefix + frame_head(need - len(publication.prefix) - _LONG_HEAD)
         if not head.startswith(before):
             return None
 
         def take(payload: bytes) -> None:
             self._begun = None
-            role.take(stem, MessageRun([payload], len(payload)))
+            role.take(Columns.one(payload, publication))
 
         return len(before), take
 
@@ -193,17 +177,15 @@ class ZmtpConnection(Connection):
             publication = role.message(unit.frames)
             if publication is None:
                 return
-            stem = MessageHead(before, topic_name(publication.topic), publication.origin)
+            found = Publication(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
             self._broken(before + unit.frames[-1])
         except Refused as refused:
             self.refuse(refused.reason)
         else:
             if not unit.commands:
-                if len(self.stems) >= _STEMS:
-                    self.stems.clear()
-                self.stems[before] = stem
-            role.take(stem, MessageRun([publication.data], len(publication.data)))
+                self.known.add(found)
+            role.take(Columns.one(publication.data, found))
 
     def _command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":

@@ -6,11 +6,18 @@ message to a topic, and the same bytes in both directions. The data is a short o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
 
-from pubsub.kernel import Head, LengthField
+from pubsub.kernel import Columns, Head, HeadTable, LengthField
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
 
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+
+# Prefixes of publications that are remembered.
+_MAX_KNOWN = 4096
 # The most a frame can hold (RFC 37), and a short one.
 MAX_FRAME = 2**63 - 1
 _MAX_SHORT = 255
@@ -50,3 +57,70 @@ def long_head(prefix: bytes, limit: int, least: int = 0) -> Head:
 def message_heads(prefix: bytes) -> tuple[Head, Head]:
     """Return the heads of a delivery: short frames where they are possible (RFC 37)."""
     return short_head(prefix), long_head(prefix, MAX_FRAME, _MAX_SHORT + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEncoding:
+    """Messages of ``prefix`` and one more frame; see ``HeadEncoding``."""
+
+    prefix: bytes
+    limit: int = MAX_FRAME
+    variable_at: ClassVar[int] = 0
+    variable_size: ClassVar[int] = 0
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """See ``HeadEncoding``."""
+        return message_heads(self.prefix)
+
+    def variable(self, batch: Batch) -> bytes:
+        """See ``HeadEncoding``."""
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What the frames before the data of a publication say; ``prefix`` are these frames."""
+
+    prefix: bytes
+    topic: str
+    origin: bytes | None
+
+
+class KnownPublications:
+    """Publications by their prefix, for connections whose roles are alike.
+
+    ``limit`` is the largest data, in bytes, that they accept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[bytes, Publication] = {}
+        self._heads = HeadTable(self._learn)
+
+    def at(self, data: bytes, at: int) -> Publication | None:
+        """Return the publication that begins at ``at``, if its prefix is known."""
+        return self._known.get(prefix_at(data, at))
+
+    def add(self, publication: Publication) -> None:
+        """Remember a publication."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+            self._heads = HeadTable(self._learn)
+        self._known[publication.prefix] = publication
+
+    def scan(self, data: bytes, at: int) -> Columns:
+        """Return the messages from ``at`` on whose prefixes are known; see ``HeadTable.scan``."""
+        return self._heads.scan(data, at)
+
+    def _learn(self, data: bytes, at: int) -> tuple[Head, Publication] | None:
+        publication = self.at(data, at)
+        if publication is None:
+            return None
+        prefix = publication.prefix
+        flags = data[at + len(prefix) : at + len(prefix) + 1]
+        if flags == b"\0" and len(data) - at >= len(prefix) + 2:
+            return short_head(prefix, self._limit), publication
+        if flags == bytes((LONG,)) and len(data) - at >= len(prefix) + 9:
+            return long_head(prefix, self._limit), publication
+        return None

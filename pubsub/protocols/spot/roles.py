@@ -24,14 +24,16 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.scan import publish_stem, topic_stem
+from pubsub.protocols.spot.heads import publish_prefix, topic_prefix
 from pubsub.protocols.spot.subscriptions import Left, Patterns, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
-    from pubsub.broker.message_run import MessageRun
+    from pubsub.broker.mixes import AddressMixes
     from pubsub.broker.sessions import Session
-    from pubsub.protocols.spot.connection import MessageHead, ZmtpConnection
+    from pubsub.kernel import Columns
+    from pubsub.protocols.spot.connection import ZmtpConnection
+    from pubsub.protocols.spot.heads import Publication
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
@@ -39,8 +41,9 @@ _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 class XSubSide:
     """The server to PUB and XPUB sockets (spot §4.2)."""
 
-    def __init__(self, link: ZmtpConnection) -> None:
+    def __init__(self, link: ZmtpConnection, mixes: AddressMixes) -> None:
         self._link = link
+        self._mixes = mixes
         identity = link.handshake.metadata.get(b"identity", b"")
         self._publisher = link.listener.publisher(link, identity)
 
@@ -53,21 +56,36 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """See ``Role``: nobody is answered; what is refused is counted (spot §5.1)."""
-        listener, count = self._link.listener, len(run.payloads)
+    def take(self, columns: Columns) -> None:
+        """See ``Role``: no reply is sent; refusals are counted (spot §5.1)."""
+        if len(columns.addresses) == 1:
+            self._publish(columns.addresses[0], columns)
+        elif not self._publish_mixed(columns):
+            for _index, run in columns.runs():
+                self._publish(run.addresses[0], run)
+
+    def _publish_mixed(self, columns: Columns) -> bool:
+        """Publish messages of one origin to several topics; False if that is not possible."""
+        origins = {publication.origin for publication in columns.addresses}
+        mixed = self._mixes.find(columns) if len(origins) == 1 else None
+        if mixed is None:
+            return False
+        return self._publisher.publish_mixed(*mixed, sender=origins.pop()) is not None
+
+    def _publish(self, publication: Publication, columns: Columns) -> None:
+        listener, name = self._link.listener, publication.topic
         try:
-            listener.access.check_publish(stem.topic)
-            topic = listener.topics.create(stem.topic, hosted=False)
+            listener.access.check_publish(name)
+            topic = listener.topics.create(name, hosted=False)
             if topic.upstream is not None and self._link.is_node:
-                raise TopicUnreachable(stem.topic)
-            batch = self._publisher.publish(topic, run, sender=stem.origin)
+                raise TopicUnreachable(name)
+            batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
-            self._link.refuse(refused.reason, count, stem.topic)
+            self._link.refuse(refused.reason, columns.count, name)
         else:
-            late = count - len(batch.payloads)
-            if late:
-                self._link.refuse(RateLimited.reason, late, stem.topic)
+            over_limit = columns.count - batch.count
+            if over_limit:
+                self._link.refuse(RateLimited.reason, over_limit, name)
 
     def left(self) -> None:
         """See ``Role``."""
@@ -77,13 +95,17 @@ class RouterSide(XSubSide):
     """The ROUTER to DEALER, REQ and ROUTER sockets (spot §3)."""
 
     def __init__(
-        self, link: ZmtpConnection, patterns: Patterns, session: Session | None = None
+        self,
+        link: ZmtpConnection,
+        mixes: AddressMixes,
+        patterns: Patterns,
+        session: Session | None = None,
     ) -> None:
-        super().__init__(link)
+        super().__init__(link, mixes)
         self._session = session
         left = None if session is None else session.state
         assert left is None or isinstance(left, Left)
-        self._subscriptions = Subscriptions(link, patterns, publish_stem, left)
+        self._subscriptions = Subscriptions(link, patterns, publish_prefix, left)
         if left is not None:
             # The peer does not know that its connection is another one.
             self._subscriptions.restore(left)
@@ -160,7 +182,7 @@ class XPubSide:
     """The XPUB to SUB and XSUB sockets (spot §4.1)."""
 
     def __init__(self, link: ZmtpConnection, patterns: Patterns) -> None:
-        self._subscriptions = Subscriptions(link, patterns, topic_stem)
+        self._subscriptions = Subscriptions(link, patterns, topic_prefix)
 
     def command(self, command: Command) -> None:
         """See ``Role``: subscriptions as peers of 3.1 send them."""
@@ -180,7 +202,7 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
+    def take(self, columns: Columns) -> None:
         """See ``Role``: they do not publish."""
 
     def left(self) -> None:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
+from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.topics import Topic
 from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import NODE, MessageHead, Role, ZmtpConnection
+from pubsub.protocols.spot.connection import NODE, Role, ZmtpConnection
+from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.subscriptions import Patterns
 from pubsub.protocols.spot.zmtp import (
@@ -79,16 +82,16 @@ class SpotConnection(ZmtpConnection):
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
         self.reply(ready(ours, {NODE: b"%015x" % self.listener.dispatcher.run_id}))
-        self.stems = self._factory.stems[ours]
+        self.known = self._factory.known[ours]
         if ours == b"ROUTER":
-            return RouterSide(self, self._factory.patterns, self._session())
+            return RouterSide(self, self._factory.mixes, self._factory.patterns, self._session())
         if ours == b"XPUB":
             return XPubSide(self, self._factory.patterns)
         if self.handshake.has_commands:
             self.reply(encode_command(Command(b"SUBSCRIBE")))
         else:
             self.reply(encode_message([b"\x01"]))
-        return XSubSide(self)
+        return XSubSide(self, self._factory.mixes)
 
     def _session(self) -> Session | None:
         """The peer's, new or resumed; None for one that cannot be known again (spot §3.5)."""
@@ -125,9 +128,13 @@ class SpotFactory(ConnectionFactory):
         self.patterns = listener.shared("spot-patterns", lambda: Patterns(listener.topics))
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         # By what we are to them, as the same bytes mean one thing to a ROUTER, another to an XSUB.
-        self.stems: Mapping[bytes, dict[bytes, MessageHead]] = {
-            ours: {} for ours in SERVER_TYPES.values()
+        self.known: Mapping[bytes, KnownPublications] = {
+            ours: KnownPublications(self.limits.frame) for ours in SERVER_TYPES.values()
         }
+        self.mixes = AddressMixes(listener.router, self._topic_of)
+
+    def _topic_of(self, publication: Publication) -> Topic:
+        return self.listener.topics.named(publication.topic)
 
     def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
         """See IProtocolFactory."""

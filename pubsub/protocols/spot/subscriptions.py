@@ -17,7 +17,7 @@ from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, Refused
-from pubsub.protocols.spot.scan import StemEncoding
+from pubsub.protocols.spot.heads import MessageEncoding
 
 if TYPE_CHECKING:
     from pubsub.protocols.spot.connection import ZmtpConnection
@@ -76,7 +76,7 @@ class Left:
 
 
 class Subscriptions:
-    """Those of one connection, each topic in the form that ``stem`` gives it.
+    """Those of one connection, each topic in the form that ``prefix_of`` gives it.
 
     ``left`` is what the client had on the connection before this.
     """
@@ -85,12 +85,12 @@ class Subscriptions:
         self,
         link: ZmtpConnection,
         patterns: Patterns,
-        stem: Callable[[bytes], bytes],
+        prefix_of: Callable[[bytes], bytes],
         left: Left | None = None,
     ) -> None:
         self._link = link
         self._patterns = patterns
-        self._stem = stem
+        self._prefix_of = prefix_of
         self._names: set[str] = set()
         self._prefixes: Counter[bytes] = Counter()
         self._left = left
@@ -208,8 +208,8 @@ class Subscriptions:
             self._catching_up is not None and topic in self._catching_up.positions
         )
 
-    def _encoding(self, topic: Topic) -> StemEncoding:
-        return StemEncoding(self._stem(topic.name.encode()))
+    def _encoding(self, topic: Topic) -> MessageEncoding:
+        return MessageEncoding(self._prefix_of(topic.name.encode()))
 
     def _catch_up(self) -> None:
         """Deliver what was missed, one CatchUp after the other."""
