@@ -62,7 +62,7 @@ class History:
             batch.offset = batch.sequence = self.next
             batch.timestamp = self._start + 1000 * (self.next // 1000)
             runs.append(keep(batch))
-            self.next += len(batch.payloads)
+            self.next += batch.count
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pubsub.protocols.cafe.scan import encode_messages, scan, split_frames
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.message_run import MIXED, MessageRun
@@ -20,7 +21,6 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
 )
-from pubsub.protocols.cafe.scan import encode_messages, scan, split_frames
 
 CHANNELS = st.sampled_from([0, 1, 2, 0x10, 0xFE, 0xFF])
 # Payloads that look like headers, so that a scanner which loses its place finds false frames.

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.message_run import MIXED, MessageRun
@@ -21,7 +22,6 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
 
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])

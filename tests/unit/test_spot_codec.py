@@ -9,11 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.trial.unittest import SynchronousTestCase
-
-from pubsub.broker.message_run import MIXED, MessageRun
-from pubsub.protocols.spot import codec
-from pubsub.protocols.spot.codec import Publish, SpotError, decode_request, encode_request
 from pubsub.protocols.spot.scan import (
     StemEncoding,
     encode_run,
@@ -21,6 +16,11 @@ from pubsub.protocols.spot.scan import (
     scan,
     topic_stem,
 )
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.message_run import MIXED, MessageRun
+from pubsub.protocols.spot import codec
+from pubsub.protocols.spot.codec import Publish, SpotError, decode_request, encode_request
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
 from tests.unit.fakes import batch_of
 
