@@ -17,6 +17,7 @@ from typing import Final
 
 from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.broker.message_run import MIXED
+from pubsub.kernel import Columns
 from pubsub.wire.frame_runs import cut_run
 
 # What a run costs beside its payloads, an estimate for bounds in bytes.
@@ -50,19 +51,19 @@ _timestamp = itemgetter(_TIMESTAMP)
 
 
 def keep(batch: Batch) -> Kept:
-    """``batch``, which has its offset, as a run."""
-    payloads, size, offset, headers = batch.payloads, batch.size, batch.offset, batch.headers
-    count = len(payloads)
+    columns, offset, headers = batch.columns, batch.offset, batch.headers
+    count = columns.count
     nbytes = batch.nbytes + RUN_BYTES
-    lengths = None
-    if size == MIXED:
-        lengths = array("I", map(len, payloads)).tobytes()
+    data, lengths, _ = columns.pack()
+    size = columns.largest
+    if columns.smallest != size:
+        size = MIXED
         nbytes += len(lengths)
     if headers is not None:
         nbytes += sum(len(key) + len(value) + 200 for h in headers for key, value in h.items())
     return (
         offset + count - 1, offset, batch.timestamp, nbytes, batch.topic, count,
-        payloads[0] if count == 1 else b"".join(payloads), size, lengths, batch.sequence,
+        data, size, lengths if size == MIXED else None, batch.sequence,
         batch.sender, batch.protocol, headers,
     )  # fmt: skip
 
@@ -113,17 +114,18 @@ class Run:
     def within(self, start: int, stop: int) -> Run:
         """The messages from ``start`` to before ``stop``."""
         batch = self.batch()
-        part = batch.part(max(start - self.offset, 0), min(stop - self.offset, self.count))
+        part = batch.slice(max(start - self.offset, 0), min(stop - self.offset, self.count))
         return Run.of(keep(part))
 
     def batch(self, offset: int = 0) -> Batch:
         """The messages from ``offset`` on as the batch they were made from."""
-        data = self.data
+        if self.lengths is None:
+            columns = Columns.equal(self.data, self.size, self.count)
+        else:
+            columns = Columns.unpack(self.data, self.lengths.tobytes(), b"")
         batch = Batch(
-            self.topic,
-            cut(data, self.count, self.size, self.lengths),
-            len(data),
-            self.size,
+            (self.topic,),
+            columns,
             self.timestamp,
             self.sequence,
             self.sender,
@@ -131,7 +133,7 @@ class Run:
             self.headers,
             self.offset,
         )
-        return batch if offset <= self.offset else batch.part(offset - self.offset, self.count)
+        return batch if offset <= self.offset else batch.slice(offset - self.offset, self.count)
 
 
 def cut(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> list[bytes]:
@@ -192,7 +194,7 @@ class RunLog:
         batch.offset = self.next_offset
         run = keep(batch) if self.max_messages else None
         # Should that have failed, no offset is missing.
-        self.next_offset += len(batch.payloads)
+        self.next_offset += batch.count
         if run is None:
             return None
         self._runs.append(run)

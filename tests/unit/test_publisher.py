@@ -43,7 +43,7 @@ class AcceptTests(PublisherCase):
         assert batch.sender == b"alice"
         assert batch.protocol == "toy"
         assert batch.headers is None
-        assert (batch.nbytes, batch.size, batch.offset) == (4, 2, 0)
+        assert (batch.nbytes, batch.columns.largest, batch.offset) == (4, 2, 0)
 
     def test_another_sender_may_stand_in(self) -> None:
         publisher = self.publisher()
