@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.settings import Setting
     from pubsub.store.block_ranges import Parcel, Topics
+    from pubsub.wire.client_side import ClientSide
+    from pubsub.wire.dissection import Dissector
 
 
 class IWireProtocol(Interface):
@@ -32,6 +34,20 @@ class IWireProtocol(Interface):
     summary: str = Attribute("One line for ``--help``.")
     port: int = Attribute("Default TCP port.")
     settings: Sequence[Setting] = Attribute("This protocol's own settings of a listener.")
+    client: ClientSide | None = Attribute(
+        "How programs without an event loop publish; None if a URL cannot name this protocol."
+    )
+    dissect: Dissector | None = Attribute(
+        "Decodes the beginning of a malformed frame as far as possible; None if nothing can."
+    )
+    redacted: Sequence[bytes] = Attribute(
+        "Regular expressions for where a secret begins in this protocol's frames. Events show "
+        "malformed frames only up to there, whatever protocol they arrived by, as a client may "
+        "use the wrong port. The broker's tokens need no pattern."
+    )
+    contract_driver: str | None = Attribute(
+        "Dotted name of the class with which tests/contract tries this protocol, or None."
+    )
 
     def make_factory(listener: Listener) -> IProtocolFactory:
         """A factory that serves this protocol's clients for ``listener``.

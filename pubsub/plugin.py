@@ -1,13 +1,14 @@
 """The plugin objects that ``twisted/plugins/pubsub_<protocol>.py`` files create.
 
 A dropin must import nothing heavy, as every ``twistd`` command reads all of them: it names the
-module that implements the protocol, and that is imported when the protocol is first used.
+package that implements the protocol, and its modules are imported when they are first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from twisted.plugin import IPlugin, getPlugins
@@ -20,37 +21,72 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.settings import Setting
+    from pubsub.wire.client_side import ClientSide
+    from pubsub.wire.dissection import Dissector
 
 
 @implementer(IPlugin, IWireProtocol)
 class WireProtocol:
-    """An ``IWireProtocol`` implemented by ``module``.
+    """An ``IWireProtocol`` implemented by the modules of ``package``.
 
-    The module has ``SETTINGS``, a sequence of Setting, and ``make_factory(listener)``.
+    ``server`` has ``SETTINGS``, a sequence of Setting, and ``make_factory(listener)``. Two modules
+    are optional: ``client`` has ``CLIENT``, a ClientSide; ``malformed`` has ``dissect(frame)`` and
+    ``REDACTED``, a sequence of patterns, or only one of the two.
     """
 
-    def __init__(self, name: str, port: int, summary: str, module: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        summary: str,
+        package: str,
+        contract_driver: str | None = None,
+    ) -> None:
         self.name = name
         self.port = port
         self.summary = summary
-        self._module = module
+        self.contract_driver = contract_driver
+        self._package = package
 
     @property
     def settings(self) -> Sequence[Setting]:
         """See IWireProtocol."""
-        settings: Sequence[Setting] = self._implementation().SETTINGS
+        settings: Sequence[Setting] = self._server().SETTINGS
         return settings
 
     def make_factory(self, listener: Listener) -> IProtocolFactory:
         """See IWireProtocol."""
-        factory: IProtocolFactory = self._implementation().make_factory(listener)
+        factory: IProtocolFactory = self._server().make_factory(listener)
         return factory
 
-    def _implementation(self) -> Any:
-        return import_module(self._module)
+    @property
+    def client(self) -> ClientSide | None:
+        """See IWireProtocol."""
+        client: ClientSide | None = getattr(self._optional("client"), "CLIENT", None)
+        return client
+
+    @property
+    def dissect(self) -> Dissector | None:
+        """See IWireProtocol."""
+        dissect: Dissector | None = getattr(self._optional("malformed"), "dissect", None)
+        return dissect
+
+    @property
+    def redacted(self) -> Sequence[bytes]:
+        """See IWireProtocol."""
+        redacted: Sequence[bytes] = getattr(self._optional("malformed"), "REDACTED", ())
+        return redacted
+
+    def _server(self) -> Any:
+        return import_module(f"{self._package}.server")
+
+    def _optional(self, module: str) -> Any:
+        """Return a module of the package, or None if the package has no such module."""
+        name = f"{self._package}.{module}"
+        return None if find_spec(name) is None else import_module(name)
 
 
-ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.admin.server")
+ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.admin")
 """The HTTP API. It is configured and served as a protocol is, but has a table and a port setting
 of its own, and is not among those that are installed."""
 

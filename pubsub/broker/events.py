@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from pubsub.broker.limits import TokenBucket
+from pubsub.broker.tokens import TOKEN_START
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -29,16 +30,21 @@ RATE = 1000.0
 FRAME_BYTES = 1024
 """What is shown of a malformed frame, at the most."""
 
-# How a JSON Web Token and a cafe session id begin: a client may send its frames to the wrong port.
-_SECRET = re.compile(rb"eyJ|;resume=")
+# Matches of patterns that begin before FRAME_BYTES are found if they end this soon after.
+_LOOKAHEAD = 64
 
 Fields = dict[str, str | int | None]
 
 
-def shown(frame: bytes) -> str | None:
-    """The beginning of a malformed frame in base64, up to what may be a secret; None if empty."""
+def redaction(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
+    """Return what matches the start of a token or of a secret that ``patterns`` describe."""
+    return re.compile(b"|".join(b"(?:%s)" % each for each in (re.escape(TOKEN_START), *patterns)))
+
+
+def shown(frame: bytes, secret: re.Pattern[bytes]) -> str | None:
+    """Return the beginning of a malformed frame in base64, up to ``secret``; None if empty."""
     start = frame[:FRAME_BYTES]
-    found = _SECRET.search(frame, 0, FRAME_BYTES + 8)
+    found = secret.search(frame, 0, FRAME_BYTES + _LOOKAHEAD)
     if found is not None:
         start = start[: found.start()]
     return b64encode(start).decode() if start else None
@@ -69,7 +75,10 @@ class ConnectionEvents:
 
 
 class Events:
-    """Gathers and publishes. ``publish`` takes the messages of one batch; ``draw`` random bits."""
+    """Gathers and publishes. ``publish`` takes the messages of one batch; ``draw`` random bits.
+
+    ``redacted`` has the patterns of all protocols (see ``IWireProtocol``).
+    """
 
     def __init__(
         self,
@@ -77,10 +86,12 @@ class Events:
         at_tick_end: Callable[[Callable[[], None]], object],
         publish: Callable[[list[bytes]], None],
         draw: Callable[[int], int],
+        redacted: Sequence[bytes] = (),
     ) -> None:
         self._at_turn_end = at_tick_end
         self._publish = publish
         self._draw = draw
+        self._secret = redaction(redacted)
         self._bucket = TokenBucket(RATE, seconds)
         self._gathered: list[Fields] = []
         self._alike: dict[Hashable, Fields] = {}
@@ -119,7 +130,11 @@ class Events:
     ) -> None:
         """``client`` sent what is none of the protocol; ``frame`` begins with it."""
         if self._admit():
-            fields: Fields = {"reason": reason, "session": session, "frame": shown(frame)}
+            fields: Fields = {
+                "reason": reason,
+                "session": session,
+                "frame": shown(frame, self._secret),
+            }
             self._gathered.append(_event("malformed", listener, client, fields))
 
     def dropped(self, client: str, topic: str, reason: str, count: int) -> None:

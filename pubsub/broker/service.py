@@ -49,9 +49,10 @@ _Shared = TypeVar("_Shared")
 class BrokerService(MultiService):
     """The broker. ``clock`` is the reactor, ``draw`` gives random bits (``secrets.randbits``).
 
-    With ``events`` it tells what happens on a topic of its own (see ``Events``). ``at_tick_end``
-    runs a call when the events of the current reactor turn have been handled; a delayed call of no
-    delay if it is left out.
+    With ``events`` it tells what happens on a topic of its own (see ``Events``), without what
+    follows the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call when
+    the events of the current reactor turn have been handled; a delayed call of no delay if it is
+    left out.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BrokerService(MultiService):
         durability: DurabilityRules | None = None,
         events: bool = False,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+        redacted: Sequence[bytes] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.limits = limits or BrokerLimits()
@@ -94,7 +96,7 @@ class BrokerService(MultiService):
         self.run_id = draw(60)
         self.events: Events | None = None
         if events:
-            self.events = Events(clock.seconds, self.at_tick_end, self._tell, draw)
+            self.events = Events(clock.seconds, self.at_tick_end, self._tell, draw, redacted)
             self.counters.watcher = self.events.dropped
             self.audit.watcher = self.events.audited
         # A dict, as a set takes twice the memory.

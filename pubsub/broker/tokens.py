@@ -20,6 +20,8 @@ from pubsub.broker.master_secrets import Secret, SecretRing
 from pubsub.errors import BadToken
 
 CACHED = 10_000
+TOKEN_START = b"eyJ"
+"""The first bytes of every JSON Web Token: an object in JSON, in base64."""
 EVERYTHING = frozenset({"*", "admin"})
 # exp and nbf are checked here at every use, with the broker's clock; the rest names no audience.
 _OPTIONS: Any = {

@@ -145,6 +145,8 @@ class Config:
     listeners: Sequence[ListenerConfig]
     secrets: Sequence[Secret] = ()
     admin: ListenerConfig | None = None
+    redacted: Sequence[bytes] = ()
+    """See ``IWireProtocol``: the patterns of every protocol, whether it is served or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ def merge(
         admin = _admin(line, document, broker, listeners)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    return Config(broker, listeners, secrets, admin)
+    redacted = [pattern for protocol in protocols.values() for pattern in protocol.redacted]
+    return Config(broker, listeners, secrets, admin, redacted)
 
 
 def _entries(

@@ -83,6 +83,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
         events=settings["events"],
+        redacted=config.redacted,
         at_tick_end=tick_end,
     )
     for listener in config.listeners:

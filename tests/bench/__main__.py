@@ -15,7 +15,7 @@ from typing import TypeVar
 from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker, twisted_version
 from tests.bench.idle import measure_idle, raise_file_limit
-from tests.bench.options import Options, parse_options
+from tests.bench.options import BenchOptions, parse_options
 from tests.bench.plan import Topology, make_plan
 from tests.bench.report import Report, environment, size_label
 from tests.bench.selftest import run_self_test
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 class Session:
     """One call of the program: all its runs and the report they fill."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: BenchOptions) -> None:
         self.report = Report()
         self._options = options
         self._wire = WIRES[options.wire]
@@ -98,7 +98,7 @@ class Session:
             )
 
 
-def self_test(options: Options) -> None:
+def self_test(options: BenchOptions) -> None:
     """Prints what the generator can do without a broker."""
     wire = WIRES[options.wire]
     for size in options.sizes:
@@ -130,7 +130,7 @@ def main() -> int:
     return 0 if session.report.clean else 1
 
 
-def write_report(report: Report, options: Options) -> None:
+def write_report(report: Report, options: BenchOptions) -> None:
     """Prints the tables, and writes the files that were asked for."""
     text = report.markdown()
     print(text, end="")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.bench.plan import Plan
+from tests.bench.plan import RunPlan
 from tests.bench.wires import Frame
 
 Keys = npt.NDArray[np.uint64]
@@ -37,7 +37,7 @@ def _view(buffer: bytearray, frame: Frame, dtype: str) -> npt.NDArray[Any]:
 
 
 def build_batches(
-    frame: Frame, publisher: int, plan: Plan, heads: Sequence[bytes] = ()
+    frame: Frame, publisher: int, plan: RunPlan, heads: Sequence[bytes] = ()
 ) -> list[memoryview]:
     """One cycle of batches, `plan.per_batch` messages each, numbered from 0.
 

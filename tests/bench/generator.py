@@ -14,12 +14,12 @@ from functools import partial
 
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
-from tests.bench.plan import Plan
+from tests.bench.plan import RunPlan
 from tests.bench.poller import Poller
 from tests.bench.publisher import Publisher
 from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.verify import Stream
-from tests.bench.wires import Ask, Frame, Manners, Wire, manners
+from tests.bench.wires import BrokerTraits, Frame, PollRequest, Wire, traits_of
 
 Address = tuple[str, int]
 
@@ -34,7 +34,7 @@ class Load:
     """All publishers and subscribers of one run."""
 
     def __init__(
-        self, address: Address, wire: Wire, plan: Plan, publish_address: Address | None = None
+        self, address: Address, wire: Wire, plan: RunPlan, publish_address: Address | None = None
     ) -> None:
         self.plan = plan
         self.publishers: list[Publisher] = []
@@ -45,7 +45,7 @@ class Load:
         self._last_progress = 0.0
         try:
             self._connect(address, publish_address or address, wire)
-            self._await_late(manners(wire))
+            self._answer_late_frame(traits_of(wire))
         except BaseException:
             self.close()
             raise
@@ -64,16 +64,21 @@ class Load:
             frame = wire.publication(topic, self.plan.payload)
             batches = build_batches(frame, number, self.plan)
             publisher = Publisher(sock, self.plan, batches, frame.answer)
-            publisher.is_told = manners(wire).talkative
+            publisher.expects_unsolicited = traits_of(wire).unsolicited
             self.publishers.append(publisher)
         frames = [wire.delivery(topic, self.plan.payload) for topic in range(topology.topics)]
         buffer = receive_buffer(max(frame.size for frame in frames))
         for number, sock in enumerate(readers):
             topic = number % topology.topics
-            self._subscribe(sock, frames[topic], buffer, topic, manners(wire).ask)
+            self._subscribe(sock, frames[topic], buffer, topic, traits_of(wire).poll_request)
 
     def _subscribe(
-        self, sock: socket.socket, frame: Frame, buffer: bytearray, topic: int, ask: Ask | None
+        self,
+        sock: socket.socket,
+        frame: Frame,
+        buffer: bytearray,
+        topic: int,
+        poll_request: PollRequest | None,
     ) -> None:
         streams: dict[int, Stream] = {}
         publishers: dict[int, Publisher] = {}
@@ -81,29 +86,29 @@ class Load:
             streams[number] = Stream(self.plan.per_batch * self.plan.cycle)
             publishers[number] = self.publishers[number]
             publishers[number].streams.append(streams[number])
-        if ask is None:
+        if poll_request is None:
             subscriber = Subscriber(sock, frame, buffer, streams, publishers, self.samples)
         else:
             client = f"bench-sub-{len(self.subscribers)}"
             subscriber = Poller(sock, frame, buffer, streams, publishers, self.samples)
-            subscriber.follow(partial(ask, client))
+            subscriber.poll_with(partial(poll_request, client))
         self.subscribers.append(subscriber)
 
     def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
-        sock = connect(address, hello, manners(wire).greeting)
+        sock = connect(address, hello, traits_of(wire).greeting)
         self._sockets.append(sock)
         await_welcome(sock, wire)
         sock.setblocking(False)
         return sock
 
-    def _await_late(self, expected: Manners) -> None:
+    def _answer_late_frame(self, expected: BrokerTraits) -> None:
         """Have it out of the way, before there are messages that it would come between."""
-        for sock in self._sockets if expected.late else ():
+        for sock in self._sockets if expected.late_frame else ():
             sock.settimeout(HANDSHAKE_SECONDS)
-            got = receive(sock, len(expected.late))
-            if got != expected.late:
-                raise BenchError(f"the broker sent {got!r} instead of {expected.late!r}")
-            sock.sendall(expected.answer)
+            got = receive(sock, len(expected.late_frame))
+            if got != expected.late_frame:
+                raise BenchError(f"the broker sent {got!r} instead of {expected.late_frame!r}")
+            sock.sendall(expected.late_reply)
             sock.setblocking(False)
 
     def close(self) -> None:

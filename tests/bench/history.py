@@ -80,7 +80,7 @@ def write(path: Path, messages: int, longest: int) -> None:
     writer.close()
 
 
-def measured(read: Callable[[], int], broker: Broker | None = None) -> Figures:
+def measure_usage(read: Callable[[], int], broker: Broker | None = None) -> Figures:
     """What ``read``, which returns how many messages it was, takes."""
     before, began, own = _cpu(broker), time.perf_counter(), time.process_time()
     messages = read()
@@ -103,14 +103,14 @@ def from_file(path: Path) -> int:
     """Read all of it from the file."""
     connection = open_reader(path)
     _, stop = arrow.bounds(connection)
-    parts = arrow.read_arrow(connection, 0, stop, None)
-    return sum(part.num_rows for part in parts if isinstance(part, pa.RecordBatch))
+    items = arrow.read_arrow(connection, 0, stop, None)
+    return sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
 
 
 def over_http(client: HistoryClient, stop: int) -> int:
     """Read all of it over HTTP."""
-    parts = client.read(0, stop)
-    return sum(part.num_rows for part in parts if isinstance(part, pa.RecordBatch))
+    items = client.read(0, stop)
+    return sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
 
 
 def publish(client: HistoryClient, messages: int) -> int:
@@ -127,7 +127,7 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
     path = directory / f"{longest}.db"
     write(path, messages, longest)
     what = f"runs of 1 to {longest}"
-    yield f"{what}: from the file  {measured(lambda: from_file(path))}"
+    yield f"{what}: from the file  {measure_usage(lambda: from_file(path))}"
     with brokers(directory) as start:
         broker = start(
             f"--store=sqlite:{path}",
@@ -137,8 +137,8 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
         )
         client = HistoryClient(f"http://{HOST}:{broker.port('admin')}")
         stop = client.bounds().next
-        yield f"{what}: over HTTP      {measured(lambda: over_http(client, stop), broker)}"
-        yield f"{what}: published HTTP {measured(lambda: publish(client, messages), broker)}"
+        yield f"{what}: over HTTP      {measure_usage(lambda: over_http(client, stop), broker)}"
+        yield f"{what}: published HTTP {measure_usage(lambda: publish(client, messages), broker)}"
 
 
 def main() -> None:

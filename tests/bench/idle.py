@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.bench import BenchError
 from tests.bench.broker import Broker
 from tests.bench.generator import Address, await_welcome, connect
-from tests.bench.wires import Wire, manners
+from tests.bench.wires import Wire, traits_of
 
 WARM_UP_CONNECTIONS = 12
 # Below the backlog of 50 that Twisted listens with: a connection beyond it waits a second for its
@@ -47,7 +47,7 @@ def measure_idle(broker: Broker, wire: Wire, connections: int) -> Idle:
         time.sleep(IDLE_SECONDS)
         idle_cpu = broker.cpu_seconds() - start_cpu - cpu
         for sock in sockets:
-            _check_open(sock, manners(wire).late)
+            _check_open(sock, traits_of(wire).late_frame)
         return Idle(
             connections=connections,
             base_bytes=base,
@@ -63,7 +63,7 @@ def _connect(stack: ExitStack, address: Address, wire: Wire, numbers: range) -> 
     waiting: deque[socket.socket] = deque()
     for number in numbers:
         hello = wire.subscriber_hello(0, f"bench-idle-{number}")
-        sock = stack.enter_context(connect(address, hello, manners(wire).greeting))
+        sock = stack.enter_context(connect(address, hello, traits_of(wire).greeting))
         sockets.append(sock)
         waiting.append(sock)
         if len(waiting) == IN_FLIGHT:
@@ -73,13 +73,13 @@ def _connect(stack: ExitStack, address: Address, wire: Wire, numbers: range) -> 
     return sockets
 
 
-def _check_open(sock: socket.socket, late: bytes) -> None:
+def _check_open(sock: socket.socket, late_frame: bytes) -> None:
     sock.setblocking(False)
     try:
         data = sock.recv(32)
     except BlockingIOError:
         return
-    if not data or data != late:
+    if not data or data != late_frame:
         raise BenchError(f"an idle subscriber was sent {data.hex(' ') or 'end of stream'}")
 
 

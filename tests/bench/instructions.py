@@ -192,7 +192,7 @@ def measure() -> tuple[str, dict[str, float]]:
     return f"timed, {build_kind()}", timed()
 
 
-def risen(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
+def regressions(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
     """The cases that take a fifth more than what was kept."""
     return {
         name: f"{found[name]:.3f} times the reference, was {before:.3f}"

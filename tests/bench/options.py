@@ -41,7 +41,7 @@ examples:
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """Sizes in bytes, times in seconds."""
 
     modes: list[str]
@@ -64,7 +64,7 @@ class Options:
     markdown: Path | None
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
+def parse_options(arguments: Sequence[str] | None = None) -> BenchOptions:
     """Reads the command line; a wrong one ends the program with a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
@@ -81,7 +81,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     add("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     add("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     values = vars(parser.parse_args(arguments))
-    options = Options(
+    options = BenchOptions(
         **{
             **values,
             "modes": values["modes"] or ["throughput"],

@@ -56,7 +56,7 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """One run: who, how large, and how much at a time."""
 
     topology: Topology
@@ -85,7 +85,7 @@ def make_plan(
     payload: int,
     batch_bytes: int = BATCH_BYTES,
     window_bytes: int | None = None,
-) -> Plan:
+) -> RunPlan:
     """Settles the sizes of a run; what does not fit a batch or window still gets one message.
 
     A payload beyond what the wire can carry becomes the largest it can. Raises BenchError when
@@ -103,4 +103,4 @@ def make_plan(
         window = max(least, min(WINDOW_BYTES, share) // batch)
     else:
         window = max(1, window_bytes // batch)
-    return Plan(topology, payload, per_batch, window)
+    return RunPlan(topology, payload, per_batch, window)

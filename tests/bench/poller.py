@@ -25,9 +25,9 @@ class Poller(Subscriber):
     measured by how often it can say that there is nothing.
     """
 
-    def follow(self, ask: Callable[[int], bytes]) -> None:
-        """``ask`` makes the request for what comes after a number."""
-        self._ask = ask
+    def poll_with(self, make_request: Callable[[int], bytes]) -> None:
+        """``make_request`` makes the request for what comes after a number."""
+        self._make_request = make_request
         self._after = 0
         self._waiting = False
         self._line: list[bytes] = []
@@ -37,7 +37,7 @@ class Poller(Subscriber):
         if not self._waiting:
             if not self._behind():
                 return 0
-            self._sock.sendall(self._ask(self._after))
+            self._sock.sendall(self._make_request(self._after))
             self._waiting = True
         try:
             data = self._sock.recv(RECEIVE_BYTES)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tests.bench import BenchError
-from tests.bench.plan import KIB, Plan
+from tests.bench.plan import KIB, RunPlan
 from tests.bench.verify import Stream
 from tests.bench.wires import Frame
 
@@ -62,7 +62,7 @@ class Publisher:
     def __init__(
         self,
         sock: socket.socket,
-        plan: Plan,
+        plan: RunPlan,
         batches: Sequence[memoryview],
         answer: Frame | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Publisher:
         """Batches it may still send."""
         self.streams: list[Stream] = []
         """One per subscriber; with none at all there is no window."""
-        self.is_told = False
+        self.expects_unsolicited = False
         """May the broker send things that are neither answers nor errors?"""
         self.sent_at = [0] * len(batches)
         """When each batch of the cycle was last begun, in perf_counter nanoseconds."""
@@ -128,7 +128,7 @@ class Publisher:
         if self.acks is not None:
             self.acks.poll()
             return
-        if self.is_told:
+        if self.expects_unsolicited:
             return
         with contextlib.suppress(BlockingIOError):
             data = self._sock.recv(64)

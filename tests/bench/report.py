@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.bench.idle import Idle
 from tests.bench.measure import Latency
-from tests.bench.plan import KIB, MIB, Plan
+from tests.bench.plan import KIB, MIB, RunPlan
 from tests.bench.steady import Steady
 from tests.bench.throughput import Throughput
 
@@ -92,7 +92,7 @@ def size_label(size: int) -> str:
     return f"{size:,} B"
 
 
-def _plan_json(plan: Plan) -> Json:
+def _plan_json(plan: RunPlan) -> Json:
     return {
         "scenario": str(plan.topology),
         "payload_bytes": plan.payload,

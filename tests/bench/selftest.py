@@ -23,7 +23,7 @@ from tests.bench.batches import build_batches
 from tests.bench.broker import HOST
 from tests.bench.generator import STALL_SECONDS, tune
 from tests.bench.measure import no_collection
-from tests.bench.plan import MIB, Plan
+from tests.bench.plan import MIB, RunPlan
 from tests.bench.publisher import Publisher
 from tests.bench.subscriber import Subscriber, receive_buffer
 from tests.bench.verify import Stream
@@ -38,14 +38,14 @@ Helper = Callable[[socket.socket], None]
 class SelfTest:
     """Messages a second of wall-clock time."""
 
-    plan: Plan
+    plan: RunPlan
     send: float
     receive: float
     both: float
     """Sent, received and checked: one publisher and one subscriber, as in a 1-1 run."""
 
 
-def run_self_test(wire: Wire, plan: Plan, seconds: float, core: int) -> SelfTest:
+def run_self_test(wire: Wire, plan: RunPlan, seconds: float, core: int) -> SelfTest:
     """Takes three times `seconds`; the helpers run on `core`. Raises BenchError."""
     batches = build_batches(wire.publication(0, plan.payload), 0, plan)
     deliveries = build_batches(wire.delivery(0, plan.payload), 0, plan)
@@ -63,7 +63,7 @@ def run_self_test(wire: Wire, plan: Plan, seconds: float, core: int) -> SelfTest
 
 
 def _exchange(
-    sock: socket.socket, wire: Wire, plan: Plan, batches: Sequence[memoryview], seconds: float
+    sock: socket.socket, wire: Wire, plan: RunPlan, batches: Sequence[memoryview], seconds: float
 ) -> float:
     publisher = Publisher(sock, plan, batches)
     subscriber = _subscriber(sock, wire, publisher, plan)
@@ -78,7 +78,7 @@ def _exchange(
     return rate
 
 
-def _subscriber(sock: socket.socket, wire: Wire, publisher: Publisher, plan: Plan) -> Subscriber:
+def _subscriber(sock: socket.socket, wire: Wire, publisher: Publisher, plan: RunPlan) -> Subscriber:
     streams = {0: Stream(plan.per_batch * plan.cycle)}
     frame = wire.delivery(0, plan.payload)
     buffer = receive_buffer(frame.size)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.bench.broker import Broker
 from tests.bench.generator import Load
 from tests.bench.measure import WARM_UP_SECONDS, Accounting, Latency, Meter, Usage, no_collection
-from tests.bench.plan import KIB, Plan, Topology, make_plan
+from tests.bench.plan import KIB, RunPlan, Topology, make_plan
 from tests.bench.wires import Wire
 
 # Deep enough that a rate the broker can hold never meets it.
@@ -26,7 +26,7 @@ class Steady:
     busy for the latency to mean anything.
     """
 
-    plan: Plan
+    plan: RunPlan
     rate: float
     usage: Usage
     accounting: Accounting

@@ -15,7 +15,7 @@ from tests.bench import BenchError, generator
 from tests.bench.batches import PUBLISHER_SHIFT, build_batches
 from tests.bench.broker import Broker
 from tests.bench.generator import Load
-from tests.bench.plan import KIB, MIB, Plan, Topology, make_plan
+from tests.bench.plan import KIB, MIB, RunPlan, Topology, make_plan
 from tests.bench.publisher import Acknowledgments, Publisher
 from tests.bench.selftest import run_self_test
 from tests.bench.subscriber import Subscriber, receive_buffer
@@ -24,7 +24,7 @@ from tests.bench.wires.cafe import MAX_PAYLOAD, CafeWire
 from tests.bench.wires.rheos import ACKNOWLEDGMENT, RheosWire
 
 WIRE = CafeWire()
-PLAN = Plan(Topology(1, 1), payload=64, per_batch=5, window=2)
+PLAN = RunPlan(Topology(1, 1), payload=64, per_batch=5, window=2)
 
 READY = re.compile(r"cafe on tcp 127\.0\.0\.1:(\d+)")
 # Welcomes everybody and delivers nothing.

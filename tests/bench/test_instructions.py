@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.bench.instructions import BASELINE, CASES, REFERENCE, measure, risen
+from tests.bench.instructions import BASELINE, CASES, REFERENCE, measure, regressions
 
 # Times vary with what else the machine does: it is the best of some tries that counts.
 TRIES = 3
@@ -14,7 +14,7 @@ def test_no_codec_takes_more_than_it_did() -> None:
     baseline = json.loads(BASELINE.read_text())
     for _ in range(TRIES):
         how, found = measure()
-        worse = risen(found, baseline[how])
+        worse = regressions(found, baseline[how])
         if not worse:
             break
     assert not worse, (
@@ -24,8 +24,8 @@ def test_no_codec_takes_more_than_it_did() -> None:
 
 def test_a_fifth_more_is_noticed() -> None:
     kept = {"cafe": 0.5, "fast": 0.8}
-    assert not risen({"cafe": 0.59, "fast": 0.1}, kept)
-    assert list(risen({"cafe": 0.61, "fast": 0.1}, kept)) == ["cafe"]
+    assert not regressions({"cafe": 0.59, "fast": 0.1}, kept)
+    assert list(regressions({"cafe": 0.61, "fast": 0.1}, kept)) == ["cafe"]
 
 
 def test_every_form_has_a_baseline_of_every_codec() -> None:

@@ -12,15 +12,15 @@ import pytest
 
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
-from tests.bench.plan import Plan, Topology
+from tests.bench.plan import RunPlan, Topology
 from tests.bench.poller import LIST, Poller
 from tests.bench.publisher import Publisher
 from tests.bench.verify import Stream
 from tests.bench.wires import WIRES
-from tests.bench.wires.nsd import SUCCESS, ask
+from tests.bench.wires.nsd import SUCCESS, poll_request
 
 WIRE = WIRES["nsd"]
-PLAN = Plan(Topology(1, 1), payload=20, per_batch=5, window=2)
+PLAN = RunPlan(Topology(1, 1), payload=20, per_batch=5, window=2)
 COUNT = PLAN.per_batch * PLAN.cycle
 
 
@@ -55,7 +55,7 @@ class Line:
         self.publisher = Publisher(self.sock, PLAN, build_batches(WIRE.publication(0, 20), 0, PLAN))
         following = ({0: self.stream}, {0: self.publisher})
         self.poller = Poller(self.sock, frame, bytearray(1000), *following, self.samples)
-        self.poller.follow(lambda after: ask("me", after))
+        self.poller.poll_with(lambda after: poll_request("me", after))
 
     def asked(self) -> int:
         """What the poller asked for the messages after."""

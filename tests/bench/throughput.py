@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tests.bench.broker import Broker
 from tests.bench.generator import Load
 from tests.bench.measure import WARM_UP_SECONDS, Accounting, Latency, Meter, Usage, no_collection
-from tests.bench.plan import Plan
+from tests.bench.plan import RunPlan
 from tests.bench.wires import Wire
 
 
@@ -16,7 +16,7 @@ from tests.bench.wires import Wire
 class Throughput:
     """One run. Its latency is that under full load: mostly time spent queueing in the window."""
 
-    plan: Plan
+    plan: RunPlan
     usage: Usage
     accounting: Accounting
     latency: Latency | None
@@ -27,7 +27,7 @@ class Throughput:
         return self.usage.deliveries * self.plan.payload / self.usage.wall_seconds / 1e6
 
 
-def measure_throughput(broker: Broker, wire: Wire, plan: Plan, seconds: float) -> Throughput:
+def measure_throughput(broker: Broker, wire: Wire, plan: RunPlan, seconds: float) -> Throughput:
     """Warms up, measures for `seconds`, then waits for what is outstanding.
 
     Raises BenchError when that stalls.

@@ -10,7 +10,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.events import TOPIC
-from tests.contract.drivers import DRIVERS, Driver, Fast
+from tests.contract.drivers import DRIVERS, Driver
+from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire
 
 

@@ -14,7 +14,7 @@ from tests.integration.clients import Cafe, Client, Nsd, publish
 DROPIN = """
 from pubsub.plugin import WireProtocol
 
-toy = WireProtocol("toy", 7999, "lines of text", "toy.server")
+toy = WireProtocol("toy", 7999, "lines of text", "toy")
 """
 SERVER = '''
 """toy: ``PUB topic payload`` and ``SUB topic``; deliveries are ``topic payload``."""

@@ -10,7 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.events import TOPIC
-from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, NOT_FOUND, WRONG_KEY, Cafe, Driver, Fast
+from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, NOT_FOUND, WRONG_KEY, Driver
+from tests.contract.drivers.cafe import Cafe
+from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire
 from tests.unit.brokers import message, ready
 

@@ -12,7 +12,8 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.plugin import installed_protocols
-from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, TOPIC, WRONG_KEY, Driver, Fast
+from tests.contract.drivers import DRIVERS, NOT_AUTHORIZED, TOPIC, WRONG_KEY, Driver
+from tests.contract.drivers.fast import Fast
 from tests.unit import fast_wire
 from tests.unit.streams import Client
 
@@ -206,6 +207,7 @@ class DriverTests(SynchronousTestCase):
 
     def test_every_installed_protocol_is_tried(self) -> None:
         assert installed_protocols().keys() == DRIVERS.keys()
+        assert all(driver.name == name for name, driver in DRIVERS.items())
 
 
 def _pairs() -> Iterator[tuple[str, type[Sideways]]]:

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from pubsub.pipeline.spark_session import local_session
 from tests.integration.broker import Broker, Start, brokers
 from tests.integration.fast_client import make_secret
+from tests.spark.http_brokers import serve
 from tests.spark.java import java_options
-from tests.spark.serving import serve
 
 EVENTS = "spark.eventLog.dir"
 

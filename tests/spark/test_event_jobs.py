@@ -15,27 +15,31 @@ from pubsub.client.history_client import HistoryClient
 from pubsub.pipeline.jobs import audit, dead_letters, sessions
 from tests.integration.broker import Broker, brokers
 from tests.integration.fast_client import make_secret, make_token
-from tests.spark.happenings import FORGED, MALFORMED, PAYLOADS, Life, live
+from tests.spark.broker_incidents import FORGED, MALFORMED, PAYLOADS, BrokerRun, run_incidents
+from tests.spark.http_brokers import serve, url_of
 from tests.spark.messages import table_rows
-from tests.spark.serving import serve, url_of
 from tests.spark.test_job_broker import run
 
 ALERTS = "$SYS/pipeline/alerts"
 
 
 @pytest.fixture(scope="module")
-def happened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Life, Broker, Path]]:
+def finished_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[BrokerRun, Broker, Path]]:
     """A life of a broker; the one that has its history now; a token that opens the events."""
     directory = tmp_path_factory.mktemp("events")
     path, secret = directory / "history.db", make_secret(directory / "secret")
     token = directory / "token"
     token.write_bytes(make_token(secret, permission="admin"))
     with brokers(directory) as start:
-        life = live(start, path, secret)
+        life = run_incidents(start, path, secret)
         yield life, serve(start, path, f"--secret-file={secret}"), token
 
 
-def made(job: Any, spark: SparkSession, broker: Broker, token: Path, *more: object) -> list[Any]:
+def job_rows(
+    job: Any, spark: SparkSession, broker: Broker, token: Path, *more: object
+) -> list[Any]:
     """The rows of the table that a job makes of the events."""
     to = token.parent / job.NAME
     given = ["--url", url_of(broker), "--token-file", token, "--to", to, "--once", *more]
@@ -43,9 +47,9 @@ def made(job: Any, spark: SparkSession, broker: Broker, token: Path, *more: obje
     return table_rows(to)
 
 
-def test_sessions(spark: SparkSession, happened: tuple[Life, Broker, Path]) -> None:
-    life, broker, token = happened
-    rows = made(sessions, spark, broker, token)
+def test_sessions(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]) -> None:
+    life, broker, token = finished_run
+    rows = job_rows(sessions, spark, broker, token)
     assert len({row["session"] for row in rows}) == len(rows)
     for row in rows:
         assert life.began <= row["started"] <= row["ended"] <= life.ended
@@ -62,11 +66,11 @@ def test_sessions(spark: SparkSession, happened: tuple[Life, Broker, Path]) -> N
     assert len(rows) == 5 + 5 + 1 + FORGED + 2 + 2 + 1
 
 
-def test_audit(spark: SparkSession, happened: tuple[Life, Broker, Path]) -> None:
-    life, broker, token = happened
+def test_audit(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]) -> None:
+    life, broker, token = finished_run
     # A window that nothing ends within.
     given = ["--window", "365d", "--threshold", FORGED]
-    rows = made(audit, spark, broker, token, *given)
+    rows = job_rows(audit, spark, broker, token, *given)
     times: Counter[tuple[str, str | None]] = Counter()
     for row in rows:
         times[row["event"], row["reason"]] += row["times"]
@@ -89,9 +93,9 @@ def test_audit(spark: SparkSession, happened: tuple[Life, Broker, Path]) -> None
     assert (forged["client"], forged["topic"], forged["times"]) == ("127.0.0.1", "news", FORGED)
 
 
-def test_dead_letters(spark: SparkSession, happened: tuple[Life, Broker, Path]) -> None:
-    _, broker, token = happened
-    rows = {row["protocol"]: row for row in made(dead_letters, spark, broker, token)}
+def test_dead_letters(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]) -> None:
+    _, broker, token = finished_run
+    rows = {row["protocol"]: row for row in job_rows(dead_letters, spark, broker, token)}
     # Of fast nothing is shown: there may be a token in it.
     shown = {**MALFORMED, "fast": None}
     assert {name: row["frame"] for name, row in rows.items()} == shown

@@ -16,8 +16,8 @@ from pubsub.pipeline.jobs import archive
 from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.spark import Target
 from tests.histories import history
+from tests.spark.job_once import options
 from tests.spark.messages import table_rows
-from tests.spark.running import options
 
 
 def put(path: Path, *topics: str) -> None:

@@ -15,12 +15,12 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.jobs import archive, derive, metrics, replay
 from pubsub.pipeline.tables.spark import read
 from tests.integration.broker import Broker, Start
+from tests.spark.http_brokers import PROTOCOLS, client_of, serve, stored_values, url_of
+from tests.spark.http_brokers import read as source
+from tests.spark.job_once import options
 from tests.spark.messages import table_rows
-from tests.spark.running import options
-from tests.spark.serving import PROTOCOLS, client_of, serve, stored, url_of
-from tests.spark.serving import read as source
 from tests.spark.test_sink import address, rows, write
-from tests.spark.test_source import settled
+from tests.spark.test_source import wait_for_messages
 
 COUNT = 300
 
@@ -41,13 +41,13 @@ def filled(spark: SparkSession, broker: Broker, secret: Path) -> Broker:
     for protocol in PROTOCOLS:
         given = address(broker, secret, protocol)
         write(rows(spark, COUNT, topic_of(protocol)), str(given.pop("url")), **given)
-    settled(broker, COUNT * len(PROTOCOLS))
+    wait_for_messages(broker, COUNT * len(PROTOCOLS))
     return broker
 
 
 def test_archive_and_replay(spark: SparkSession, filled: Broker, tmp_path: Path) -> None:
     url, to = url_of(filled), tmp_path / "archive"
-    before = {name: stored(filled, name) for name in map(topic_of, PROTOCOLS)}
+    before = {name: stored_values(filled, name) for name in map(topic_of, PROTOCOLS)}
     assert run(archive, spark, "--url", url, "--to", to, "--once") == 0
     archived = table_rows(to)
     assert sorted(row["offset"] for row in archived) == list(range(COUNT * len(PROTOCOLS)))
@@ -62,7 +62,7 @@ def test_archive_and_replay(spark: SparkSession, filled: Broker, tmp_path: Path)
         # The second time there is nothing left to do.
         assert run(replay, spark, *again) == 0
     for name, values in before.items():
-        assert stored(filled, f"again/{name}") == values
+        assert stored_values(filled, f"again/{name}") == values
 
 
 def test_headers_and_senders_go_through_an_archive(
@@ -104,10 +104,10 @@ def test_an_interrupted_replay_goes_on(spark: SparkSession, filled: Broker, tmp_
             return self.is_set()
 
     assert replay.run(spark, given, Stopped()) == 0
-    assert stored(filled, f"again/{topic}") == stored(filled, topic)[:100]
+    assert stored_values(filled, f"again/{topic}") == stored_values(filled, topic)[:100]
     given.rate = None
     assert replay.run(spark, given, threading.Event()) == 0
-    assert stored(filled, f"again/{topic}") == stored(filled, topic)
+    assert stored_values(filled, f"again/{topic}") == stored_values(filled, topic)
     given.prefix = "other/"
     with pytest.raises(ConfigurationError, match="is of a replay with prefix 'again/'"):
         replay.run(spark, given, threading.Event())
@@ -129,7 +129,7 @@ def test_metrics_are_written_and_published(
     assert {name: counts[name] for name in map(topic_of, PROTOCOLS)} == dict.fromkeys(
         map(topic_of, PROTOCOLS), COUNT
     )
-    published = [json.loads(value) for value in stored(filled, "$SYS/pipeline/metrics")]
+    published = [json.loads(value) for value in stored_values(filled, "$SYS/pipeline/metrics")]
     assert sum(row["messages"] for row in published) == sum(row["messages"] for row in found)
     assert set(published[0]) == set(found[0]) - {"day"}
 
@@ -157,7 +157,7 @@ def test_derive_to_a_topic_and_a_table(spark: SparkSession, filled: Broker, tmp_
     )
     given = ["--url", url, "--sql", sql, "--once"]
     assert run(derive, spark, *given, "--to", "topic:d", "--checkpoint", tmp_path / "c") == 0
-    found = [json.loads(value) for value in stored(filled, "d")]
+    found = [json.loads(value) for value in stored_values(filled, "d")]
     assert sorted(row["text"] for row in found) == ["0", "100", "200"]
     assert {row["source"] for row in found} == {"out/nsd"}
     to = tmp_path / "table"
@@ -176,4 +176,4 @@ def test_two_brokers_into_one_archive(spark: SparkSession, start: Start, tmp_pat
     assert found == [(part, offset) for part in range(2) for offset in range(50)]
     again = ["--from", to, "--url", url_of(both[0]), "--prefix", "x/"]
     assert run(replay, spark, *again, "--checkpoint", tmp_path / "c") == 0
-    assert len(stored(both[0], "x/out")) == 100
+    assert len(stored_values(both[0], "x/out")) == 100

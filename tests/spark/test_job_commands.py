@@ -16,8 +16,8 @@ import pytest
 
 from tests.integration.broker import HOST, Broker, Start, environment
 from tests.spark.commands import ROOT, Command, pipeline
+from tests.spark.http_brokers import client_of, serve, url_of
 from tests.spark.messages import table_rows
-from tests.spark.serving import client_of, serve, url_of
 from tests.spark.test_stream import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_ARCHIVE_KILLS", "4"))
@@ -47,8 +47,14 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
     to = tmp_path / "archive"
     job = ["--url", url_of(broker), "--to", to, "--format", kind, "--once", "--max-rows", _BATCH]
     for life in range(kills):
-        moment = ("write", "commit")[life % 2]
-        program = (sys.executable, "-m", "tests.spark.dying", moment, str(life % 3 % 2))
+        kill_point = ("write", "commit")[life % 2]
+        program = (
+            sys.executable,
+            "-m",
+            "tests.spark.killed_archive",
+            kill_point,
+            str(life % 3 % 2),
+        )
         code, _out, err = Command(*job, program=program).finish()
         assert code == -signal.SIGKILL, err
     code, out, err = pipeline("archive", *job)

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.jobs import audit, dead_letters, job_publisher, sessions
+from tests.spark.job_once import run
 from tests.spark.messages import EVENTS, Feed, at, event, frame, table_rows
-from tests.spark.running import run
 
 
 def test_a_session_is_its_connect_and_its_disconnect(spark: SparkSession, tmp_path: Path) -> None:

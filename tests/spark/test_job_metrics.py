@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.jobs import job_publisher, metrics
+from tests.spark.job_once import run
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
-from tests.spark.running import run
 
 
 def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> None:

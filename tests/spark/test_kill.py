@@ -15,22 +15,22 @@ import threading
 from pathlib import Path
 
 from tests.integration.broker import PATIENCE, Broker, Start, environment
-from tests.spark.copying import A_BATCH, TO
+from tests.spark.copy_topic import BATCH_MESSAGES, COPY_TOPIC
+from tests.spark.http_brokers import serve, stored_values, url_of
 from tests.spark.relay import Relay
-from tests.spark.serving import serve, stored, url_of
 from tests.spark.test_stream import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_KILLS", "20"))
 # Two chains of lives at once: a life is mostly waiting for Java to start.
 CHAINS = 2
-MOMENTS = (
+KILL_POINTS = (
     ("/v1/history", False),
     ("/v1/stage", True),
     ("/v1/commit", False),
     ("/v1/commit", True),
 )
 # Room for one batch and not for two.
-MOST = "24K"
+MAX_STAGED = "24K"
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,7 +43,7 @@ class Chain(threading.Thread):
         self._directory = directory
         self._lives = lives
         self._lock = threading.Lock()
-        self._moment: tuple[str, bool] | None = None
+        self._kill_point: tuple[str, bool] | None = None
         # Some batches go well before one does not.
         self._skip = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,19 +54,19 @@ class Chain(threading.Thread):
         relay = Relay(url_of(self._broker), self._watch)
         try:
             for life in range(self._lives):
-                self._moment, self._skip = MOMENTS[life % len(MOMENTS)], life % 2
-                assert self._live(relay) == -signal.SIGKILL, self._log()
-            self._moment = None
-            assert self._live(relay) == 0, self._log()
+                self._kill_point, self._skip = KILL_POINTS[life % len(KILL_POINTS)], life % 2
+                assert self._run_life(relay) == -signal.SIGKILL, self._log()
+            self._kill_point = None
+            assert self._run_life(relay) == 0, self._log()
         except BaseException as failure:
             self.failure = failure
         finally:
             relay.stop()
 
-    def _live(self, relay: Relay) -> int:
+    def _run_life(self, relay: Relay) -> int:
         with (self._directory / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.copying", relay.url, relay.url,
+                [sys.executable, "-m", "tests.spark.copy_topic", relay.url, relay.url,
                  str(self._directory / "checkpoint")],
                 cwd=ROOT,
                 env=environment(),
@@ -95,13 +95,13 @@ class Chain(threading.Thread):
 
     def _watch(self, path: str, answered: bool) -> bool:
         with self._lock:
-            if (path, answered) != self._moment:
+            if (path, answered) != self._kill_point:
                 return False
             if self._skip:
                 self._skip -= 1
                 return False
-            self.killed.append(self._moment)
-            self._moment = None
+            self.killed.append(self._kill_point)
+            self._kill_point = None
             assert self._process is not None
             self._end(self._process)
             return True
@@ -109,13 +109,13 @@ class Chain(threading.Thread):
 
 def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
     lives = -(-KILLS // CHAINS)
-    sent = numbers(0, (lives + 2) * A_BATCH)
+    sent = numbers(0, (lives + 2) * BATCH_MESSAGES)
     chains = []
     for number in range(CHAINS):
         directory = tmp_path / str(number)
         directory.mkdir()
         # What a life has left staged must not be in the way of the next one's.
-        broker = serve(start, directory / "history.db", f"--admin-max-batch={MOST}")
+        broker = serve(start, directory / "history.db", f"--admin-max-batch={MAX_STAGED}")
         send(broker, *sent)
         chains.append((broker, Chain(broker, directory, lives)))
     for _, chain in chains:
@@ -124,5 +124,5 @@ def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
         chain.join()
     for broker, chain in chains:
         assert chain.failure is None, chain.failure
-        assert chain.killed == [MOMENTS[life % len(MOMENTS)] for life in range(lives)]
-        assert stored(broker, TO) == sent
+        assert chain.killed == [KILL_POINTS[life % len(KILL_POINTS)] for life in range(lives)]
+        assert stored_values(broker, COPY_TOPIC) == sent

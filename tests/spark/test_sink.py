@@ -11,19 +11,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
-from tests.spark.serving import (
+from tests.spark.http_brokers import (
     PROTOCOLS,
     Option,
     finish,
-    once,
     read,
+    run_once,
     serve,
-    stored,
+    stored_values,
     stream,
     url_of,
     values,
 )
-from tests.spark.test_source import NAMES, settled
+from tests.spark.test_source import NAMES, wait_for_messages
 from tests.spark.test_stream import numbers, send
 
 
@@ -53,8 +53,8 @@ def test_over_every_protocol(
     topic = "cafe/3" if protocol == "cafe" else "out"
     options = address(broker, secret, protocol)
     write(rows(spark, 10_000, topic), str(options.pop("url")), **options)
-    settled(broker, 10_000)
-    assert Counter(stored(broker, topic)) == Counter(numbers(0, 10_000))
+    wait_for_messages(broker, 10_000)
+    assert Counter(stored_values(broker, topic)) == Counter(numbers(0, 10_000))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -68,8 +68,8 @@ def test_a_stream_over_every_protocol(
     writer = frame.select("value").writeStream.format("pubsub").options(**options)
     checkpoint = str(tmp_path / "checkpoint")
     finish(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
-    settled(broker, 1000)
-    assert stored(broker, topic) == numbers(0, 500)
+    wait_for_messages(broker, 1000)
+    assert stored_values(broker, topic) == numbers(0, 500)
 
 
 def test_what_a_protocol_refuses_fails_the_query(spark: SparkSession, broker: Broker) -> None:
@@ -118,7 +118,7 @@ def test_large_payloads_are_staged_in_parts(spark: SparkSession, broker: Broker)
 def test_the_topic_of_rows_without_one(spark: SparkSession, broker: Broker) -> None:
     frame = spark.sql("SELECT * FROM VALUES ('a', '1'), (null, '2') AS rows(topic, value)")
     write(frame, url_of(broker), topic="rest")
-    assert stored(broker, "rest") == [b"2"]
+    assert stored_values(broker, "rest") == [b"2"]
     with pytest.raises(Exception, match="column topic has a null"):
         write(frame, url_of(broker))
     with pytest.raises(Exception, match="column value has a null"):
@@ -146,14 +146,14 @@ def test_nothing_of_a_batch_that_failed(spark: SparkSession, broker: Broker) -> 
     )
     with pytest.raises(Exception, match="broken"):
         write(frame, url_of(broker))
-    assert stored(broker) == []
+    assert stored_values(broker) == []
 
 
 def test_nothing_to_write(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     write(rows(spark, 0), url_of(broker))
     frame = stream(spark, broker).select("value")
-    once(frame, tmp_path / "none", "pubsub", url=url_of(broker), topic="out")
-    assert stored(broker) == []
+    run_once(frame, tmp_path / "none", "pubsub", url=url_of(broker), topic="out")
+    assert stored_values(broker) == []
 
 
 def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path
     send(broker, *numbers(0, 100))
     frame = stream(spark, broker, subscribe="cafe/1", maxOffsetsPerTrigger=40).select("value")
     where = tmp_path / "again"
-    once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    run_once(frame, where, "pubsub", url=url_of(broker), topic="out")
     for name in ("2", ".2.crc"):
         (Path(f"{where}-checkpoint") / "commits" / name).unlink()
-    once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    run_once(frame, where, "pubsub", url=url_of(broker), topic="out")
     send(broker, *numbers(100, 150))
-    once(frame, where, "pubsub", url=url_of(broker), topic="out")
-    assert stored(broker, "out") == numbers(0, 150)
+    run_once(frame, where, "pubsub", url=url_of(broker), topic="out")
+    assert stored_values(broker, "out") == numbers(0, 150)
 
 
 def test_a_new_query_is_not_taken_for_another(
@@ -177,8 +177,8 @@ def test_a_new_query_is_not_taken_for_another(
     send(broker, *numbers(0, 10))
     for life in range(2):
         frame = stream(spark, broker, subscribe="cafe/1").select("value")
-        once(frame, tmp_path / str(life), "pubsub", url=url_of(broker), topic="out")
-    assert stored(broker, "out") == [*numbers(0, 10), *numbers(0, 10)]
+        run_once(frame, tmp_path / str(life), "pubsub", url=url_of(broker), topic="out")
+    assert stored_values(broker, "out") == [*numbers(0, 10), *numbers(0, 10)]
 
 
 def test_a_stage_is_lost_with_the_broker(spark: SparkSession, start: Start, tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_a_stage_is_lost_with_the_broker(spark: SparkSession, start: Start, tmp_
     port = broker.port("admin")
     send(broker, *numbers(0, 100))
     frame = stream(spark, broker, subscribe="cafe/1").select("value")
-    once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
+    run_once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
     broker.kill()
     broker = serve(start, path, port=port)
     send(broker, *numbers(100, 200))
-    once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
-    assert stored(broker, "out") == numbers(0, 200)
+    run_once(frame, tmp_path / "out", "pubsub", url=url_of(broker), topic="out")
+    assert stored_values(broker, "out") == numbers(0, 200)

@@ -20,7 +20,7 @@ from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
-from tests.spark.serving import client_of, read, serve, url_of, values
+from tests.spark.http_brokers import client_of, read, serve, url_of, values
 from tests.waiting import until
 
 NAMES = ["a,b", 'q"uote', "it's", "sl/ash", "\N{PARTY POPPER}", " space ", "[x]", "x" * 255]
@@ -47,7 +47,7 @@ def publish(client: BlockingPublisher, topic: str, *payloads: bytes) -> None:
         client.finish()
 
 
-def settled(broker: Broker, messages: int) -> None:
+def wait_for_messages(broker: Broker, messages: int) -> None:
     """Wait until so many are committed."""
     client = client_of(broker)
     until(lambda: client.bounds().next >= messages, f"{messages} messages")
@@ -62,7 +62,7 @@ def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -
         others = [] if name == "nsd" else [b"\xff\xfe\x00", b"", bytes(range(256))]
         sent[name] = [*texts, *others]
         publish(client, "cafe/0" if name == "cafe" else name, *sent[name])
-    settled(broker, sum(map(len, sent.values())))
+    wait_for_messages(broker, sum(map(len, sent.values())))
     frame = read(spark, broker, rowsPerTask=700)
     assert frame.schema == MESSAGES_SCHEMA
     for name, payloads in sent.items():
@@ -75,7 +75,7 @@ def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -
 def test_odd_names(spark: SparkSession, broker: Broker) -> None:
     for number, name in enumerate(NAMES):
         publish(SpotPublisher(Address(HOST, broker.port("spot"))), name, b"%d" % number)
-    settled(broker, len(NAMES))
+    wait_for_messages(broker, len(NAMES))
     everything = read(spark, broker).select("topic", "value").collect()
     assert {row.topic: int(row.value) for row in everything} == {
         name: number for number, name in enumerate(NAMES)
@@ -90,7 +90,7 @@ def test_large_payloads(spark: SparkSession, broker: Broker) -> None:
     """A mebibyte each, and more of them than a batch of Arrow should hold."""
     sent = [bytes([number]) * MEBIBYTE for number in range(100)]
     publish(SpotPublisher(Address(HOST, broker.port("spot"))), "large", *sent)
-    settled(broker, len(sent))
+    wait_for_messages(broker, len(sent))
     frame = read(spark, broker).selectExpr("offset", "sha2(value, 256) digest")
     found = {row.offset: row.digest for row in frame.collect()}
     assert found == {n: hashlib.sha256(payload).hexdigest() for n, payload in enumerate(sent)}
@@ -101,7 +101,7 @@ def test_a_thousand_topics(spark: SparkSession, broker: Broker) -> None:
         for number in range(5000):
             client.add(f"many/{number % 1000}", b"%d" % number)
         client.finish()
-    settled(broker, 5000)
+    wait_for_messages(broker, 5000)
     frame = read(spark, broker, subscribePattern=r"many/\d*7", rowsPerTask=1000)
     assert frame.select("topic").distinct().count() == 100
     assert values(frame) == [b"%d" % number for number in range(5000) if number % 10 == 7]
@@ -112,7 +112,7 @@ def test_a_thousand_topics(spark: SparkSession, broker: Broker) -> None:
 def test_nothing_to_read(spark: SparkSession, broker: Broker) -> None:
     assert read(spark, broker).count() == 0
     publish(SpotPublisher(Address(HOST, broker.port("spot"))), "full", b"x")
-    settled(broker, 1)
+    wait_for_messages(broker, 1)
     assert read(spark, broker, subscribe="empty").count() == 0
     assert read(spark, broker, subscribePattern="empt.*").count() == 0
     assert read(spark, broker, startingOffsets="latest").count() == 0
@@ -127,7 +127,7 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
             "cafe/1",
             *[b"%d-%d" % (number, index) for index in range(100 + number)],
         )
-        settled(broker, 100 + number)
+        wait_for_messages(broker, 100 + number)
     frame = read(spark, ",".join(map(url_of, both)))
     assert values(frame) == [b"%d-%d" % (n, i) for n in range(2) for i in range(100 + n)]
     later = read(spark, ",".join(map(url_of, both)), startingOffsets='{"0": "latest", "1": 99}')
@@ -140,7 +140,7 @@ def test_the_file_gives_the_same(
 ) -> None:
     for name, client in publishers(broker, secret).items():
         publish(client, "cafe/1" if name == "cafe" else name, b"x", b"y" * 1000)
-    settled(broker, 10)
+    wait_for_messages(broker, 10)
     path = str(tmp_path / "history.db")
     for options in ({}, {"subscribe": "nsd,spot"}, {"includeHeaders": "true"}):
         over_http = read(spark, broker, **options)
@@ -177,7 +177,7 @@ def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path)
 
 def test_columns_of_ones_choice(spark: SparkSession, broker: Broker) -> None:
     publish(CafePublisher(Address(HOST, broker.port("cafe"))), "cafe/1", b"x")
-    settled(broker, 1)
+    wait_for_messages(broker, 1)
     frame = (
         spark.read.format("pubsub")
         .schema("value binary, topic string")
@@ -189,7 +189,7 @@ def test_columns_of_ones_choice(spark: SparkSession, broker: Broker) -> None:
 
 def test_from_sql(spark: SparkSession, broker: Broker) -> None:
     publish(CafePublisher(Address(HOST, broker.port("cafe"))), "cafe/1", b"x")
-    settled(broker, 1)
+    wait_for_messages(broker, 1)
     read(spark, broker).createOrReplaceTempView("messages")
     assert spark.sql("SELECT sum(length(value)) FROM messages").collect()[0][0] == 1
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pubsub.protocols.cafe.client import CafePublisher
 from pubsub.wire.blocking_publisher import Address
 from tests.integration.broker import HOST, Broker, Start
-from tests.spark.serving import client_of, once, serve, stream, url_of, values
-from tests.spark.test_source import publish, settled
+from tests.spark.http_brokers import client_of, run_once, serve, stream, url_of, values
+from tests.spark.test_source import publish, wait_for_messages
 from tests.waiting import until
 
 Run = Callable[..., list[bytes]]
@@ -24,7 +24,7 @@ def send(broker: Broker, *payloads: bytes, channel: int = 1) -> None:
     """Publish, and wait until it can be read."""
     before = client_of(broker).bounds().next
     publish(CafePublisher(Address(HOST, broker.port("cafe"))), f"cafe/{channel}", *payloads)
-    settled(broker, before + len(payloads))
+    wait_for_messages(broker, before + len(payloads))
 
 
 def numbers(start: int, stop: int) -> list[bytes]:
@@ -36,14 +36,14 @@ def test_every_message_once_over_restarts_of_the_query(
 ) -> None:
     out = tmp_path / "out"
     send(broker, *numbers(0, 1000))
-    progress = once(stream(spark, broker, maxOffsetsPerTrigger=300), out)
+    progress = run_once(stream(spark, broker, maxOffsetsPerTrigger=300), out)
     assert [one["numInputRows"] for one in progress] == [300, 300, 300, 100]
     end = json.loads(progress[-1]["sources"][0]["endOffset"])
     assert end["0"]["next"] == 1000
     send(broker, *numbers(1000, 1500))
-    once(stream(spark, broker), out)
+    run_once(stream(spark, broker), out)
     # Nothing new: no batch, no rows.
-    once(stream(spark, broker), out)
+    run_once(stream(spark, broker), out)
     assert values(spark.read.parquet(str(out))) == numbers(0, 1500)
 
 
@@ -52,7 +52,7 @@ def test_the_broker_knows_how_far_it_is(
 ) -> None:
     """Spark says of a batch that it is done when the next one begins."""
     send(broker, *numbers(0, 100))
-    once(stream(spark, broker, maxOffsetsPerTrigger=60, readerName="nightly"), tmp_path / "out")
+    run_once(stream(spark, broker, maxOffsetsPerTrigger=60, readerName="nightly"), tmp_path / "out")
     (reader,) = client_of(broker).readers()
     assert (reader.name, reader.offset, reader.lag) == ("nightly", 60, 40)
 
@@ -62,7 +62,7 @@ def test_a_topic_by_limits(spark: SparkSession, broker: Broker, tmp_path: Path) 
         send(broker, *numbers(0, 100), channel=1)
         send(broker, *numbers(0, 10), channel=2)
     frame = stream(spark, broker, subscribe="cafe/2", maxOffsetsPerTrigger=20)
-    progress = once(frame, tmp_path / "out")
+    progress = run_once(frame, tmp_path / "out")
     counts = [one["numInputRows"] for one in progress if one["numInputRows"]]
     assert sum(counts) == 50
     assert max(counts) <= 20
@@ -70,18 +70,18 @@ def test_a_topic_by_limits(spark: SparkSession, broker: Broker, tmp_path: Path) 
 
 def test_from_now_on(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     send(broker, b"before")
-    once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
+    run_once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
     send(broker, b"after")
-    once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
+    run_once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
     assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"after"]
 
 
 def test_topics_that_come_later(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     send(broker, b"one", channel=1)
-    once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
+    run_once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
     send(broker, b"two", channel=2)
     send(broker, b"three", channel=3)
-    once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
+    run_once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
     assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"one", b"two"]
 
 
@@ -134,14 +134,14 @@ def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Pat
     broker, overtake = overtaken(start, tmp_path)
     out = tmp_path / "out"
     send(broker, *numbers(0, 10))
-    once(stream(spark, broker), out)
+    run_once(stream(spark, broker), out)
     first = overtake()
     with pytest.raises(StreamingQueryException) as caught:
-        once(stream(spark, broker), out)
+        run_once(stream(spark, broker), out)
     assert "partition 0: offsets 10 to " in str(caught.value)
     assert "have expired" in str(caught.value)
     # The same checkpoint goes on if that is taken.
-    once(stream(spark, broker, failOnDataLoss=False), out)
+    run_once(stream(spark, broker, failOnDataLoss=False), out)
     found = spark.read.parquet(str(out))
     offsets = sorted(row.offset for row in found.select("offset").collect())
     assert offsets[:10] == list(range(10))
@@ -155,12 +155,12 @@ def test_another_log_under_the_same_url(spark: SparkSession, start: Start, tmp_p
     broker = serve(start, tmp_path / "one.db")
     port = broker.port("admin")
     send(broker, *numbers(0, 10))
-    once(stream(spark, broker), tmp_path / "out")
+    run_once(stream(spark, broker), tmp_path / "out")
     broker.stop()
     other = serve(start, tmp_path / "two.db", port=port)
     send(other, *numbers(0, 20))
     with pytest.raises(StreamingQueryException, match="not the log that was read"):
-        once(stream(spark, other), tmp_path / "out")
+        run_once(stream(spark, other), tmp_path / "out")
 
 
 def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
     both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
     urls = ",".join(map(url_of, both))
     send(both[0], *numbers(0, 100))
-    once(stream(spark, urls, maxOffsetsPerTrigger=40), tmp_path / "out")
+    run_once(stream(spark, urls, maxOffsetsPerTrigger=40), tmp_path / "out")
     send(both[0], *numbers(100, 130))
     send(both[1], *numbers(0, 60))
-    progress = once(stream(spark, urls, maxOffsetsPerTrigger=30), tmp_path / "out")
+    progress = run_once(stream(spark, urls, maxOffsetsPerTrigger=30), tmp_path / "out")
     assert [one["numInputRows"] for one in progress] == [30, 30, 30]
     found = spark.read.parquet(str(tmp_path / "out"))
     assert values(found.where("partition = 0")) == numbers(0, 130)
@@ -187,5 +187,5 @@ def test_of_the_file(spark: SparkSession, broker: Broker, tmp_path: Path) -> Non
             .options(path=str(tmp_path / "history.db"), startingOffsets="earliest")
             .load()
         )
-        once(frame, tmp_path / "out")
+        run_once(frame, tmp_path / "out")
     assert values(spark.read.parquet(str(tmp_path / "out"))) == numbers(0, 300)

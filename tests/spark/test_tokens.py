@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
 from tests.spark.conftest import EVENTS
-from tests.spark.serving import once, read, serve, stored, stream, url_of
+from tests.spark.http_brokers import read, run_once, serve, stored_values, stream, url_of
 from tests.spark.test_sink import rows, write
-from tests.spark.test_source import settled
+from tests.spark.test_source import wait_for_messages
 
 TOPIC = "keyed"
 
@@ -44,15 +44,15 @@ def test_they_are_shown_nowhere(
 ) -> None:
     token = make_token(secret).decode()
     write(rows(spark, 100, TOPIC), f"fast://{HOST}:{closed.port('fast')}", token=token)
-    settled(closed, 100)
+    wait_for_messages(closed, 100)
     write(rows(spark, 100, TOPIC), url_of(closed), token=token)
     frame = read(spark, closed, subscribe=TOPIC, token=token)
     assert frame.count() == 200
     frame.explain("extended")
     frame.explain("formatted")
     streamed = stream(spark, closed, subscribe=TOPIC, token=token)
-    once(streamed, tmp_path / "out")
-    once(
+    run_once(streamed, tmp_path / "out")
+    run_once(
         streamed.select("value"), tmp_path / "back", "pubsub", url=url_of(closed), topic=TOPIC,
         token=token,
     )  # fmt: skip
@@ -104,9 +104,9 @@ def test_without_one_the_topic_is_closed(
 ) -> None:
     token = make_token(secret).decode()
     write(rows(spark, 10, TOPIC), f"fast://{HOST}:{closed.port('fast')}", token=token)
-    settled(closed, 10)
+    wait_for_messages(closed, 10)
     assert read(spark, closed).count() == 0
-    assert stored(closed) == []
+    assert stored_values(closed) == []
     with pytest.raises(Exception, match="not-authorized"):
         read(spark, closed, subscribe=TOPIC).count()
     with pytest.raises(Exception, match="not-authorized"):
@@ -121,7 +121,7 @@ def test_a_token_in_a_file(
     path = tmp_path / "token"
     path.write_bytes(make_token(secret))
     write(rows(spark, 10, TOPIC), f"fast://{HOST}:{closed.port('fast')}", tokenFile=str(path))
-    settled(closed, 10)
+    wait_for_messages(closed, 10)
     frame = read(spark, closed, subscribe=TOPIC, tokenFile=str(path))
     assert frame.count() == 10
     path.write_text("a.b.c")

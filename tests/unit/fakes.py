@@ -181,6 +181,9 @@ class Lines:
 class Toy:
     """A protocol with settings and nothing behind them."""
 
+    client = dissect = contract_driver = None
+    redacted: Sequence[bytes] = ()
+
     def __init__(self, name: str, port: int, settings: Sequence[Setting] = ()) -> None:
         self.name = name
         self.port = port
@@ -268,6 +271,7 @@ def make_broker(
     ring: SecretRing | None = None,
     audit: AuditLog | None = None,
     events: bool = False,
+    redacted: Sequence[bytes] = (),
 ) -> BrokerService:
     """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
     return BrokerService(
@@ -278,6 +282,7 @@ def make_broker(
         ring,
         audit,
         events=events,
+        redacted=redacted,
     )
 
 

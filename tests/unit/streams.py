@@ -237,6 +237,7 @@ class House:
             SecretRing(self.config.secrets),
             AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"]),
             whole["events"],
+            self.config.redacted,
         )
         self.listeners: dict[str, Listener] = {}
         self.factories: dict[str, Any] = {}

@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
-from pubsub.pipeline.dissect import dissect
+from pubsub.pipeline.dissect import dissect, dissectors
 from pubsub.protocols.cafe import codec as cafe
 from pubsub.protocols.fast import codec as fast
 from pubsub.protocols.rheos import codec as rheos
 from pubsub.protocols.spot import codec as spot
 
+KNOWN = dissectors()
 PROTOCOLS = ("cafe", "fast", "nsd", "rheos", "spot")
 UUID = bytes(range(1, 17))
 
@@ -21,71 +22,74 @@ class DissectTests(TestCase):
 
     def test_cafe(self) -> None:
         whole = cafe.encode(cafe.HandshakePub(7, b"alice"))
-        found = dissect("cafe", whole)
+        found = dissect(KNOWN, "cafe", whole)
         assert (found.kind, found.fault, found.understood) == ("HandshakePub", "", len(whole))
         assert found.fields == {"opcode": 1, "length": 7, "channel": 7, "client_id": "alice"}
-        assert dissect("cafe", whole[:-2]).fault == "client_id: 5 bytes at byte 9 of 12"
-        assert dissect("cafe", whole[:5]).fault == "a header has 7 bytes, here are 5"
-        assert dissect("cafe", b"\xca\xfe" + whole[2:]).fault == "magic 0xfeca instead of 0xcafe"
-        assert dissect("cafe", b"\xfe\xca\x99\0\0\0\0").fault == "there is no opcode 0x99"
+        assert dissect(KNOWN, "cafe", whole[:-2]).fault == "client_id: 5 bytes at byte 9 of 12"
+        assert dissect(KNOWN, "cafe", whole[:5]).fault == "a header has 7 bytes, here are 5"
+        assert (
+            dissect(KNOWN, "cafe", b"\xca\xfe" + whole[2:]).fault
+            == "magic 0xfeca instead of 0xcafe"
+        )
+        assert dissect(KNOWN, "cafe", b"\xfe\xca\x99\0\0\0\0").fault == "there is no opcode 0x99"
         long = cafe.HEADER.pack(cafe.MAGIC, 0x10, 2**31)
-        assert dissect("cafe", long).fault.startswith("a payload of 2147483648 bytes; ")
+        assert dissect(KNOWN, "cafe", long).fault.startswith("a payload of 2147483648 bytes; ")
         more = cafe.HEADER.pack(cafe.MAGIC, 0x20, 2) + b"ab"
-        assert dissect("cafe", more).fault == "2 bytes too many"
+        assert dissect(KNOWN, "cafe", more).fault == "2 bytes too many"
         cut = cafe.HEADER.pack(cafe.MAGIC, 0x10, 50) + b"\x07hello"
-        found = dissect("cafe", cut)
+        found = dissect(KNOWN, "cafe", cut)
         assert (found.kind, found.fields["payload"]) == ("Publish", "hello")
         assert found.fault == "44 bytes of the frame are missing"
 
     def test_fast_without_its_secrets(self) -> None:
-        found = dissect("fast", fast.encode(fast.RotateKey(b"a.b.c", 9, b"new key")))
+        found = dissect(KNOWN, "fast", fast.encode(fast.RotateKey(b"a.b.c", 9, b"new key")))
         assert (found.kind, found.fault) == ("RotateKey", "")
         assert found.fields == {
             "type": 7, "token": "(5 bytes)", "topic_id": 9, "key": "(7 bytes)"
         }  # fmt: skip
         cut = fast.encode(fast.Publish(b"a.b.c", 9, b"hello"))[:-2]
-        assert dissect("fast", cut).fault.startswith("payload: 5 bytes at byte ")
-        assert dissect("fast", b"\x55").fault == "there is no type 0x55"
+        assert dissect(KNOWN, "fast", cut).fault.startswith("payload: 5 bytes at byte ")
+        assert dissect(KNOWN, "fast", b"\x55").fault == "there is no type 0x55"
 
     def test_rheos_in_both_layouts(self) -> None:
         for name in ("spec", "original"):
             packet = rheos.Codec(name).encode(rheos.Request(2, UUID, b"news", b"hello"))
-            found = dissect("rheos", packet)
+            found = dissect(KNOWN, "rheos", packet)
             assert (found.kind, found.fault) == ("Publish", "")
             assert (found.fields["name"], found.fields["data"]) == ("news", "hello")
-        assert dissect("rheos", b"\x01").fault == "magic 0x01 instead of 0xfa"
-        assert dissect("rheos", packet[:30]).fault != ""
+        assert dissect(KNOWN, "rheos", b"\x01").fault == "magic 0x01 instead of 0xfa"
+        assert dissect(KNOWN, "rheos", packet[:30]).fault != ""
 
     def test_nsd(self) -> None:
-        found = dissect("nsd", b'{"_class":"GetRequest","identity":"bob","after":1}\n')
+        found = dissect(KNOWN, "nsd", b'{"_class":"GetRequest","identity":"bob","after":1}\n')
         assert (found.kind, found.fault) == ("GetRequest", "")
-        found = dissect("nsd", b'{"_class":"GetRequest","identity":"bob","after":"x"}\n')
+        found = dissect(KNOWN, "nsd", b'{"_class":"GetRequest","identity":"bob","after":"x"}\n')
         assert (found.fault, found.fields["after"]) == ("an object, but no request", "x")
-        assert dissect("nsd", b"[1]").fault == "JSON, but no object"
-        assert dissect("nsd", b'{"a":').fault.startswith("no JSON: ")
+        assert dissect(KNOWN, "nsd", b"[1]").fault == "JSON, but no object"
+        assert dissect(KNOWN, "nsd", b'{"a":').fault.startswith("no JSON: ")
 
     def test_spot(self) -> None:
         message = spot.encode_request(spot.Publish(b"news", b"hello"))
-        found = dissect("spot", message)
+        found = dissect(KNOWN, "spot", message)
         assert (found.kind, found.fault) == ("Publish", "")
         assert found.fields == {"topic": "news", "data": "hello"}
-        assert dissect("spot", message[:-1]).fault.endswith("bytes are needed")
-        assert dissect("spot", b"\x00\x01x").fault == "a message, but no command"
-        assert dissect("spot", b"\x80abc").fault == "malformed-frame"
+        assert dissect(KNOWN, "spot", message[:-1]).fault.endswith("bytes are needed")
+        assert dissect(KNOWN, "spot", b"\x00\x01x").fault == "a message, but no command"
+        assert dissect(KNOWN, "spot", b"\x80abc").fault == "malformed-frame"
 
     def test_what_is_not_known_or_not_there(self) -> None:
-        assert dissect("amqp", b"x").fault == "no protocol 'amqp' is known"
-        assert dissect("cafe", b"").fault == "no bytes are shown"
+        assert dissect(KNOWN, "amqp", b"x").fault == "no protocol 'amqp' is known"
+        assert dissect(KNOWN, "cafe", b"").fault == "no bytes are shown"
 
     def test_bytes_that_are_no_text_are_shown_in_hexadecimal(self) -> None:
-        found = dissect("cafe", cafe.encode(cafe.Publish(7, b"\xff\x00" * 200)))
+        found = dissect(KNOWN, "cafe", cafe.encode(cafe.Publish(7, b"\xff\x00" * 200)))
         assert found.fields["payload"] == "0x" + "ff00" * 128 + "..."
 
     @given(st.sampled_from(PROTOCOLS), st.binary(max_size=200))
     def test_nothing_makes_it_fail(self, protocol: str, data: bytes) -> None:
-        assert 0 <= dissect(protocol, data).understood <= max(len(data), 1)
+        assert 0 <= dissect(KNOWN, protocol, data).understood <= max(len(data), 1)
 
     @given(st.sampled_from((b"\xfe\xca", b"\xfa", b"\x03", b'{"')), st.binary(max_size=100))
     def test_nor_what_begins_well(self, start: bytes, data: bytes) -> None:
         for protocol in PROTOCOLS:
-            dissect(protocol, start + data)
+            dissect(KNOWN, protocol, start + data)

@@ -2,4 +2,10 @@
 
 from pubsub.plugin import WireProtocol
 
-cafe = WireProtocol("cafe", 7070, "0xCAFE binary over TCP and UDP", "pubsub.protocols.cafe.server")
+cafe = WireProtocol(
+    "cafe",
+    7070,
+    "0xCAFE binary over TCP and UDP",
+    "pubsub.protocols.cafe",
+    contract_driver="tests.contract.drivers.cafe.Cafe",
+)

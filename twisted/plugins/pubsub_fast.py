@@ -2,4 +2,10 @@
 
 from pubsub.plugin import WireProtocol
 
-fast = WireProtocol("fast", 7074, "a JWT in each request, over TCP", "pubsub.protocols.fast.server")
+fast = WireProtocol(
+    "fast",
+    7074,
+    "a JWT in each request, over TCP",
+    "pubsub.protocols.fast",
+    contract_driver="tests.contract.drivers.fast.Fast",
+)

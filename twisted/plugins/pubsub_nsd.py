@@ -2,4 +2,10 @@
 
 from pubsub.plugin import WireProtocol
 
-nsd = WireProtocol("nsd", 7071, "JSON lines over TCP", "pubsub.protocols.nsd.server")
+nsd = WireProtocol(
+    "nsd",
+    7071,
+    "JSON lines over TCP",
+    "pubsub.protocols.nsd",
+    contract_driver="tests.contract.drivers.nsd.Nsd",
+)

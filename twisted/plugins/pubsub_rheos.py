@@ -2,4 +2,10 @@
 
 from pubsub.plugin import WireProtocol
 
-rheos = WireProtocol("rheos", 7072, "UUIDs in binary over TCP", "pubsub.protocols.rheos.server")
+rheos = WireProtocol(
+    "rheos",
+    7072,
+    "UUIDs in binary over TCP",
+    "pubsub.protocols.rheos",
+    contract_driver="tests.contract.drivers.rheos.Rheos",
+)

@@ -2,4 +2,10 @@
 
 from pubsub.plugin import WireProtocol
 
-spot = WireProtocol("spot", 7073, "topics over ZeroMQ sockets", "pubsub.protocols.spot.server")
+spot = WireProtocol(
+    "spot",
+    7073,
+    "topics over ZeroMQ sockets",
+    "pubsub.protocols.spot",
+    contract_driver="tests.contract.drivers.spot.Spot",
+)

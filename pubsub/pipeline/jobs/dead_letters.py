@@ -6,17 +6,20 @@ import argparse
 import json
 import sys
 import threading
+from collections.abc import Mapping
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from pubsub.pipeline.dissect import dissect
+from pubsub.pipeline.dissect import dissect, dissectors
 from pubsub.pipeline.job_runner import JobQuery
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.tables.spark import Target, save
+from pubsub.wire.dissection import Dissector
 
 NAME = "dead-letters"
 _DECODED = StructType(
@@ -29,14 +32,16 @@ _DECODED = StructType(
 )
 
 
-def _decode(protocol: str | None, frame: bytes | None) -> tuple[str, str, int, str]:
-    found = dissect(protocol or "", bytes(frame or b""))
+def _decode(
+    known: Mapping[str, Dissector], protocol: str | None, frame: bytes | None
+) -> tuple[str, str, int, str]:
+    found = dissect(known, protocol or "", bytes(frame or b""))
     return found.kind, json.dumps(found.fields, ensure_ascii=False), found.understood, found.fault
 
 
 def rows(events: DataFrame) -> DataFrame:
     """The table's columns. Malformed frames are few: they are decoded one by one."""
-    decode = F.udf(_decode, _DECODED, useArrow=False)
+    decode = F.udf(partial(_decode, dissectors()), _DECODED, useArrow=False)
     bad = events.where("event = 'malformed'").withColumn("decoded", decode("protocol", "frame"))
     return bad.select(
         "partition", "offset", "timestamp", "protocol", "listener", "client", "session", "topic",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 
+from pubsub.protocols.cafe.channels import CHANNELS
 from pubsub.protocols.cafe.codec import (
     MAGIC,
     MAX_MESSAGE,
@@ -26,12 +27,14 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
 )
+from pubsub.settings import Setting
 from pubsub.wire.blocking_publisher import (
     Address,
     BlockingPublisher,
     BlockingStream,
     ConnectionBroken,
 )
+from pubsub.wire.client_side import ClientSide, PublisherOptions
 
 _PUBLISH = Struct("<HBIB")
 _MAX_CLIENT_ID = 255
@@ -101,3 +104,14 @@ def _name(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"code {code}"
+
+
+def make_publisher(options: PublisherOptions) -> CafePublisher:
+    """See ``ClientSide``."""
+    return CafePublisher(options.address, options.values["channels"], options.client)
+
+
+CLIENT = ClientSide(
+    make_publisher,
+    options=(Setting("channels", CHANNELS, "0-255", "those of the listener"),),
+)

@@ -6,7 +6,7 @@ import re
 
 from pubsub.errors import SessionUnknown
 
-_RESUME = b";resume="
+RESUME = b";resume="
 _SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
 
 
@@ -15,7 +15,7 @@ def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
 
     Raises SessionUnknown if what follows ``;resume=`` is no session id.
     """
-    name, marker, number = client_id.rpartition(_RESUME)
+    name, marker, number = client_id.rpartition(RESUME)
     if not marker:
         return client_id, None
     if not _SESSION_ID.fullmatch(number):

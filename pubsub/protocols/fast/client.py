@@ -22,6 +22,7 @@ from pubsub.protocols.fast.codec import (
     encode,
 )
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher, ConnectionBroken
+from pubsub.wire.client_side import ClientSide, PublisherOptions, TokenUse
 
 _TAIL = Struct(">II")
 _UNSUBSCRIBE = TYPES[Unsubscribe]
@@ -97,3 +98,11 @@ def _name(code: int) -> str:
         return ErrorCode(code).name
     except ValueError:
         return f"code {code}"
+
+
+def make_publisher(options: PublisherOptions) -> FastPublisher:
+    """See ``ClientSide``."""
+    return FastPublisher(options.address, options.token or "")
+
+
+CLIENT = ClientSide(make_publisher, token=TokenUse.NEEDED)

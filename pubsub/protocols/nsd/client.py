@@ -9,6 +9,7 @@ import json
 
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_side import ClientSide, PublisherOptions
 
 _SUCCESS = "SuccessResponse"
 _SHOWN = 200
@@ -67,3 +68,11 @@ def _line(request: dict[str, object]) -> bytes:
 def _next_line(data: bytes, at: int) -> tuple[bytes, int] | None:
     end = data.find(b"\n", at)
     return None if end < 0 else (data[at:end], end + 1)
+
+
+def make_publisher(options: PublisherOptions) -> NsdPublisher:
+    """See ``ClientSide``."""
+    return NsdPublisher(options.address)
+
+
+CLIENT = ClientSide(make_publisher, columns=("key",))

@@ -17,7 +17,9 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
+from pubsub.settings import Setting, choice
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_side import ClientSide, PublisherOptions
 
 _UUID_BYTES = 16
 
@@ -67,3 +69,18 @@ class RheosPublisher(BlockingPublisher):
                 raise self.refused(f"the broker speaks otherwise ({error})") from None
             if isinstance(answer, Ack):
                 return answer
+
+
+def make_publisher(options: PublisherOptions) -> RheosPublisher:
+    """See ``ClientSide``."""
+    values = options.values
+    return RheosPublisher(options.address, values["layout"], values["checksum"] == "crc32")
+
+
+CLIENT = ClientSide(
+    make_publisher,
+    parameters=(
+        Setting("layout", choice("spec", "original"), "spec", "that of the listener"),
+        Setting("checksum", choice("none", "crc32"), "none", "that of the listener"),
+    ),
+)

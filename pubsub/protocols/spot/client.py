@@ -32,6 +32,7 @@ from pubsub.protocols.spot.zmtp import (
     ready,
 )
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_side import ClientSide, PublisherOptions
 
 # A list of topics is one message, with a frame for each.
 _LIMITS = FrameLimits(frames=1_000_000)
@@ -117,3 +118,11 @@ class SpotPublisher(BlockingPublisher):
 def _step(handshake: Handshake, data: bytes, at: int) -> tuple[None, int] | None:
     after, _need = handshake.consume(data, at)
     return None if after == at else (None, after)
+
+
+def make_publisher(options: PublisherOptions) -> SpotPublisher:
+    """See ``ClientSide``."""
+    return SpotPublisher(options.address)
+
+
+CLIENT = ClientSide(make_publisher, columns=("key",))

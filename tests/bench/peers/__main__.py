@@ -13,7 +13,7 @@ from types import FrameType
 from tests.bench import BenchError
 from tests.bench.broker import twisted_version
 from tests.bench.peers import durable, scaling
-from tests.bench.peers import sections as measured
+from tests.bench.peers import sections as measure_usage
 from tests.bench.peers.contenders import (
     BROKER_CORE,
     GENERATOR_CORE,
@@ -31,29 +31,29 @@ def throughput(
     contenders: Sequence[Contender], options: argparse.Namespace
 ) -> tuple[str, list[str]]:
     """Batched publishers, and what idle connections cost."""
-    idles = measured.idle(contenders, options)
-    results = measured.rates(contenders, measured.SMALL, options)
-    text = measured.rate_table(results, contenders, measured.SMALL, idles)
-    ratios = measured.ratio_table(results, contenders, measured.SMALL)
+    idles = measure_usage.idle(contenders, options)
+    results = measure_usage.rates(contenders, measure_usage.SMALL, options)
+    text = measure_usage.rate_table(results, contenders, measure_usage.SMALL, idles)
+    ratios = measure_usage.ratio_table(results, contenders, measure_usage.SMALL)
     return f"{text}\n\n{ratios}", idles.failures + results.failures
 
 
 def large(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
     """Large payloads."""
-    results = measured.rates(contenders, measured.LARGE, options)
-    return measured.single_table(results, contenders, measured.LARGE), results.failures
+    results = measure_usage.rates(contenders, measure_usage.LARGE, options)
+    return measure_usage.single_table(results, contenders, measure_usage.LARGE), results.failures
 
 
 def single(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
     """One message at a time."""
-    results = measured.rates(contenders, measured.SINGLE, options)
-    return measured.single_table(results, contenders, measured.SINGLE), results.failures
+    results = measure_usage.rates(contenders, measure_usage.SINGLE, options)
+    return measure_usage.single_table(results, contenders, measure_usage.SINGLE), results.failures
 
 
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
     """A fixed rate."""
-    results = measured.steady(contenders, options)
-    return measured.steady_table(results, contenders), results.failures
+    results = measure_usage.steady(contenders, options)
+    return measure_usage.steady_table(results, contenders), results.failures
 
 
 SECTIONS: dict[str, Section] = {

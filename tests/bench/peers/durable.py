@@ -130,8 +130,8 @@ def measure(log: Log, seconds: float, broker: Broker) -> Stored:
         count, wall, cpu = log.read(broker, stored)
     if count != stored:
         raise BenchError(f"{count} of {stored} acknowledged messages were read again")
-    middle, late = (latencies[int(share * (len(latencies) - 1))] / 1e6 for share in (0.5, 0.99))
-    return Stored(*first, *second, middle, late, count / wall, count / cpu)
+    p50, p99 = (latencies[int(share * (len(latencies) - 1))] / 1e6 for share in (0.5, 0.99))
+    return Stored(*first, *second, p50, p99, count / wall, count / cpu)
 
 
 def run(options: argparse.Namespace) -> tuple[str, list[str]]:

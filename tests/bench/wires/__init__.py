@@ -14,7 +14,6 @@ from tests.bench.wires import fast, nats, nsd, zmq
 from tests.bench.wires.cafe import CafeWire
 from tests.bench.wires.fast import FastWire
 from tests.bench.wires.frame import Frame
-from tests.bench.wires.manners import PLAIN, Ask, Manners
 from tests.bench.wires.mqtt import MqttWire
 from tests.bench.wires.nats import NatsWire
 from tests.bench.wires.nsd import NsdWire
@@ -22,10 +21,11 @@ from tests.bench.wires.preparation import Preparation
 from tests.bench.wires.resp import RespWire
 from tests.bench.wires.rheos import RheosWire
 from tests.bench.wires.spot import SpotWire
+from tests.bench.wires.traits import NO_TRAITS, BrokerTraits, PollRequest
 from tests.bench.wires.zmq import ZmqWire
 
 __all__ = ["PEER_WIRES", "PREPARATIONS", "WIRES"]
-__all__ += ["Ask", "Frame", "Manners", "Preparation", "Wire", "manners"]
+__all__ += ["BrokerTraits", "Frame", "PollRequest", "Preparation", "Wire", "traits_of"]
 
 
 class Wire(Protocol):
@@ -76,9 +76,9 @@ PEER_WIRES: Mapping[str, Wire] = {
 """Of the brokers that ours is compared with."""
 PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION, "nsd": nsd.PREPARATION}
 """Of the wires that need one."""
-_MANNERS = {"nats": nats.MANNERS, "nsd": nsd.MANNERS, "zmq": zmq.MANNERS}
+_TRAITS = {"nats": nats.TRAITS, "nsd": nsd.TRAITS, "zmq": zmq.TRAITS}
 
 
-def manners(wire: Wire) -> Manners:
+def traits_of(wire: Wire) -> BrokerTraits:
     """What is special about the brokers that speak ``wire``."""
-    return _MANNERS.get(wire.name, PLAIN)
+    return _TRAITS.get(wire.name, NO_TRAITS)

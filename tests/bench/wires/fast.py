@@ -20,7 +20,7 @@ SECRET = b"a secret of the load generator alone"
 PREPARATION = Preparation(("--secret-file=secret",), {"secret": SECRET})
 
 
-def _part(data: bytes) -> bytes:
+def _base64(data: bytes) -> bytes:
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
@@ -29,9 +29,9 @@ def _token(client: str) -> bytes:
     claims = {"sub": client, "queue_key": "bench-key", "permissions": ["publish", "subscribe"]}
     header = {"alg": "HS256", "typ": "JWT"}
     whole = {**claims, "exp": 4_102_444_800}
-    texts = [json.dumps(part, separators=(",", ":")) for part in (header, whole)]
-    signed = b".".join(_part(text.encode()) for text in texts)
-    return signed + b"." + _part(hmac.digest(SECRET, signed, "sha256"))
+    texts = [json.dumps(value, separators=(",", ":")) for value in (header, whole)]
+    signed = b".".join(_base64(text.encode()) for text in texts)
+    return signed + b"." + _base64(hmac.digest(SECRET, signed, "sha256"))
 
 
 TOKEN = _token("bench-publisher")

@@ -6,11 +6,11 @@ import re
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
-from tests.bench.wires.manners import Manners
+from tests.bench.wires.traits import BrokerTraits
 
 END = b"\r\n"
 CONNECT = b'CONNECT {"verbose":false,"pedantic":false}\r\n'
-MANNERS = Manners(late=b"PING\r\n", answer=b"PONG\r\n")
+TRAITS = BrokerTraits(late_frame=b"PING\r\n", late_reply=b"PONG\r\n")
 MAX_PAYLOAD = 1 << 20
 _WELCOME = re.compile(rb"INFO \{[^\r]*\r\nPONG\r\n")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
-from tests.bench.wires.manners import Manners
 from tests.bench.wires.preparation import Preparation
+from tests.bench.wires.traits import BrokerTraits
 
 SUCCESS = b'{"_class":"SuccessResponse"}\n'
 MAX_PAYLOAD = 1 << 20
@@ -51,12 +51,12 @@ class NsdWire:
         return Frame(before, payload, b'"},', fixed=before.index(b"1"), text=True)
 
 
-def ask(client: str, after: int) -> bytes:
+def poll_request(client: str, after: int) -> bytes:
     """For all that is newer than ``after``."""
     return b'{"_class":"GetRequest","identity":"%b","after":%d}\n' % (client.encode(), after)
 
 
-MANNERS = Manners(ask=ask)
+TRAITS = BrokerTraits(poll_request=poll_request)
 
 
 def _open(identity: bytes) -> bytes:

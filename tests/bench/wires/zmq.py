@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
-from tests.bench.wires.manners import Manners
 from tests.bench.wires.spot import COMMAND, GREETING, MORE, READY_START, last_head
+from tests.bench.wires.traits import BrokerTraits
 
 MAX_PAYLOAD = 1 << 20
 # libzmq hangs up on who sends everything at once; publishers learn who subscribes to what.
-MANNERS = Manners(greeting=len(GREETING), talkative=True)
+TRAITS = BrokerTraits(greeting=len(GREETING), unsolicited=True)
 
 
 def ready(kind: bytes) -> bytes:

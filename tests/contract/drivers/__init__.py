@@ -1,14 +1,17 @@
 """One way to use every protocol: a driver each, so that one test body runs over all of them.
 
 Drivers make bytes by hand and compare what comes with the bytes that the specifications promise;
-nothing of the protocols' own code is used. A protocol that is installed and has no driver makes
-``test_sideways`` fail.
+nothing of the protocols' own code is used. Each protocol names its driver
+(``IWireProtocol.contract_driver``); one that is installed and names none makes ``test_sideways``
+fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
+from pubsub.plugin import installed_protocols
 from tests.contract.drivers.base import (
     NOT_AUTHORIZED,
     NOT_FOUND,
@@ -19,11 +22,6 @@ from tests.contract.drivers.base import (
     WRONG_KEY,
     Driver,
 )
-from tests.contract.drivers.cafe import Cafe
-from tests.contract.drivers.fast import Fast
-from tests.contract.drivers.nsd import Nsd
-from tests.contract.drivers.rheos import Rheos
-from tests.contract.drivers.spot import Spot
 
 __all__ = [
     "DRIVERS",
@@ -34,11 +32,19 @@ __all__ = [
     "TOO_LARGE",
     "TOPIC",
     "WRONG_KEY",
-    "Cafe",
     "Driver",
-    "Fast",
 ]
 
+
+def _load(dotted: str) -> type[Driver]:
+    # Not namedAny, which needs this package to be imported in full already.
+    module, _, name = dotted.rpartition(".")
+    driver: type[Driver] = getattr(import_module(module), name)
+    return driver
+
+
 DRIVERS: Mapping[str, type[Driver]] = {
-    driver.name: driver for driver in (Cafe, Fast, Nsd, Rheos, Spot)
+    name: _load(protocol.contract_driver)
+    for name, protocol in installed_protocols().items()
+    if protocol.contract_driver is not None
 }

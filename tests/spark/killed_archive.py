@@ -1,7 +1,9 @@
-"""``python -m tests.spark.dying MOMENT BATCHES ARGUMENTS``: the job archive, which kills itself.
+"""The job archive, which kills itself.
 
-MOMENT is ``write`` (files of a batch are there, and not in the table) or ``commit`` (they are, and
-Spark does not know). BATCHES go well before.
+    python -m tests.spark.killed_archive KILL_POINT BATCHES ARGUMENTS
+
+KILL_POINT is ``write`` (the files of a batch are written and not yet in the table) or ``commit``
+(they are in the table, and Spark has not recorded the batch). BATCHES succeed before the kill.
 """
 
 from __future__ import annotations
@@ -20,38 +22,42 @@ from pubsub.pipeline.jobs.archive import save
 from pubsub.pipeline.tables.spark import Target
 
 
-def die() -> None:
+def kill_group() -> None:
     """Kill this process, Java, and all else in their group."""
     os.killpg(0, signal.SIGKILL)
 
 
-def files(target: Target) -> int:
+def count_files(target: Target) -> int:
     """How many data files there are, in the table or not."""
     return sum(1 for _ in Path(target.path).rglob("*.parquet"))
 
 
-def watch(target: Target, before: int) -> None:
+def kill_on_new_file(target: Target, before: int) -> None:
     """Die as soon as there is a file more."""
-    while files(target) <= before:
+    while count_files(target) <= before:
         pass
-    die()
+    kill_group()
 
 
-def run(moment: str, batches: int, arguments: list[str]) -> int:
+def run(kill_point: str, batches: int, arguments: list[str]) -> int:
     """Run the job with ``arguments`` until it dies."""
     left = batches
 
-    def dying(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
+    def save_and_die(
+        batch: DataFrame, target: Target, headers: bool, query: str, number: int
+    ) -> int:
         nonlocal left
         left -= 1
-        if left < 0 and moment == "write":
-            threading.Thread(target=watch, args=(target, files(target)), daemon=True).start()
+        if left < 0 and kill_point == "write":
+            threading.Thread(
+                target=kill_on_new_file, args=(target, count_files(target)), daemon=True
+            ).start()
         count = save(batch, target, headers, query, number)
         if left < 0:
-            die()
+            kill_group()
         return count
 
-    archive.save = dying
+    archive.save = save_and_die
     return main(archive.NAME, arguments)
 
 

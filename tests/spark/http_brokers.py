@@ -67,7 +67,9 @@ def finish(query: StreamingQuery) -> list[Any]:
     return list(query.recentProgress)
 
 
-def once(frame: DataFrame, directory: Path, kind: str = "parquet", **options: Option) -> list[Any]:
+def run_once(
+    frame: DataFrame, directory: Path, kind: str = "parquet", **options: Option
+) -> list[Any]:
     """Process what is there into a directory, with a checkpoint beside it."""
     writer = frame.writeStream.format(kind).options(
         path=str(directory), checkpointLocation=f"{directory}-checkpoint", **options
@@ -75,7 +77,7 @@ def once(frame: DataFrame, directory: Path, kind: str = "parquet", **options: Op
     return finish(writer.trigger(availableNow=True).start())
 
 
-def stored(broker: Broker, *topics: str) -> list[bytes]:
+def stored_values(broker: Broker, *topics: str) -> list[bytes]:
     """What is in the history of these topics, by the API and without Spark."""
     client = client_of(broker)
     batches: Iterable[Any] = client.read(client.bounds().first, topics=topics or None)

@@ -1,4 +1,4 @@
-"""``python -m tests.spark.copying SOURCE SINK CHECKPOINT``: copies one topic to another.
+"""``python -m tests.spark.copy_topic SOURCE SINK CHECKPOINT``: copies one topic to another.
 
 Ends when it has copied what is there.
 """
@@ -9,8 +9,8 @@ import sys
 
 from pubsub.pipeline.spark_session import local_session
 
-FROM, TO = "cafe/1", "copy"
-A_BATCH = 1000
+SOURCE_TOPIC, COPY_TOPIC = "cafe/1", "copy"
+BATCH_MESSAGES = 1000
 
 
 def main(source: str, sink: str, checkpoint: str) -> None:
@@ -19,14 +19,14 @@ def main(source: str, sink: str, checkpoint: str) -> None:
     spark.sparkContext.setLogLevel("FATAL")
     frame = (
         spark.readStream.format("pubsub")
-        .options(url=source, subscribe=FROM, startingOffsets="earliest")
-        .options(maxOffsetsPerTrigger=A_BATCH, rowsPerTask=A_BATCH // 3)
+        .options(url=source, subscribe=SOURCE_TOPIC, startingOffsets="earliest")
+        .options(maxOffsetsPerTrigger=BATCH_MESSAGES, rowsPerTask=BATCH_MESSAGES // 3)
         .load()
     )
     query = (
         frame.select("value")
         .writeStream.format("pubsub")
-        .options(url=sink, topic=TO, checkpointLocation=checkpoint)
+        .options(url=sink, topic=COPY_TOPIC, checkpointLocation=checkpoint)
         .trigger(availableNow=True)
         .start()
     )

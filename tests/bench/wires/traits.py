@@ -6,24 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Ask: TypeAlias = Callable[[str, int], bytes]
+PollRequest: TypeAlias = Callable[[str, int], bytes]
 """The request of a client for what comes after a number."""
 
 
 @dataclass(frozen=True)
-class Manners:
+class BrokerTraits:
     """Each is about a connection. Most brokers have none of it."""
 
     greeting: int = 0
     """So many bytes of the hello must be answered before the rest of it is sent."""
-    late: bytes = b""
+    late_frame: bytes = b""
     """What each client is sent once, seconds after it connected."""
-    answer: bytes = b""
+    late_reply: bytes = b""
     """What it answers to that."""
-    talkative: bool = False
+    unsolicited: bool = False
     """Publishers are sent things that are neither answers nor errors."""
-    ask: Ask | None = None
+    poll_request: PollRequest | None = None
     """How subscribers ask for messages, where they are sent none unasked."""
 
 
-PLAIN = Manners()
+NO_TRAITS = BrokerTraits()

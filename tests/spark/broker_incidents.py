@@ -12,7 +12,7 @@ from pubsub.client.history_client import HistoryError
 from tests.integration.broker import Broker, Start
 from tests.integration.clients import Cafe, Client, Nsd, publish
 from tests.integration.fast_client import Fast, create, make_token, rotate, subscribe
-from tests.spark.serving import PROTOCOLS, client_of, serve
+from tests.spark.http_brokers import PROTOCOLS, client_of, serve
 from tests.spark.test_source import publish as publish_all
 from tests.spark.test_source import publishers
 
@@ -34,7 +34,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class BrokerRun:
     """A broker's life that is over: how many messages it dropped, and when it began and ended."""
 
     dropped: int
@@ -42,13 +42,13 @@ class Life:
     ended: datetime
 
 
-def live(start: Start, path: Path, secret: Path) -> Life:
+def run_incidents(start: Start, path: Path, secret: Path) -> BrokerRun:
     """Have all of it happen to the clients of a broker, and stop that."""
     began = datetime.now(UTC)
     broker = serve(start, path, f"--secret-file={secret}", *_OPTIONS)
     for protocol, client in publishers(broker, secret).items():
         publish_all(client, "cafe/1" if protocol == "cafe" else protocol, *PAYLOADS)
-    _refused(broker, secret)
+    _cause_refusals(broker, secret)
     for protocol in PROTOCOLS:
         end = b"\n" if protocol == "nsd" else b""
         with Client(broker.port(protocol)) as stranger:
@@ -56,15 +56,15 @@ def live(start: Start, path: Path, secret: Path) -> Life:
             stranger.sock.shutdown(1)
             while stranger.sock.recv(4096):
                 pass
-    _evicted(broker)
+    _cause_eviction(broker)
     with Cafe.publisher(broker, client=b"faithful") as faithful:
         faithful.send(publish(1, b"x"))
         assert faithful.sync() == []
         broker.stop()
-    return Life(broker.totals()["dropped"], began, datetime.now(UTC))
+    return BrokerRun(broker.totals()["dropped"], began, datetime.now(UTC))
 
 
-def _refused(broker: Broker, secret: Path) -> None:
+def _cause_refusals(broker: Broker, secret: Path) -> None:
     """Forged tokens, each over a connection of its own; a rotation; what nobody may read."""
     old, new = (make_token(secret, "--sub=ada", key=key) for key in ("k1", "k2"))
     with Fast.to(broker, create(old), rotate(old, b"k2"), subscribe(old)) as ada:
@@ -79,7 +79,7 @@ def _refused(broker: Broker, secret: Path) -> None:
         next(client_of(broker).read(0, topics=["$SYS/events"]))
 
 
-def _evicted(broker: Broker) -> None:
+def _cause_eviction(broker: Broker) -> None:
     """One who does not read what it has asked for."""
     stuck = Cafe.subscriber(broker, b"\x09", b"stuck", receive_buffer=4096)
     with stuck, Cafe.publisher(broker, 9, b"flood") as source:
