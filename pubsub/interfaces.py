@@ -1,249 +1,189 @@
-"""The seams of the broker: what a protocol plugin, a store, a subscriber's encoding provide.
+"""The seams of the broker: interfaces of the store, of encodings and of connections.
 
-zope interfaces where Twisted's plugin system or an adapter looks them up, typing protocols
-where only the type checker does.
+These are zope interfaces where Twisted adapts or looks up an object, and typing protocols where
+only the type checker needs them. The interface of a protocol plugin is in ``plugin.py``; interfaces
+that mention a ``Topic`` are beside it in ``broker/topics.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocolFactory
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
-    from pubsub.broker.limits import Gate
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.queue_keys import KeyChange
-    from pubsub.broker.topics import Topic
-    from pubsub.settings import Setting
     from pubsub.store.block_ranges import Parcel, Topics
-    from pubsub.wire.client_side import ClientSide
-    from pubsub.wire.dissection import Dissector
-
-
-class IWireProtocol(Interface):
-    """One wire protocol, found by ``twisted.plugin.getPlugins(IWireProtocol)``."""
-
-    name: str = Attribute("Short lower-case name: the word after ``--proto=``.")
-    summary: str = Attribute("One line for ``--help``.")
-    port: int = Attribute("Default TCP port.")
-    settings: Sequence[Setting] = Attribute("This protocol's own settings of a listener.")
-    client: ClientSide | None = Attribute(
-        "How programs without an event loop publish; None if a URL cannot name this protocol."
-    )
-    dissect: Dissector | None = Attribute(
-        "Decodes the beginning of a malformed frame as far as possible; None if nothing can."
-    )
-    redacted: Sequence[bytes] = Attribute(
-        "Regular expressions for where a secret begins in this protocol's frames. Events show "
-        "malformed frames only up to there, whatever protocol they arrived by, as a client may "
-        "use the wrong port. The broker's tokens need no pattern."
-    )
-    contract_driver: str | None = Attribute(
-        "Dotted name of the class with which tests/contract tries this protocol, or None."
-    )
-
-    def make_factory(listener: Listener) -> IProtocolFactory:
-        """A factory that serves this protocol's clients for ``listener``.
-
-        Called once a listener, before it listens; creates the topics the listener implies.
-        Raises ConfigurationError for settings that contradict each other. Where the factory
-        also provides ``IDatagramSource`` the listener opens a UDP port beside its TCP port.
-        """
 
 
 class IDatagramSource(Interface):
-    """A factory that can serve UDP on the port number its TCP listener got."""
+    """A factory that can also serve UDP, on the port number of its TCP listener."""
 
     def datagram_protocol() -> object | None:
-        """A DatagramProtocol to listen with, or None where UDP was not asked for."""
+        """Return a DatagramProtocol to listen with, or None if UDP is not configured."""
+
+
+class Holdable(Protocol):
+    """A connection or request that backpressure can hold."""
+
+    def hold(self, reason: object) -> None:
+        """Stop reading until ``release`` is called with the same reason."""
+
+    def release(self, reason: object) -> None:
+        """Continue to read unless another reason still holds this."""
+
+
+class PublisherGate(Protocol):
+    """A condition that holds publishers (see ``Gate``)."""
+
+    shut: bool
+
+    def wait(self, publisher: Holdable) -> None:
+        """Hold ``publisher`` until the gate opens."""
 
 
 Value: TypeAlias = "bytes | Callable[[], bytes]"
-"""What metadata holds: bytes, or what makes them and takes long (it may run in a thread)."""
+"""A value of the metadata: bytes, or a slow function that makes them and may run in a thread."""
 
 
 class IStore(Interface):
-    """The history: one log of messages, addressed by offset, and small metadata beside it.
+    """The history: one log of messages, addressed by offset, and a small table of metadata.
 
-    All methods are the reactor thread's. Offsets are given out at once, in order and without
-    gaps; on a durable store a message is committed some milliseconds later.
+    All methods are called in the reactor thread. Offsets are assigned at once, in order and without
+    gaps. A durable store commits a message some milliseconds later.
     """
 
-    durable: bool = Attribute("Does it outlive the process?")
-    epoch: str = Attribute(
-        "Changes whenever offsets that somebody may have seen could mean other messages now."
-    )
-    next_offset: int = Attribute("Offset that the next message appended gets.")
+    durable: bool = Attribute("True if the history outlives the process.")
+    epoch: str = Attribute("Changes when offsets that were shown to a client may be reassigned.")
+    next_offset: int = Attribute("Offset of the next message appended.")
     committed: int = Attribute("Every message before this offset is on disk.")
     first_offset: int = Attribute("Smallest offset that can still be read.")
     summary: str = Attribute("One line for the log at start: what is kept, and where.")
-    gate: Gate = Attribute("Shut while more waits to be stored than should: publishers wait.")
+    gate: PublisherGate = Attribute("Shut while too many bytes wait to be stored.")
 
     def open(run: int) -> None:
-        """Make it ready, once the process is what it will be; before that nothing is read.
+        """Open the store; called after the process has forked and given up privileges.
 
-        ``run`` is the number that the ids of the messages to come are made with. Raises
+        ``run`` is the number from which the ids of this run's messages are made. Raises
         StartError.
         """
 
     def close() -> Deferred[None]:
-        """Commit what is left and let go of everything."""
+        """Commit all that was appended and release every resource."""
 
     def append(batch: Batch) -> None:
-        """Append the batch's messages and set ``batch.offset`` to the first one's offset.
+        """Append the batch's messages and set ``batch.offset`` to the offset of the first.
 
-        Raises HistoryUnavailable, and then has changed nothing.
+        Raises HistoryUnavailable; nothing has changed in that case.
         """
 
     def together() -> AbstractContextManager[None]:
-        """What is appended and put within is stored all at once or, in a crash, not at all.
+        """Return a context in which ``append`` and ``put`` form one atomic commit.
 
-        It ends in the turn it began in. Raises HistoryUnavailable, and nothing within does then.
+        The context must end in the reactor tick in which it began. Entering it raises
+        HistoryUnavailable; calls within it do not.
         """
 
     def when_stored(call: Callable[[bool], None]) -> None:
-        """Call ``call`` once all that was appended and put before is on disk, with True.
+        """Call ``call(True)`` when everything appended and put so far is on disk.
 
-        Or with False, if it cannot be for now: it may be there later all the same. Calls are
-        made in the order they were asked for, perhaps at once; those with False may come early.
+        ``call(False)`` reports that it cannot be written at present; it may still be written
+        later. Calls are made in the order of the requests, perhaps before this method returns;
+        those with False may come early.
         """
 
     def read(
         offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
     ) -> Deferred[Page]:
-        """Messages from ``offset`` on, in order, of ``topics`` (None: of all).
+        """Read messages of ``topics`` (None: of all topics) from ``offset`` on, in order.
 
-        A page holds about ``max_bytes`` of payload at the most, but at least one message if
-        there is one; a page without batches whose ``next_offset`` is below the store's says
-        only that there was nothing for these topics so far.
+        A page holds about ``max_bytes`` of payload, but at least one message if there is one. A
+        page without batches whose ``next_offset`` is below the store's reports that the range up
+        to there has no messages of these topics.
 
-        Only committed messages are read, so that no offset shown to anybody can come to mean
-        another message after a crash; with ``fresh`` the others too, for readers that do not
-        outlive the process and are shown no offsets.
+        Only committed messages are read, so that an offset that a client has seen never refers to
+        another message after a crash. With ``fresh`` uncommitted messages are read too, for
+        readers that do not outlive the process and see no offsets.
         """
 
     def read_parcel(
         start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
-        """The beginning of a range of committed messages, in columns.
+        """Read the beginning of a range of committed messages, in columns.
 
-        ``topics`` and ``max_bytes`` are as in ``read``, but blocks are not cut. The range goes on
-        where the parcel stops.
+        ``topics`` and ``max_bytes`` are as in ``read``, except that blocks are not cut. The rest
+        of the range begins where the parcel stops.
         """
 
     def offset_at(timestamp: int) -> Deferred[int]:
-        """The first committed message of ``timestamp`` (µs since the Unix epoch) or later.
+        """Return the offset of the first committed message at or after ``timestamp``.
 
-        ``committed`` if there is none.
+        ``timestamp`` is in µs since the Unix epoch. The result is ``committed`` if there is no
+        such message.
         """
 
     def topics_in(start: int, stop: int) -> Deferred[Topics]:
-        """The topics that have committed messages from ``start`` to before ``stop``."""
+        """Return the topics that have committed messages from ``start`` to before ``stop``."""
 
     def continues(epoch: str, offset: int) -> bool:
-        """Can ``offset`` be where a reader of this log got to when its epoch was ``epoch``?"""
+        """Return whether a reader at ``offset`` of ``epoch`` can continue in this log."""
 
     def forget(topic: str) -> None:
-        """The topic has ended: nothing that was stored of it so far is read again."""
+        """End ``topic``: none of its messages stored so far is read again."""
 
     def put(table: str, key: str, value: Value) -> None:
-        """Keep ``value`` under ``key``, replacing what was there."""
+        """Store ``value`` under ``key``, replacing a previous value."""
 
     def delete(table: str, key: str) -> None:
-        """Keep nothing under ``key`` any more."""
+        """Delete ``key`` and its value."""
 
     def items(table: str) -> Iterable[tuple[str, bytes]]:
-        """Everything kept in ``table``, as it was when the store was opened or is now."""
+        """Return the keys and values of ``table``."""
 
 
 class Encoding(Protocol):
-    """How a batch looks on one wire: equal encodings on a topic share one encoded bytes.
+    """Writes batches for one wire; subscribers with equal encodings share the encoded bytes.
 
-    Instances are compared and hashed by value; ``limit`` is the largest payload, in bytes,
-    that a valid frame can carry.
+    Instances are compared and hashed by value. ``limit`` is the largest payload, in bytes, that a
+    valid frame can carry.
     """
 
     @property
     def limit(self) -> int: ...
 
     def encode(self, batch: Batch) -> bytes:
-        """The batch as whole frames, in order. Every payload is within ``limit``."""
-
-
-class Upstream(Protocol):
-    """The broker that hosts a topic which is not hosted here (see ``Topic.upstream``)."""
-
-    def publish(self, topic: Topic, batch: Batch) -> None:
-        """Send what was published here there; raises TopicUnreachable."""
-
-    def want(self, topic: Topic) -> None:
-        """Somebody here reads ``topic``; called for each reader."""
-
-    def unwant(self, topic: Topic) -> None:
-        """The last reader of ``topic`` here has gone."""
-
-
-class Subscriber(Protocol):
-    """Who an outbox delivers to."""
-
-    @property
-    def label(self) -> str:
-        """The client's name for counters and logs."""
-
-    def evict(self, reason: str) -> None:
-        """Given up for ``reason``: the connection has to end."""
-
-    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """What may be read has changed, with a key if ``change`` is given: does this go on?
-
-        It tells its client, in its protocol's terms, before it answers no.
-        """
+        """Return the batch as whole frames, in order. Every payload is within ``limit``."""
 
 
 class Consumer(Protocol):
-    """What an outbox writes to: a transport, or what stands for one."""
+    """What an outbox writes to: a transport, or an object that takes its place."""
 
     def write(self, data: bytes) -> None:
         """Send ``data`` or buffer it; may call the outbox's ``pause`` before it returns."""
 
 
-class Publishing(Protocol):
-    """What backpressure acts on: a connection whose reading can stop for a reason and go on.
-
-    ``publisher`` is what it publishes through, once it does (see ``Listener.publisher``).
-    """
-
-    publisher: Publisher | None
-
-    def hold(self, reason: object) -> None: ...
-
-    def release(self, reason: object) -> None: ...
-
-
-class Holder(Protocol):
-    """Something that holds much memory and can be told to let go of it."""
+class MemoryHolder(Protocol):
+    """An object that holds much memory and can be evicted."""
 
     @property
-    def held(self) -> int: ...
+    def held(self) -> int:
+        """Bytes held."""
 
-    def evict(self, reason: str) -> None: ...
+    def evict(self, reason: str) -> None:
+        """Release the memory; a connection that holds it is closed."""
 
 
 class Client(Protocol):
-    """A connection, as far as stopping and housekeeping go."""
+    """A connection as shutdown and housekeeping use it."""
 
     def drain(self) -> None:
-        """Read nothing more, send what is queued and a goodbye, then close."""
+        """Stop reading, send what is queued and a goodbye, then close."""
 
     def abort(self, reason: str) -> None:
         """Close at once."""
 
     def sweep(self, now: float) -> None:
-        """A second or so has passed: see to time limits."""
+        """Apply time limits; called about once a second. ``now`` is the reactor's time."""

@@ -1,7 +1,7 @@
-"""The plugin objects that ``twisted/plugins/pubsub_<protocol>.py`` files create.
+"""Protocol plugins: ``IWireProtocol``, and the objects that files in ``twisted/plugins/`` create.
 
-A dropin must import nothing heavy, as every ``twistd`` command reads all of them: it names the
-package that implements the protocol, and its modules are imported when they are first used.
+Every ``twistd`` command imports all dropins, so this module imports nothing heavy. A dropin names
+the package that implements its protocol; its modules are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from twisted.plugin import IPlugin, getPlugins
-from zope.interface import implementer
-
-from pubsub.interfaces import IWireProtocol
+from zope.interface import Attribute, Interface, implementer
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocolFactory
@@ -23,6 +21,37 @@ if TYPE_CHECKING:
     from pubsub.settings import Setting
     from pubsub.wire.client_side import ClientSide
     from pubsub.wire.dissection import Dissector
+
+
+class IWireProtocol(Interface):
+    """One wire protocol, found by ``twisted.plugin.getPlugins(IWireProtocol)``."""
+
+    name: str = Attribute("Short lower-case name: the argument of ``--proto``.")
+    summary: str = Attribute("One line for ``--help``.")
+    port: int = Attribute("Default TCP port.")
+    settings: Sequence[Setting] = Attribute("This protocol's own settings of a listener.")
+    client: ClientSide | None = Attribute(
+        "How programs without an event loop publish; None if a URL cannot name this protocol."
+    )
+    dissect: Dissector | None = Attribute(
+        "Decodes the beginning of a malformed frame as far as possible; None if nothing can."
+    )
+    redacted: Sequence[bytes] = Attribute(
+        "Regular expressions for where a secret begins in this protocol's frames. Events show "
+        "malformed frames only up to there, whatever protocol they arrived by, as a client may "
+        "use the wrong port. The broker's tokens need no pattern."
+    )
+    contract_driver: str | None = Attribute(
+        "Dotted name of the class with which tests/contract tries this protocol, or None."
+    )
+
+    def make_factory(listener: Listener) -> IProtocolFactory:
+        """Return a factory that serves this protocol's clients for ``listener``.
+
+        Called once a listener, before it listens; creates the topics that its settings imply.
+        Raises ConfigurationError for settings that contradict each other. If the factory also
+        provides ``IDatagramSource``, the listener opens a UDP port beside its TCP port.
+        """
 
 
 @implementer(IPlugin, IWireProtocol)
@@ -87,11 +116,11 @@ class WireProtocol:
 
 
 ADMIN = WireProtocol("admin", 7080, "HTTP: the history, and writing to it", "pubsub.admin")
-"""The HTTP API. It is configured and served as a protocol is, but has a table and a port setting
-of its own, and is not among those that are installed."""
+"""The HTTP API. It is configured and served like a protocol, but has a table and a port setting of
+its own and is not among the installed protocols."""
 
 
 def installed_protocols() -> dict[str, IWireProtocol]:
-    """Every protocol that is installed, by name, in the order of their names."""
+    """Return every installed protocol by name, in the order of their names."""
     found = {plugin.name: plugin for plugin in getPlugins(IWireProtocol)}
     return dict(sorted(found.items()))

@@ -1,8 +1,8 @@
-"""Settings: what may be said on the command line and in the configuration file, once for both.
+"""Settings of the command line and of the configuration file, declared once for both.
 
-A ``Setting`` carries its name, the ``Kind`` that parses it and its default. The command line
-gives text, the file gives TOML values; a kind takes either and answers the one typed value, or
-raises ``ValueError`` with a message that completes "<name>: ...".
+A ``Setting`` has a name, the ``Kind`` that parses it and a default. The command line gives text and
+the file gives TOML values; a kind accepts either and returns the typed value, or raises
+``ValueError`` with a message that completes "<name>: ...".
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is written (``form``, shown by --help) and how it is parsed.
+    """How a value is parsed, and its ``syntax``, as shown by --help.
 
-    One that is ``repeated`` is a list: of the file, or of what the command line gave in turn.
+    A ``repeated`` kind is a list in the file and an option that may be given several times.
     """
 
-    form: str
+    syntax: str
     parse: Callable[[object], Any]
     repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing an operator can choose.
+    """One setting.
 
-    ``name`` is the key in the file; ``flag`` the option on the command line where that is not
-    made from the name. ``default`` is written as an operator would write it.
+    ``name`` is the key in the file; ``flag`` is the option on the command line if it is not the
+    name. ``default`` is written as in the file or on the command line.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Setting:
     flag: str = ""
 
     def read(self, value: object) -> Any:
-        """Parse ``value``; raises ValueError naming this setting."""
+        """Parse ``value``; raises ValueError with the name of this setting."""
         try:
             return self.kind.parse(value)
         except ValueError as error:
@@ -52,10 +52,9 @@ class Setting:
 
 
 def read_all(settings: Sequence[Setting], given: Mapping[str, object]) -> dict[str, Any]:
-    """Every setting's value: the one given, else its default.
+    """Return the value of every setting: the given one or the default.
 
-    Raises ValueError for a value that does not parse. Keys in ``given`` that name no setting
-    are the caller's to report.
+    Raises ValueError for a value that does not parse. The caller reports unknown keys in ``given``.
     """
     return {s.name: s.read(given.get(s.name, s.default)) for s in settings}
 
@@ -78,7 +77,7 @@ def _text(value: object) -> str:
 
 
 def parse_size(value: object) -> int:
-    """Bytes from an int or from text such as ``65536``, ``64K``, ``8M`` or ``1GiB``."""
+    """Return bytes from an int or from text such as ``65536``, ``64K``, ``8M`` or ``1GiB``."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, str) else None
@@ -96,7 +95,7 @@ def _patterns(value: object) -> tuple[str, ...]:
 
 
 def integer(low: int, high: int) -> Kind:
-    """A whole number from ``low`` to ``high``."""
+    """Return the kind of a whole number from ``low`` to ``high``."""
 
     def parse(value: object) -> int:
         try:
@@ -111,7 +110,7 @@ def integer(low: int, high: int) -> Kind:
 
 
 def number(low: float, high: float) -> Kind:
-    """A number from ``low`` to ``high``, fractions allowed."""
+    """Return the kind of a number from ``low`` to ``high``; fractions are allowed."""
 
     def parse(value: object) -> float:
         try:
@@ -126,7 +125,7 @@ def number(low: float, high: float) -> Kind:
 
 
 def choice(*words: str) -> Kind:
-    """One of ``words``."""
+    """Return the kind of a value that is one of ``words``."""
 
     def parse(value: object) -> str:
         if value not in words:
@@ -137,7 +136,7 @@ def choice(*words: str) -> Kind:
 
 
 def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """A predicate on topic names: does one of the shell-style ``patterns`` match?"""
+    """Return a function that tells whether a name matches one of the shell-style ``patterns``."""
     if "*" in patterns:
         return lambda name: True
     expression = re.compile("|".join(fnmatch.translate(p) for p in patterns) or r"(?!)")

@@ -1,4 +1,4 @@
-"""What a request is answered that cannot be carried out."""
+"""Errors of the HTTP API: their status, their JSON body and their headers."""
 
 from __future__ import annotations
 
@@ -29,37 +29,40 @@ _STATUS: dict[type[Refused], int] = {
     HistoryUnavailable: UNAVAILABLE,
     TopicUnreachable: UNAVAILABLE,
 }
-# Seconds after which a client may try again what was too much now.
+# Seconds after which a client may repeat a request that was refused temporarily.
 _RETRY_AFTER = "1"
 
 
 class ApiError(Exception):
-    """An answer: a status of HTTP, a word for programs, a sentence for people, and what helps."""
+    """An error response: HTTP status, a code for programs, a message, and further members.
 
-    def __init__(self, status: int, word: str, message: str, **more: object) -> None:
+    ``code`` is stable; ``more`` has the further members of the JSON object.
+    """
+
+    def __init__(self, status: int, code: str, message: str, **more: object) -> None:
         super().__init__(message)
         self.status = status
-        self.word = word
+        self.code = code
         self.more = more
 
     @classmethod
-    def of(cls, refused: Refused) -> ApiError:
-        """What a refusal of the broker is here."""
+    def from_refusal(cls, refused: Refused) -> ApiError:
+        """Return the response to a refusal of the broker."""
         status = _STATUS.get(type(refused), BAD_REQUEST)
         return cls(status, refused.reason, str(refused) or refused.reason)
 
     @property
     def topic(self) -> str | None:
-        """The topic that it is about, if it is about one."""
+        """The topic that was refused, if known."""
         topic = self.more.get("topic")
         return topic if isinstance(topic, str) else None
 
     def body(self) -> bytes:
-        """The answer's JSON."""
-        return json.dumps({"error": self.word, "message": str(self), **self.more}).encode() + b"\n"
+        """Return the JSON body."""
+        return json.dumps({"error": self.code, "message": str(self), **self.more}).encode() + b"\n"
 
     def headers(self) -> dict[str, str]:
-        """What the answer says beside it."""
+        """Return additional headers."""
         if self.status == UNAUTHORIZED:
             return {"WWW-Authenticate": "Bearer"}
         if self.status in (TOO_MANY, UNAVAILABLE):

@@ -1,4 +1,4 @@
-"""Backpressure on a commit: it waits for what any publisher would have to wait for."""
+"""Waiting: a commit waits for backpressure as any publisher does, a response for the disk."""
 
 from __future__ import annotations
 
@@ -10,58 +10,68 @@ from twisted.internet.defer import Deferred
 from pubsub.errors import RateLimited
 
 if TYPE_CHECKING:
-    from pubsub.broker.publisher import Publisher
-    from pubsub.broker.service import BrokerService
+    from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
+    from pubsub.interfaces import IStore
 
-SECONDS = 20.0
-"""How long a commit waits before its client is to try again."""
+WAIT_SECONDS = 20.0
+"""Seconds that a commit waits before its client is asked to try again."""
+
+
+def all_stored(store: IStore) -> Deferred[bool]:
+    """Fire with True when everything given to the store so far is on disk, False if it cannot."""
+    done: Deferred[bool] = Deferred()
+    store.when_stored(done.callback)
+    return done
 
 
 class _Waiter:
-    """Something that is held (see ``Publishing``) until everything lets go of it."""
-
-    publisher: Publisher | None = None
+    """A ``Holdable`` that reports when nothing holds it any more."""
 
     def __init__(self) -> None:
         self._holds: set[object] = set()
-        self._free: Deferred[None] | None = None
+        self._released: Deferred[None] | None = None
 
     def hold(self, reason: object) -> None:
         self._holds.add(reason)
 
     def release(self, reason: object) -> None:
         self._holds.discard(reason)
-        if not self._holds and self._free is not None and not self._free.called:
-            self._free.callback(None)
+        if not self._holds and self._released is not None and not self._released.called:
+            self._released.callback(None)
 
-    def freed(self) -> Deferred[None]:
-        self._free = Deferred()
+    def released(self) -> Deferred[None]:
+        self._released = Deferred()
         if not self._holds:
-            self._free.callback(None)
-        return self._free
+            self._released.callback(None)
+        return self._released
 
 
-async def until_free(broker: BrokerService, topics: Iterable[Topic]) -> None:
-    """Wait while a topic, the memory or the history holds publishers back; raises RateLimited."""
-    ends = broker.seconds() + SECONDS
+async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> None:
+    """Wait while a topic, the memory bound or the history holds publishers.
+
+    Raises RateLimited after WAIT_SECONDS.
+    """
+    clock, memory, gate = listener.clock, listener.memory, listener.store.gate
+    ends = clock.seconds() + WAIT_SECONDS
     while True:
         waiter = _Waiter()
         for topic in topics:
             if topic.blocked():
                 topic.wait(waiter)
-        if broker.memory.full:
-            broker.memory.wait(waiter)
-        if broker.store.gate.shut:
-            broker.store.gate.wait(waiter)
-        freed = waiter.freed()
-        if freed.called:
+        if memory.full:
+            memory.wait(waiter)
+        if gate.shut:
+            gate.wait(waiter)
+        released = waiter.released()
+        if released.called:
             return
-        late = broker.clock.callLater(max(ends - broker.seconds(), 0.0), freed.cancel)
+        timeout = clock.callLater(max(ends - clock.seconds(), 0.0), released.cancel)
         try:
-            await freed
+            await released
         except Exception:
-            raise RateLimited("a subscriber, the memory bound or the history holds this") from None
+            message = "a slow subscriber, the memory bound or the history holds the commit"
+            raise RateLimited(message) from None
         finally:
-            if late.active():
-                late.cancel()
+            if timeout.active():
+                timeout.cancel()

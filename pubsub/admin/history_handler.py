@@ -1,8 +1,8 @@
-"""Reading: bounds, the topics of a range, and the range itself as a stream.
+"""The endpoints that read: bounds, the topics of a range, and a range of the history as a stream.
 
-A stream takes one parcel after another from the store, each made into bytes in a thread. One waits
-while another is on its way. That is what a client costs that does not read, until it has not read
-for so long that it is given up.
+A stream reads one parcel after another from the store and encodes each in a thread. One encoded
+parcel waits while the one before it is sent, so a client that does not read costs at most two
+parcels of memory, until it is disconnected as too slow.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VERSION, ApiError
-from pubsub.admin.parameters import Query, bad
-from pubsub.admin.request_access import Rights, rights_of
+from pubsub.admin.parameters import Parameters, invalid
+from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines
 from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
-    from pubsub.admin.server import AdminFactory
+    from pubsub.broker.listener import Listener
     from pubsub.store.block_ranges import Parcel
 
 log = Logger()
-# Payload bytes of a parcel.
-_PIECE = 1024**2
+RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
+"""Runs a call in a thread; the Deferred fires with its result."""
+_PARCEL_BYTES = 1024**2
 _COMMON = ("start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
-    """What is read; ``topics`` is None for all that may be."""
+class _HistoryRange:
+    """A range of offsets; ``topics`` is None for all topics that the client may read."""
 
     start: int
     stop: int
@@ -46,139 +47,143 @@ class _Range:
     skip_expired: bool
 
 
-class History:
-    """The part of the API that reads."""
+class HistoryHandler:
+    """The endpoints /v1/bounds, /v1/topics and /v1/history."""
 
-    def __init__(self, server: AdminFactory) -> None:
-        self._server = server
-        self._listener = server.listener
-        self._store = server.listener.broker.store
+    def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
+        self._listener = listener
+        self._store = listener.store
+        self._run_in_thread = run_in_thread
         self._streams = 0
 
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
-        query = Query.of_url(request, "timestamp")
+        parameters = Parameters.of_url(request, "timestamp")
         answer: dict[str, object] = {
             "first": self._store.first_offset,
             "next": self._store.committed,
             "epoch": self._store.epoch,
         }
-        if "timestamp" in query:
-            stamp = query.number("timestamp", low=-(2**63))
+        if "timestamp" in parameters:
+            stamp = parameters.number("timestamp", low=-(2**63))
             answer["offset"] = await self._store.offset_at(stamp)
         request.answer(200, _json(answer))
 
     async def topics(self, request: ApiRequest) -> None:
         """GET /v1/topics"""
-        query = Query.of_url(request, "start", "stop")
-        rights = rights_of(request, self._listener)
-        start = query.number("start", self._store.first_offset)
-        found = await self._store.topics_in(start, query.number("stop", self._store.committed))
+        parameters = Parameters.of_url(request, "start", "stop")
+        access = request_access(request, self._listener)
+        start = parameters.number("start", self._store.first_offset)
+        found = await self._store.topics_in(start, parameters.number("stop", self._store.committed))
         rows = [
             {"name": name, "messages": messages, "bytes": nbytes}
             for name, (messages, nbytes) in sorted(found.items())
-            if rights.may_read(name)
+            if access.may_read(name)
         ]
         request.answer(200, _json({"topics": rows}))
 
     async def get(self, request: ApiRequest) -> None:
         """GET /v1/history"""
-        query = Query.of_url(request, *_COMMON, "topic")
-        await self._read(request, query, query.texts("topic") if "topic" in query else None)
+        parameters = Parameters.of_url(request, *_COMMON, "topic")
+        await self._read(request, parameters, "topic")
 
     async def post(self, request: ApiRequest) -> None:
         """POST /v1/history"""
-        query = Query.of_body(request, *_COMMON, "topics")
-        await self._read(request, query, query.texts("topics") if "topics" in query else None)
+        parameters = Parameters.of_body(request, *_COMMON, "topics")
+        await self._read(request, parameters, "topics")
 
-    async def _read(self, request: ApiRequest, query: Query, names: list[str] | None) -> None:
-        rights = rights_of(request, self._listener)
-        topics = None if names is None else frozenset(map(topic_name, names))
-        if topics is not None:
-            rights.check_read(topics)
-        wanted = self._range(query, topics)
-        made = self._format(query)
+    async def _read(self, request: ApiRequest, parameters: Parameters, topics_key: str) -> None:
+        access = request_access(request, self._listener)
+        topics = None
+        if topics_key in parameters:
+            topics = frozenset(map(topic_name, parameters.texts(topics_key)))
+            access.check_read(topics)
+        requested = self._range(parameters, topics)
+        format = self._format(parameters)
         if request.clientproto != b"HTTP/1.1":
-            message = "HTTP/1.1 is needed: before, nobody could tell a stream that was cut"
+            message = "HTTP/1.1 is required: before it a stream that was cut looks complete"
             raise ApiError(VERSION, "version", message)
         if self._streams >= self._listener.settings["max-streams"]:
-            raise ApiError(UNAVAILABLE, "streams", f"{self._streams} streams are being read")
+            message = f"limit reached: {self._streams} streams are being read"
+            raise ApiError(UNAVAILABLE, "streams", message)
         headers = {
-            "Pubsub-Start": str(wanted.start),
-            "Pubsub-Stop": str(wanted.stop),
+            "Pubsub-Start": str(requested.start),
+            "Pubsub-Stop": str(requested.stop),
             "Pubsub-First": str(self._store.first_offset),
             "Pubsub-Epoch": self._store.epoch,
         }
         self._streams += 1
         try:
-            request.head(200, headers, made.kind)
-            await _Stream(self._server, request, rights, wanted, made).run()
+            request.head(200, headers, format.content_type)
+            stream = _HistoryStream(
+                self._listener, self._run_in_thread, request, access, requested, format
+            )
+            await stream.run()
         finally:
             self._streams -= 1
 
-    def _range(self, query: Query, topics: frozenset[str] | None) -> _Range:
+    def _range(self, parameters: Parameters, topics: frozenset[str] | None) -> _HistoryRange:
         first, end = self._store.first_offset, self._store.committed
-        start = query.number("start")
-        stop = query.number("stop", end)
-        epoch = query.text("epoch", self._store.epoch)
+        start = parameters.number("start")
+        stop = parameters.number("stop", end)
+        epoch = parameters.text("epoch", self._store.epoch)
         if not self._store.continues(epoch, start):
-            raise ApiError(
-                CONFLICT, "epoch", f"offset {start} of epoch {epoch} is not of this log",
-                epoch=self._store.epoch,
-            )  # fmt: skip
+            message = f"offset {start} of epoch {epoch} is not part of this history"
+            raise ApiError(CONFLICT, "epoch", message, epoch=self._store.epoch)
         if start > end or stop > end:
-            message = f"the log goes up to {end}"
+            message = f"the history ends at offset {end}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=end)
         if stop < start:
-            raise bad("stop is before start")
-        skip = query.flag("skip_expired")
+            raise invalid("stop: expected an offset at or after start")
+        skip = parameters.flag("skip_expired")
         if start < first:
             if not skip:
                 raise expired(first)
             start = min(first, stop)
-        return _Range(start, stop, topics, skip)
+        return _HistoryRange(start, stop, topics, skip)
 
-    def _format(self, query: Query) -> Format:
-        headers = query.flag("headers")
-        compression = query.word("compression", "none", "zstd", "lz4")
-        if query.word("format", "arrow", "jsonl") == "arrow":
+    def _format(self, parameters: Parameters) -> Format:
+        headers = parameters.flag("headers")
+        compression = parameters.word("compression", "none", "zstd", "lz4")
+        if parameters.word("format", "arrow", "jsonl") == "arrow":
             return ArrowStream(headers, compression)
         if compression != "none":
-            raise bad("compression: that is for format=arrow")
+            raise invalid("compression: only with format=arrow")
         return JsonLines(headers)
 
 
 def expired(first: int) -> ApiError:
-    """What was asked for is no longer there."""
-    return ApiError(GONE, "expired", f"the log begins at {first}", first=first)
+    """Return the error for offsets that have expired."""
+    return ApiError(GONE, "expired", f"the history begins at offset {first}", first=first)
 
 
 @implementer(IPushProducer)
-class _Stream:
-    """One range on its way to one client."""
+class _HistoryStream:
+    """One range that is being sent to one client."""
 
     def __init__(
         self,
-        server: AdminFactory,
+        listener: Listener,
+        run_in_thread: RunInThread,
         request: ApiRequest,
-        rights: Rights,
-        wanted: _Range,
-        made: Format,
+        access: RequestAccess,
+        requested: _HistoryRange,
+        format: Format,
     ) -> None:
-        self._server = server
-        self._broker = server.listener.broker
+        self._listener = listener
+        self._run_in_thread = run_in_thread
         self._request = request
         self._channel = request.channel
-        self._rights = rights
-        self._range = wanted
-        self._format = made
-        self._full = False
+        self._access = access
+        self._range = requested
+        self._format = format
+        self._transport_full = False
         self._ended = False
         self._waiting: Deferred[None] | None = None
-        self._patience: IDelayedCall | None = None
+        self._timeout: IDelayedCall | None = None
 
     async def run(self) -> None:
-        """Send all of it. A stream that cannot be completed is cut off and looks it."""
+        """Send the whole range, or cut the connection so that the client notices."""
         self._channel.cut = self._cut
         self._request.notifyFinish().addErrback(lambda _: self._end())
         self._request.registerProducer(self, True)
@@ -186,10 +191,10 @@ class _Stream:
             await self._send()
         except Exception:
             if not self._ended:
-                log.failure("history: a stream")
-                self._cut("an error")
+                log.failure("http: a stream of the history failed")
+                self._cut("internal error")
         finally:
-            self._forgive()
+            self._cancel_timeout()
         if not self._ended:
             self._channel.cut = None
             self._request.unregisterProducer()
@@ -198,84 +203,85 @@ class _Stream:
     async def _send(self) -> None:
         at, stop = self._range.start, self._range.stop
         while at < stop and not self._ended:
-            parcel = await self._broker.store.read_parcel(at, stop, self._range.topics, _PIECE)
-            if self._ended or not self._allowed(parcel, at):
+            topics = self._range.topics
+            parcel = await self._listener.store.read_parcel(at, stop, topics, _PARCEL_BYTES)
+            if self._ended or not self._may_continue(parcel, at):
                 return
             at = parcel.stop
-            parcel = parcel.of(self._wanted)
+            parcel = parcel.of(self._is_requested)
             if parcel.blocks or parcel.damaged:
                 await self._write(partial(self._format.encode, parcel))
         if not self._ended:
             await self._write(self._format.end)
 
     async def _write(self, make: Callable[[], bytes]) -> None:
-        # Made while what came before is on its way.
-        data = await self._server.run(make)
-        if self._full and not self._ended:
+        # Encoded while the parcel before it is being sent.
+        data = await self._run_in_thread(make)
+        if self._transport_full and not self._ended:
             self._waiting = Deferred()
             await self._waiting
         if data and not self._ended:
             self._request.write(data)
 
-    def _wanted(self, name: str) -> bool:
-        """Is this topic among what is read? The broker's own have to be named."""
+    def _is_requested(self, name: str) -> bool:
+        """Return whether this topic is read; reserved topics must be requested by name."""
         if self._range.topics is None and name.startswith(RESERVED):
             return False
-        return self._rights.may_read(name)
+        return self._access.may_read(name)
 
-    def _allowed(self, parcel: Parcel, at: int) -> bool:
-        """Is what comes next still there, and still this client's to read?"""
+    def _may_continue(self, parcel: Parcel, at: int) -> bool:
+        """Return whether the next messages exist and may be read; cut the stream if not."""
         if parcel.first > at and not self._range.skip_expired:
-            self._cut("what comes next has expired")
-        elif not self._rights.hold:
-            self._cut("its token has expired")
-        elif self._range.topics and not all(map(self._rights.may_read, self._range.topics)):
-            self._cut("a topic may not be read any more")
+            self._cut("the next messages have expired")
+        elif not self._access.token_is_valid:
+            self._cut("the token has expired")
+        elif self._range.topics and not all(map(self._access.may_read, self._range.topics)):
+            self._cut("permission to read a topic was withdrawn")
         return not self._ended
 
     # The client
 
     def pauseProducing(self) -> None:
-        """See IPushProducer: it does not read as fast as it could."""
-        if not self._full and not self._ended:
-            self._full = True
-            seconds = self._server.listener.slow.seconds
-            self._patience = self._broker.clock.callLater(seconds, self._slow)
+        """See IPushProducer."""
+        if not self._transport_full and not self._ended:
+            self._transport_full = True
+            seconds = self._listener.slow.seconds
+            self._timeout = self._listener.clock.callLater(seconds, self._cut_slow)
 
     def resumeProducing(self) -> None:
         """See IPushProducer."""
-        self._full = False
-        self._forgive()
-        self._go_on()
+        self._transport_full = False
+        self._cancel_timeout()
+        self._wake()
 
     def stopProducing(self) -> None:
         """See IPushProducer."""
         self._end()
 
-    def _slow(self) -> None:
-        self._cut(f"it has not read for {self._server.listener.slow.seconds:g} s")
+    def _cut_slow(self) -> None:
+        self._cut(f"the client has not read for {self._listener.slow.seconds:g} s")
 
-    def _forgive(self) -> None:
-        if self._patience is not None and self._patience.active():
-            self._patience.cancel()
-        self._patience = None
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None and self._timeout.active():
+            self._timeout.cancel()
+        self._timeout = None
 
     def _cut(self, reason: str) -> None:
-        """End it so that nobody takes it for complete."""
+        """Abort the connection, so that the client does not take the stream for complete."""
         if self._ended:
             return
         label = self._request.label
         self._channel.count_refusal("stream-cut")
-        log.info("history: the stream to {client} is cut: {reason}", client=label, reason=reason)
+        log.info("http: stream to {client} cut: {reason}", client=label, reason=reason)
         self._end()
         self._channel.abort(reason)
 
     def _end(self) -> None:
         self._ended = True
-        self._forgive()
-        self._go_on()
+        self._cancel_timeout()
+        self._wake()
 
-    def _go_on(self) -> None:
+    def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.callback(None)

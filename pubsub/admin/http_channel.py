@@ -1,18 +1,17 @@
-"""HTTP's wire: twisted.web's channel with bounds in bytes and in time.
+"""HTTP connections: twisted.web's channel with limits in bytes and in time.
 
-Lines and headers are bounded by twisted.web (16 KiB together, 500 headers). Bodies are bounded
-here while they arrive, and a request has to arrive with a certain speed. Each connection is one of
-the broker's clients: counted in, swept, and told to leave.
+twisted.web limits lines and headers (16 KiB together, 500 headers). Bodies are limited here while
+they arrive, and a request must arrive at a minimum speed. Each connection is a client of the
+broker: it is counted, swept and drained.
 
-Events tell of a connection once it publishes, or is refused something. What only reads may connect
-for each range, as Spark's tasks do: were that an event, it would be something new to read, and
-reading it the next event.
+A connection causes events only when it publishes or is refused. A client that only reads may open
+a connection for each range, as Spark's tasks do. If that caused events, reading the events would
+produce more of them.
 """
 
 from __future__ import annotations
 
-import tempfile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import ensureDeferred
@@ -23,111 +22,98 @@ from twisted.web.http import RESPONSES, HTTPChannel, Request
 from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import provider
 
-from pubsub.admin.api_error import FULL, TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.api_error import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.request_body import Body, ByteBudget
 from pubsub.errors import Refused
 from pubsub.wire.linger import LINGER
 
 if TYPE_CHECKING:
-    from pubsub.admin.server import AdminFactory
     from pubsub.broker.events import ConnectionEvents
+    from pubsub.broker.listener import Listener
 
 JSON = "application/json"
-# Bytes of a body that are kept in memory; beyond that it goes to a temporary file.
-_IN_MEMORY = 64 * 1024
-# A request may take so many seconds to arrive, and one more for each so many bytes of it.
+# A request may take this many seconds to arrive, and one more for each _ARRIVAL_BYTES of it.
 _ARRIVAL_SECONDS = 20.0
 _ARRIVAL_BYTES = 64 * 1024
-# Seconds a connection without a request is kept open.
+# Seconds that a connection without a request stays open.
 _KEEP_ALIVE = 60.0
-# Why a connection ended if nobody here ended it.
+# The reason of a disconnect that the client caused.
 _LEFT = "left"
 
 
-class Body(tempfile.SpooledTemporaryFile[bytes]):
-    """A request's body. What it takes is accounted for until it is closed."""
+class ApiServer(Protocol):
+    """What connections need of the server they belong to."""
 
-    def __init__(self, server: AdminFactory) -> None:
-        super().__init__(max_size=_IN_MEMORY)
-        self._server = server
-        self.nbytes = 0
+    listener: Listener
+    body_budget: ByteBudget
 
-    def add(self, data: bytes) -> None:
-        """Take more; raises ApiError where there is no room."""
-        self._server.spooled.take(len(data))
-        self.nbytes += len(data)
-        try:
-            self.write(data)
-        except OSError as error:
-            raise ApiError(FULL, "staged", f"no room for it: {error.strerror}") from None
+    def body_limit(self, method: bytes, target: bytes) -> int:
+        """Return the largest body, in bytes, that such a request may have."""
 
-    def close(self) -> None:
-        """Let go of it."""
-        if not self.closed:
-            self._server.spooled.free(self.nbytes)
-        super().close()
+    async def handle(self, request: ApiRequest) -> None:
+        """Answer ``request``, which has arrived completely."""
 
 
 @provider(INonQueuedRequestFactory)
 class ApiRequest(Request):
-    """One request, and its answer."""
+    """One request and its response."""
 
     channel: Channel
-    gone = False
-    """Has the client left before it was answered?"""
-    _limit = 0
+    client_left = False
+    """True if the client disconnected before the response was complete."""
+    _body_limit = 0
 
     def __init__(self, channel: Channel) -> None:
-        # A body is read where its endpoint knows what it is, whatever it is said to be.
+        # The endpoint decides how the body is parsed, not the Content-Type header.
         super().__init__(channel, parsePOSTFormSubmission=False)
         self._listener = channel.server.listener
 
     def gotLength(self, length: int | None) -> None:
-        """The headers are there: is the body one to take?"""
-        self.content = self.body = Body(self.channel.server)
-        self._limit = self.channel.body_limit()
-        if length is not None and length > self._limit:
-            self._too_large()
+        """The headers are complete: refuse a body that is too large."""
+        self.content = self.body = Body(self.channel.server.body_budget)
+        self._body_limit = self.channel.body_limit()
+        if length is not None and length > self._body_limit:
+            self._refuse_body()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Some of the body has come."""
+        """Append a piece of the body, within its limit."""
         if self.channel.refused:
             return
-        if self.body.nbytes + len(data) > self._limit:
-            self._too_large()
+        if self.body.nbytes + len(data) > self._body_limit:
+            self._refuse_body()
             return
         try:
             self.body.add(data)
         except ApiError as error:
             self.channel.refuse(error)
 
-    def _too_large(self) -> None:
-        self.channel.refuse(
-            ApiError(TOO_LARGE, "too-large", f"a body here has {self._limit} bytes at the most")
-        )
+    def _refuse_body(self) -> None:
+        message = f"the request body is larger than {self._body_limit} bytes"
+        self.channel.refuse(ApiError(TOO_LARGE, "too-large", message))
 
     def process(self) -> None:
-        """All of it is there."""
+        """Handle the request, which has arrived completely."""
         if not self.channel.refused:
             self.notifyFinish().addErrback(self._lost)
             ensureDeferred(self.channel.server.handle(self))
 
     def _lost(self, failure: Failure) -> None:
-        self.gone = True
+        self.client_left = True
 
     def count_refusal(self, error: ApiError) -> None:
-        """Count that it is answered with this error."""
-        if self.gone:
-            self._listener.refuse(error.word, self.label, topic=error.topic)
+        """Count a refusal of this request."""
+        if self.client_left:
+            self._listener.refuse(error.code, self.label, topic=error.topic)
         else:
-            self.channel.count_refusal(error.word, error.topic)
+            self.channel.count_refusal(error.code, error.topic)
 
     def count_published(self, messages: int, nbytes: int) -> None:
-        """Count what it has published; what is only staged is none yet."""
-        if not self.gone:
+        """Count published messages; staged messages are not published yet."""
+        if not self.client_left:
             self.channel.count_published(messages, nbytes)
 
     def keep_body(self) -> Body:
-        """The body, to be closed by the caller; else it ends with the request."""
+        """Return the body, which the caller must close; otherwise it ends with the request."""
         body, self.content = self.body, None
         return body
 
@@ -137,7 +123,7 @@ class ApiRequest(Request):
         return _label(self.client)
 
     def head(self, status: int, headers: dict[str, str], kind: str) -> None:
-        """Say how the answer begins."""
+        """Set the status and the headers of the response."""
         self.setResponseCode(status)
         for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
             self.responseHeaders.setRawHeaders(name, [value])
@@ -145,8 +131,8 @@ class ApiRequest(Request):
     def answer(
         self, status: int, body: bytes, kind: str = JSON, headers: dict[str, str] | None = None
     ) -> None:
-        """Answer with all of it at once."""
-        if self.gone:
+        """Send a whole response, unless the client has left."""
+        if self.client_left:
             return
         length = {} if status == 204 else {"Content-Length": str(len(body))}
         self.head(status, {**(headers or {}), **length}, kind)
@@ -155,24 +141,24 @@ class ApiRequest(Request):
 
 
 class Channel(HTTPChannel):
-    """One connection (see ``Client``)."""
+    """One connection; also a ``Client`` of the broker."""
 
     requestFactory = ApiRequest  # type: ignore[assignment]
     timeOut = None
     refused = False
     cut: Any = None
-    """Called if the broker stops while the answer is a stream: it does not wait for its end."""
+    """Called if the broker stops while a stream is being sent: the stream is cut."""
     _admitted = False
     _busy = False
     _events: ConnectionEvents | None = None
-    _why = _LEFT
+    _end_reason = _LEFT
     _lingering: IDelayedCall | None = None
 
-    def __init__(self, server: AdminFactory) -> None:
+    def __init__(self, server: ApiServer) -> None:
         super().__init__()
         self.server = server
-        self._broker = server.listener.broker
-        self._since = self._broker.seconds()
+        self._listener = server.listener
+        self._since = self._listener.clock.seconds()
         self._arriving = False
         self._arrived = 0
         self._messages = self._nbytes = 0
@@ -180,24 +166,24 @@ class Channel(HTTPChannel):
     # The connection
 
     def connectionMade(self) -> None:
-        """Count it in, or turn it away."""
+        """Count the connection, or refuse it."""
         super().connectionMade()
         try:
-            self.server.listener.admit(self._host)
+            self._listener.admit(self._host)
         except Refused as refused:
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
             return
         self._admitted = True
-        self._broker.arrived(self)
+        self._listener.clients.add(self)
 
     @property
     def _host(self) -> str:
         return getattr(self.getPeer(), "host", "unix")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Count it out."""
+        """Remove the connection from the counts."""
         for request in self.requests:
-            # Not all that came need have become a request that is answered.
+            # A request that was never handled still has its body.
             if request.content is not None:
                 request.content.close()
         super().connectionLost(reason)
@@ -206,39 +192,39 @@ class Channel(HTTPChannel):
         if self._admitted:
             self._admitted = False
             if self._events is not None:
-                self._events.end(self._label, self._why, self._messages, self._nbytes)
-            self.server.listener.leave(self._host)
-            self._broker.left(self)
+                self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
+            self._listener.leave(self._host)
+            self._listener.clients.discard(self)
 
     @property
     def _label(self) -> str:
         return _label(self.getPeer())
 
-    def _tell(self) -> ConnectionEvents | None:
-        """Tell of the connection if that has not been done."""
+    def _report_connect(self) -> ConnectionEvents | None:
+        """Report the connection, unless that has been done."""
         if self._events is None and self._admitted:
-            self._events = self.server.listener.connection_events(self._label)
+            self._events = self._listener.connection_events(self._label)
         return self._events
 
     def count_refusal(self, reason: str, topic: str | None = None) -> None:
         """Count a request that is answered with an error, or a stream that is cut."""
-        self.server.listener.refuse(
-            reason, self._label, topic=topic, connection_events=self._tell()
+        self._listener.refuse(
+            reason, self._label, topic=topic, connection_events=self._report_connect()
         )
 
     def count_published(self, messages: int, nbytes: int) -> None:
-        """Count messages, and bytes of them, that were published."""
-        self._tell()
+        """Count published messages and their payload bytes."""
+        self._report_connect()
         self._messages += messages
         self._nbytes += nbytes
 
     def refuse(self, error: ApiError) -> None:
-        """Answer a request that is not to arrive as a whole, and close."""
+        """Refuse a request that has not arrived completely, and close."""
         if self.refused:
             return
         self.refused = True
-        self.count_refusal(error.word)
-        self._why = error.word
+        self.count_refusal(error.code)
+        self._end_reason = error.code
         body = error.body()
         headers = {**error.headers(), "Content-Length": str(len(body)), "Content-Type": JSON}
         lines = [b"HTTP/1.1 %d %s" % (error.status, RESPONSES.get(error.status, b""))]
@@ -246,9 +232,9 @@ class Channel(HTTPChannel):
         self.write(b"\r\n".join([*lines, b"Connection: close", b"", body]))
         transport = cast(Any, self.transport)
         if ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport):
-            # Closed with input unread, the kernel would send a reset that can overtake the answer.
+            # Closing with unread input would send a reset, which can overtake the response.
             transport.loseWriteConnection()
-            self._lingering = self._broker.clock.callLater(LINGER, transport.abortConnection)
+            self._lingering = self._listener.clock.callLater(LINGER, transport.abortConnection)
         else:
             self.loseConnection()
 
@@ -260,7 +246,7 @@ class Channel(HTTPChannel):
             return
         if not self._arriving and not self._busy:
             self._arriving = True
-            self._since = self._broker.seconds()
+            self._since = self._listener.clock.seconds()
             self._arrived = 0
         self._arrived += len(data)
         super().dataReceived(data)
@@ -275,38 +261,38 @@ class Channel(HTTPChannel):
             super()._send100Continue()
 
     def body_limit(self) -> int:
-        """Bytes that the body of the request under way may have."""
+        """Return the largest body, in bytes, that the current request may have."""
         return self.server.body_limit(self._command, self._path)
 
     def allContentReceived(self) -> None:
-        """A request is there."""
+        """The request has arrived completely."""
         self._arriving = False
         self._busy = True
         super().allContentReceived()
 
     def requestDone(self, request: Request) -> None:
-        """It has been answered."""
+        """The response has been sent."""
         self._busy = False
-        self._since = self._broker.seconds()
+        self._since = self._listener.clock.seconds()
         self.cut = None
         super().requestDone(request)
 
     # As a client of the broker
 
     def sweep(self, now: float) -> None:
-        """See ``Client``: requests that take too long to arrive, and none at all."""
+        """See ``Client``: close idle connections, refuse requests that arrive too slowly."""
         if self._busy or self.refused:
             return
         if self._arriving:
             if now - self._since > _ARRIVAL_SECONDS + self._arrived / _ARRIVAL_BYTES:
                 self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
-        elif now - self._since > (self.server.listener.idle_timeout or _KEEP_ALIVE):
-            self._why = "idle"
+        elif now - self._since > (self._listener.idle_timeout or _KEEP_ALIVE):
+            self._end_reason = "idle"
             self.loseConnection()
 
     def drain(self) -> None:
-        """See ``Client``: what was asked for is answered, but for streams."""
-        self._why = "stopped"
+        """See ``Client``: the current request is answered, but a stream is cut."""
+        self._end_reason = "stopped"
         if not self._busy:
             self.loseConnection()
             return
@@ -316,8 +302,8 @@ class Channel(HTTPChannel):
 
     def abort(self, reason: str) -> None:
         """See ``Client``."""
-        if self._why == _LEFT:
-            self._why = reason
+        if self._end_reason == _LEFT:
+            self._end_reason = reason
         if self.transport is not None:
             cast(Any, self.transport).abortConnection()
 

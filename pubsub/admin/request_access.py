@@ -1,4 +1,4 @@
-"""What a request may read and write: the listener's rules, and what its token adds to them."""
+"""The access of a request: the listener's rules, and the permissions of the request's token."""
 
 from __future__ import annotations
 
@@ -16,64 +16,71 @@ if TYPE_CHECKING:
 _SCHEME = "bearer "
 
 
-class Rights:
-    """Those of whoever holds ``token``, or of anybody."""
+class RequestAccess:
+    """The access of a client that presents ``token``, or None."""
 
     def __init__(self, listener: Listener, token: Token | None) -> None:
         self._listener = listener
         self.token = token
 
     @property
-    def hold(self) -> bool:
-        """Is the token good still?"""
-        broker = self._listener.broker
-        return self.token is None or broker.tokens.valid(self.token, broker.seconds())
+    def token_is_valid(self) -> bool:
+        """False once the token has expired; True without a token."""
+        listener = self._listener
+        return self.token is None or listener.tokens.valid(self.token, listener.clock.seconds())
 
     def may_read(self, name: str) -> bool:
-        """May the history of this topic be read? Of one with a key the token must permit it."""
+        """Return whether the history of this topic may be read.
+
+        A topic with a queue key needs a token with the permission ``history``.
+        """
         permitted = self.token is not None and self.token.permits("history")
         return self._listener.access.may_read(name, permitted)
 
     def check_read(self, names: frozenset[str]) -> None:
-        """Raises ApiError unless all of these topics may be read."""
+        """Raise ApiError unless all of these topics may be read."""
         self._check([name for name in names if not self.may_read(name)], "read")
 
-    def check_write(self, names: frozenset[str]) -> None:
-        """Raises ApiError unless all of these topics may be published to."""
+    def check_publish(self, names: frozenset[str]) -> None:
+        """Raise ApiError unless all of these topics may be published to."""
         access = self._listener.access
-        refused = [name for name in names if not access.may_write(name, self._proved(name))]
+        refused = [name for name in names if not access.may_write(name, self._has_key(name))]
         self._check(refused, "publish to")
 
-    def _proved(self, name: str) -> bool:
-        """Does the token hold the topic's key, or, for the broker's own, permit everything?"""
-        token, broker = self.token, self._listener.broker
+    def _has_key(self, name: str) -> bool:
+        """Return whether the token has the topic's key; for reserved topics, ``admin``."""
+        token = self.token
         if token is None:
             return False
         if name.startswith(RESERVED):
             return token.permits("admin")
         try:
-            topic = broker.topics.named(name)
+            topic = self._listener.topics.named(name)
         except TopicNotFound:
             return False
-        return token.permits("publish") and broker.queue_keys.matches(topic, token.queue_key)
+        keys = self._listener.queue_keys
+        return token.permits("publish") and keys.matches(topic, token.queue_key)
 
     def _check(self, refused: list[str], verb: str) -> None:
         if refused:
             name = min(refused)
-            raise ApiError(FORBIDDEN, "not-authorized", f"not to {verb} {name!r}", topic=name)
+            message = f"permission denied: {verb} topic {name!r}"
+            raise ApiError(FORBIDDEN, "not-authorized", message, topic=name)
 
 
-def rights_of(request: ApiRequest, listener: Listener) -> Rights:
-    """What the request's token allows; raises BadToken, or RateLimited for a flood of new ones."""
+def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
+    """Return the access of ``request``.
+
+    Raises BadToken, or RateLimited if too many unknown tokens have to be verified.
+    """
     header = request.getHeader("authorization")
     if header is None:
-        return Rights(listener, None)
+        return RequestAccess(listener, None)
     if not header.lower().startswith(_SCHEME):
         raise BadToken("expected Authorization: Bearer TOKEN")
     raw = header[len(_SCHEME) :].strip().encode(errors="replace")
-    broker = listener.broker
-    if not broker.tokens.known(raw):
-        if broker.verifications.available() < 1:
-            raise RateLimited("too many tokens to verify")
-        broker.verifications.take(1)
-    return Rights(listener, broker.tokens.check(raw, broker.seconds()))
+    if not listener.tokens.known(raw):
+        if listener.verifications.available() < 1:
+            raise RateLimited("too many unknown tokens; try again later")
+        listener.verifications.take(1)
+    return RequestAccess(listener, listener.tokens.check(raw, listener.clock.seconds()))

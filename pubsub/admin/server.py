@@ -1,20 +1,20 @@
-"""The HTTP API's server: its settings, and which request goes where."""
+"""The HTTP API: its settings, its endpoints, and the factory of its listener."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from pubsub.admin.api_error import FORBIDDEN, FULL, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
-from pubsub.admin.history_handler import History
+from pubsub.admin.api_error import FORBIDDEN, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.history_handler import HistoryHandler, RunInThread
 from pubsub.admin.http_channel import ApiRequest, Channel
-from pubsub.admin.reader_positions import PREFIX, Positions
-from pubsub.admin.staging import PROTOCOL, Staging
+from pubsub.admin.reader_positions import PREFIX, ReaderPositions
+from pubsub.admin.request_body import ByteBudget
+from pubsub.admin.staging import PROTOCOL, StagingHandler
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.threads import Worker
@@ -25,20 +25,19 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
 log = Logger()
-_Result = TypeVar("_Result")
-Run = Callable[[Callable[[], Any]], "Deferred[Any]"]
-"""Runs a call where it holds up nobody."""
+Handler = Callable[[ApiRequest], Awaitable[None]]
+"""Answers a request to one endpoint."""
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("max-streams", integer(1, 10_000), 16, "histories that are read at the same time"),
-    Setting("max-readers", integer(0, 10**6), 1000, "readers whose positions are kept"),
-    # Subscribers get all of it at once: far below what they may be behind by default.
-    Setting("max-batch", SIZE, "32M", "bytes that are committed together, and of a part of them"),
-    Setting("max-staged", SIZE, "256M", "bytes that are staged for batches not committed yet"),
-    Setting("stage-seconds", SECONDS, 600, "seconds after which what was staged is dropped"),
+    Setting("max-streams", integer(1, 10_000), 16, "streams of the history at a time"),
+    Setting("max-readers", integer(0, 10**6), 1000, "readers whose positions are stored"),
+    # Subscribers receive a batch at once, so this is far below the default of slow-bytes.
+    Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
+    Setting("max-staged", SIZE, "256M", "bytes staged for batches that are not committed yet"),
+    Setting("stage-seconds", SECONDS, 600, "seconds after which a staged part is dropped"),
 )
-# Bytes of a body where no batch is sent.
-_SMALL_BODY = 1024**2
+# Bytes of any body that is not a part.
+_MAX_BODY = 1024**2
 _THREADS = 2
 
 _INDEX = b"""pubsub: a broker's history over HTTP
@@ -54,39 +53,19 @@ POST /v1/abort               {"query": Q, "batch": B}
 """
 
 
-class Budget:
-    """Bytes of bodies that arrive or are staged, at most ``limit``."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-
-    def take(self, nbytes: int) -> None:
-        """Take so many; raises ApiError where there are not as many."""
-        if self.used + nbytes > self.limit:
-            message = f"{self.used} of {self.limit} bytes are staged"
-            raise ApiError(FULL, "staged", message)
-        self.used += nbytes
-
-    def free(self, nbytes: int) -> None:
-        """Give so many back."""
-        self.used -= nbytes
-
-
 class AdminFactory(Factory):
-    """Builds the connections of the API's listener. ``run`` runs calls in a thread."""
+    """Builds the connections of the API's listener."""
 
     noisy = False
 
-    def __init__(self, listener: Listener, run: Run) -> None:
+    def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
         self.listener = listener
-        listener.called = PROTOCOL
-        self.run = run
-        self.spooled = Budget(listener.settings["max-staged"])
-        self.positions = Positions(self)
-        self.staging = Staging(self)
-        history, positions, staging = History(self), self.positions, self.staging
-        self._routes: dict[bytes, dict[bytes, Callable[[ApiRequest], Awaitable[None]]]] = {
+        listener.event_protocol = PROTOCOL
+        self.body_budget = ByteBudget(listener.settings["max-staged"])
+        self._positions = positions = ReaderPositions(listener)
+        self._staging = staging = StagingHandler(listener, run_in_thread)
+        history = HistoryHandler(listener, run_in_thread)
+        self._routes: dict[bytes, dict[bytes, Handler]] = {
             b"/": {b"GET": _index},
             b"/v1/bounds": {b"GET": history.bounds},
             b"/v1/topics": {b"GET": history.topics},
@@ -97,11 +76,11 @@ class AdminFactory(Factory):
             b"/v1/commit": {b"POST": staging.commit},
             b"/v1/abort": {b"POST": staging.abort},
         }
-        listener.broker.when_open(self._restore)
+        listener.when_open(self._restore)
 
     def _restore(self) -> None:
-        self.positions.restore()
-        self.staging.restore()
+        self._positions.restore()
+        self._staging.restore()
 
     def buildProtocol(self, addr: IAddress | None) -> Channel:
         """See IProtocolFactory."""
@@ -110,46 +89,41 @@ class AdminFactory(Factory):
         return channel
 
     def log(self, request: ApiRequest) -> None:
-        """Asked for by twisted.web after each request; the counters know what matters."""
+        """Called by twisted.web after each request; there is no access log."""
 
     def body_limit(self, method: bytes, target: bytes) -> int:
-        """Bytes that the body of such a request may have."""
+        """Return the largest body, in bytes, that such a request may have."""
         if method == b"POST" and target.partition(b"?")[0] == b"/v1/stage":
             limit: int = self.listener.settings["max-batch"]
             return limit
-        return _SMALL_BODY
-
-    def stored(self) -> Deferred[bool]:
-        """Fires when all that was given to the store so far is on disk, or cannot be."""
-        done: Deferred[bool] = Deferred()
-        self.listener.broker.store.when_stored(done.callback)
-        return done
+        return _MAX_BODY
 
     async def handle(self, request: ApiRequest) -> None:
-        """Answer a request."""
+        """See ApiServer."""
         try:
             await self._handler(request)(request)
         except ApiError as error:
             self._fail(request, error)
         except Refused as refused:
-            self._fail(request, ApiError.of(refused))
+            self._fail(request, ApiError.from_refusal(refused))
         except Exception:
-            log.failure("http: a request")
-            self._fail(request, ApiError(INTERNAL, "internal", "see the broker's log"))
+            log.failure("http: a request failed")
+            message = "internal error; the broker's log has details"
+            self._fail(request, ApiError(INTERNAL, "internal", message))
 
-    def _handler(self, request: ApiRequest) -> Callable[[ApiRequest], Awaitable[None]]:
+    def _handler(self, request: ApiRequest) -> Handler:
         origin, host = request.getHeader("origin"), request.getHeader("host")
         if origin is not None and origin.partition("://")[2] != host:
-            # Any page that somebody looks at may make a browser send this.
-            raise ApiError(FORBIDDEN, "origin", f"a page of {origin} asks for it")
+            # Any web page can make a browser send requests here.
+            raise ApiError(FORBIDDEN, "origin", f"cross-origin request from {origin} refused")
         path = PREFIX if request.path.startswith(PREFIX) else request.path
         methods = self._routes.get(path)
         if methods is None:
-            raise ApiError(NOT_FOUND, "not-found", "there is no such endpoint; see /")
+            raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET / lists them")
         handler = methods.get(request.method)
         if handler is None:
             allowed = b", ".join(methods).decode()
-            raise ApiError(NOT_ALLOWED, "method", f"expected {allowed}")
+            raise ApiError(NOT_ALLOWED, "method", f"method not allowed; expected {allowed}")
         return handler
 
     def _fail(self, request: ApiRequest, error: ApiError) -> None:
@@ -163,8 +137,7 @@ async def _index(request: ApiRequest) -> None:
 
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
-    broker = listener.broker
     workers: list[Worker] = []
-    # Threads do not live through the fork of a process that goes to the background.
-    broker.when_open(lambda: workers.append(Worker("admin", _THREADS, broker.clock)))
+    # Threads do not survive the fork of a process that goes to the background.
+    listener.when_open(lambda: workers.append(Worker("admin", _THREADS, listener.clock)))
     return AdminFactory(listener, lambda call: workers[0].run(call))

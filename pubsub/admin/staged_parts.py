@@ -1,6 +1,6 @@
-"""Staged parts: Arrow IPC streams of messages, which come from anybody and are believed nothing.
+"""Staged parts: Arrow IPC streams of messages.
 
-All of it runs in threads.
+They are untrusted input, and every field is validated. All functions run in threads.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import IO, Any
 
 from pubsub.admin.api_error import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.admin.arrow_ipc import Compressed, Field, read_stream
-from pubsub.admin.parameters import bad
+from pubsub.admin.parameters import invalid
 from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, Headers
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.topics import topic_name
 
-# Messages of a part. Each costs some memory whatever it holds.
-_MESSAGES = 1_000_000
-# What is published in one go has so many messages and bytes at the most, but one message.
-_PIECE_ROWS, _PIECE_BYTES = 10_000, 256 * 1024
+# Messages of a part; even an empty message costs memory.
+_MAX_MESSAGES = 1_000_000
+# A run has at most this many messages and bytes, but at least one message.
+_RUN_ROWS, _RUN_BYTES = 10_000, 256 * 1024
 _TEXT = frozenset({"string", "large_string"})
 _BYTES = _TEXT | {"binary", "large_binary"}
-_TAKEN = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
+_COLUMNS = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Consecutive messages of one topic and sender; ``headers`` is as in Batch."""
+class PublishableRun:
+    """A run with its topic, sender and headers; ``headers`` is as in Batch."""
 
     topic: str
     sender: bytes
@@ -39,14 +39,15 @@ class Piece:
     headers: Sequence[Headers] | None
 
 
-def summary_of(file: IO[bytes]) -> tuple[int, frozenset[str]]:
-    """How many messages a part has, and of which topics; raises ApiError if it cannot be used."""
+def summarize(file: IO[bytes]) -> tuple[int, frozenset[str]]:
+    """Validate a part; return its number of messages and its topics. Raises ApiError."""
     messages = 0
     topics: set[str] = set()
     for batch in _batches(file):
         messages += batch.num_rows
-        if messages > _MESSAGES:
-            raise ApiError(TOO_LARGE, "too-large", f"a part has {_MESSAGES} messages at the most")
+        if messages > _MAX_MESSAGES:
+            message = f"the part has more than {_MAX_MESSAGES} messages"
+            raise ApiError(TOO_LARGE, "too-large", message)
         topics.update(batch["topic"].unique().to_pylist())
         if "headers" in batch.schema.names:
             _check_headers(batch["headers"])
@@ -55,8 +56,8 @@ def summary_of(file: IO[bytes]) -> tuple[int, frozenset[str]]:
     return messages, frozenset(topics)
 
 
-def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
-    """The messages of a part, in order. ``sender`` is whose they are where they do not say it."""
+def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
+    """Return the messages of a part, in order. ``sender`` is used if there is no column ``key``."""
     for batch in _batches(file):
         if not batch.num_rows:
             continue
@@ -64,9 +65,9 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
         own = batch["key"].fill_null(b"") if "key" in names else None
         headers = batch["headers"].to_pylist() if "headers" in names else None
         values = _values(batch["value"])
-        for start, stop in _stretches(batch["topic"], own, values):
+        for start, stop in _run_bounds(batch["topic"], own, values):
             some = None if headers is None else [_headers(h) for h in headers[start:stop]]
-            yield Piece(
+            yield PublishableRun(
                 batch["topic"][start].as_py(),
                 sender if own is None else own[start].as_py(),
                 MessageRun.of(values[start:stop]),
@@ -75,7 +76,7 @@ def pieces_of(file: IO[bytes], sender: bytes) -> Iterator[Piece]:
 
 
 def _values(column: Any) -> list[bytes]:
-    """The payloads, which are cut at C speed."""
+    """Return the payloads, sliced from the column's buffer."""
     _, ends, data = column.buffers()
     numbers = array("i")
     numbers.frombytes(memoryview(ends)[4 * column.offset : 4 * (column.offset + len(column) + 1)])
@@ -84,32 +85,32 @@ def _values(column: Any) -> list[bytes]:
     return [payload[a - low : b - low] for a, b in pairwise(numbers)]
 
 
-def _stretches(topic: Any, key: Any, values: list[bytes]) -> list[tuple[int, int]]:
-    """Where rows follow one another that have the same topic and key, and are not too many."""
+def _run_bounds(topic: Any, key: Any, values: list[bytes]) -> list[tuple[int, int]]:
+    """Return the bounds of runs: rows with the same topic and key, within the limits."""
     import pyarrow.compute as pc
 
-    ends: set[int] = {0, *range(0, len(topic), _PIECE_ROWS)}
+    ends: set[int] = {0, *range(0, len(topic), _RUN_ROWS)}
     for column in (topic, key):
         if column is not None:
             ends.update(pc.run_end_encode(column).run_ends.to_pylist())
     size = 0
     for row, length in enumerate(map(len, values)):
         size += length
-        if size > _PIECE_BYTES:
+        if size > _RUN_BYTES:
             ends.add(row)
             size = length
     return list(pairwise(sorted(ends)))
 
 
 def _check_headers(column: Any) -> None:
-    """Raises ApiError if a message has too many, or one without a name."""
+    """Raise ApiError if a message has too many headers, or one without a key."""
     import pyarrow.compute as pc
 
     most = pc.max(pc.list_value_length(column)).as_py() or 0
     if most > MAX_HEADERS:
-        raise bad(f"a message has {MAX_HEADERS} headers at the most")
+        raise invalid(f"a message has more than {MAX_HEADERS} headers")
     if column.flatten().flatten()[0].null_count:
-        raise bad("a header has no key")
+        raise invalid("a header has no key")
 
 
 def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
@@ -117,7 +118,7 @@ def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
 
 
 def _batches(file: IO[bytes]) -> Iterator[Any]:
-    """The record batches of a stream, checked, with the columns' types as they are here."""
+    """Return the validated record batches of a stream, cast to the column types used here."""
     pyarrow = need_arrow()
     file.seek(0)
     try:
@@ -125,29 +126,29 @@ def _batches(file: IO[bytes]) -> Iterator[Any]:
         kinds = [_kind(pyarrow, field) for field in fields]
         names = [field.name for field in fields]
         if len(set(names)) < len(names) or not {"topic", "value"} <= set(names):
-            raise bad("expected the columns topic and value, and perhaps key and headers, once")
+            raise invalid("expected columns topic and value, optionally key and headers, once each")
         for rows, columns in batches:
             if not rows:
                 continue
             arrays = []
             for field, (given, wanted) in zip(fields, kinds, strict=True):
                 column = columns.take(field, given, pyarrow.py_buffer, pyarrow.Array)
-                # What comes from outside may point anywhere.
+                # Offsets in the buffers are untrusted.
                 column.validate(full=True)
                 arrays.append(column.cast(wanted))
             batch = pyarrow.RecordBatch.from_arrays(arrays, names=names)
             if batch["topic"].null_count or batch["value"].null_count:
-                raise bad("topic and value are never null")
+                raise invalid("topic and value must not be null")
             yield batch
     except Compressed:
-        message = "expected a stream without compression"
+        message = "compressed buffers are not accepted; send the stream uncompressed"
         raise ApiError(UNSUPPORTED, "compressed", message) from None
     except (pyarrow.ArrowException, ValueError, struct.error, OverflowError) as error:
-        raise bad(f"this is no Arrow stream of messages: {error}") from None
+        raise invalid(f"not an Arrow stream of messages: {error}") from None
 
 
 def _kind(pyarrow: Any, field: Field) -> tuple[Any, Any]:
-    """A column's type as it comes and as it is to be; raises ApiError for others."""
+    """Return the Arrow types of a column as sent and as used here; raises ApiError."""
     from pubsub.store.arrow import schema
 
     if field.name == "headers":
@@ -156,7 +157,7 @@ def _kind(pyarrow: Any, field: Field) -> tuple[Any, Any]:
             pairs = [(one.name, one.kind) for one in field.children[0].children]
             if pairs == [("key", "string"), ("value", "binary")]:
                 return headers, headers
-    elif field.name in _TAKEN and field.kind in _TAKEN[field.name] and not field.children:
+    elif field.name in _COLUMNS and field.kind in _COLUMNS[field.name] and not field.children:
         wanted = pyarrow.string() if field.name == "topic" else pyarrow.binary()
         return getattr(pyarrow, field.kind)(), wanted
-    raise bad(f"the column {field.name!r} is not to be there, or not as {field.kind}")
+    raise invalid(f"unexpected column {field.name!r} of type {field.kind}")

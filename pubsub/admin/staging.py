@@ -1,9 +1,9 @@
-"""Writing exactly once: parts of a batch are staged, and committed together, one time only.
+"""Exactly-once writing: parts of a batch are staged, then committed together, once.
 
-A batch is known by the id of the query that makes it and its number there. That it was committed
-is remembered with the history, in the transaction that stored it: whoever does not know whether
-that happened does it again. Staged parts are not kept through a restart of the broker; their query
-finds that out when it commits, and runs the batch again.
+A batch is identified by the id of the query that produces it and its number there. The commit is
+recorded with the history, in the transaction that stores the messages, so a client that does not
+know whether its commit succeeded repeats it. Staged parts do not survive a restart of the broker;
+their query finds out when it commits, and runs the batch again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.admin.api_error import (
@@ -25,30 +25,31 @@ from pubsub.admin.api_error import (
     UNAVAILABLE,
     ApiError,
 )
-from pubsub.admin.flow_control import until_free
-from pubsub.admin.http_channel import Body
-from pubsub.admin.parameters import Query
-from pubsub.admin.request_access import Rights, rights_of
-from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
+from pubsub.admin.flow_control import all_stored, wait_for_backpressure
+from pubsub.admin.history_handler import RunInThread
+from pubsub.admin.parameters import Parameters
+from pubsub.admin.request_access import RequestAccess, request_access
+from pubsub.admin.staged_parts import PublishableRun, read_runs, summarize
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
-    from pubsub.admin.server import AdminFactory
+    from pubsub.admin.request_body import Body
+    from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
 
 COMMITS = "commits"
-"""The table of the store's metadata: by query, the last batch that was committed."""
-# Queries that are remembered, and parts there may be at a time.
-_QUERIES = 10_000
-_PARTS = 10_000
+"""The table of the store's metadata with the last committed batch of each query."""
+# Queries whose last commit is kept, and parts that may be staged at a time.
+_MAX_QUERIES = 10_000
+_MAX_PARTS = 10_000
 PROTOCOL = "http"
-"""What messages that came this way have as their protocol."""
+"""The protocol of messages that were published over HTTP."""
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
-    """Messages that wait to be committed."""
+class _StagedPart:
+    """Messages of one task that wait for the commit of their batch."""
 
     query: str
     batch: int
@@ -57,105 +58,107 @@ class _Part:
     topics: frozenset[str]
     messages: int
     sender: bytes
-    busy: bool = False
+    committing: bool = False
     timer: IDelayedCall | None = field(default=None, repr=False)
 
 
-class Staging:
-    """The part of the API that writes."""
+class StagingHandler:
+    """The endpoints /v1/stage, /v1/commit and /v1/abort."""
 
-    def __init__(self, server: AdminFactory) -> None:
-        self._server = server
-        self._listener = server.listener
-        self._broker = server.listener.broker
-        self._parts: dict[str, _Part] = {}
+    def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
+        self._listener = listener
+        self._store = listener.store
+        self._run_in_thread = run_in_thread
+        self._parts: dict[str, _StagedPart] = {}
         self._committed: dict[str, dict[str, int]] = {}
         self._locks: dict[str, DeferredLock] = {}
 
     def restore(self) -> None:
-        """Take up what the store kept."""
-        rows = [(query, json.loads(row)) for query, row in self._broker.store.items(COMMITS)]
+        """Load the stored commits."""
+        rows = [(query, json.loads(row)) for query, row in self._store.items(COMMITS)]
         self._committed = dict(sorted(rows, key=lambda row: row[1]["at"]))
 
     # Staging
 
     async def stage(self, request: ApiRequest) -> None:
         """POST /v1/stage"""
-        query = Query.of_url(request, "query", "batch", "run")
-        name, batch = query.text("query"), query.number("batch")
-        run = query.text("run") if "run" in query else ""
-        rights = rights_of(request, self._listener)
-        if len(self._parts) >= _PARTS:
-            raise ApiError(FULL, "staged", f"there are {_PARTS} parts")
+        parameters = Parameters.of_url(request, "query", "batch", "run")
+        name, batch = parameters.text("query"), parameters.number("batch")
+        run = parameters.text("run") if "run" in parameters else ""
+        access = request_access(request, self._listener)
+        if len(self._parts) >= _MAX_PARTS:
+            message = f"limit reached: {_MAX_PARTS} parts are staged"
+            raise ApiError(FULL, "staged", message)
         body = request.keep_body()
         try:
-            messages, topics = await self._server.run(lambda: summary_of(body))
-            rights.check_write(topics)
+            messages, topics = await self._run_in_thread(lambda: summarize(body))
+            access.check_publish(topics)
             self._drop_all(name, lambda part: part.run != run)
-            self._admit(name, batch, body.nbytes, messages)
+            self._check_limits(name, batch, body.nbytes, messages)
         except BaseException:
             body.close()
             raise
-        sender = b"" if rights.token is None else rights.token.subject.encode()
+        sender = b"" if access.token is None else access.token.subject.encode()
         id = secrets.token_hex(16)
-        part = self._parts[id] = _Part(name, batch, run, body, topics, messages, sender)
+        part = self._parts[id] = _StagedPart(name, batch, run, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]
-        part.timer = self._broker.clock.callLater(seconds, self._drop, id)
-        if request.gone:
-            # Nobody will know its id.
+        part.timer = self._listener.clock.callLater(seconds, self._drop, id)
+        if request.client_left:
+            # The client does not get the id.
             self._drop(id)
         elif messages:
             request.count_published(0, 0)
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
-    def _admit(self, query: str, batch: int, nbytes: int, messages: int) -> None:
-        """Raises ApiError if the batch becomes too large, or the listener's rate too high."""
+    def _check_limits(self, query: str, batch: int, nbytes: int, messages: int) -> None:
+        """Raise ApiError if the batch becomes too large or exceeds the listener's rate."""
         limit = self._listener.settings["max-batch"]
-        there = sum(
+        staged = sum(
             p.body.nbytes for p in self._parts.values() if (p.query, p.batch) == (query, batch)
         )
-        if there + nbytes > limit:
-            message = f"a batch has {limit} bytes at the most: take fewer rows for one"
+        if staged + nbytes > limit:
+            message = f"the batch is larger than {limit} bytes; use fewer rows for a batch"
             raise ApiError(TOO_LARGE, "too-large", message)
         limiter = self._listener.limiter
         if limiter is not None:
             if not limiter.admissible([b""], 0):
-                raise ApiError(TOO_MANY, "rate-limited", "more than the listener takes a second")
+                raise ApiError(TOO_MANY, "rate-limited", "rate limit of the listener exceeded")
             limiter.take(messages, nbytes)
 
     def _drop(self, id: str) -> None:
         part = self._parts.get(id)
-        if part is not None and not part.busy:
+        if part is not None and not part.committing:
             del self._parts[id]
             if part.timer is not None and part.timer.active():
                 part.timer.cancel()
             part.body.close()
 
-    def _drop_all(self, query: str, which: Callable[[_Part], bool]) -> None:
-        """Of a query's parts those that nobody will commit."""
+    def _drop_all(self, query: str, which: Callable[[_StagedPart], bool]) -> None:
+        """Drop those parts of a query for which ``which`` returns True."""
         for id, part in tuple(self._parts.items()):
             if part.query == query and which(part):
                 self._drop(id)
 
     async def abort(self, request: ApiRequest) -> None:
         """POST /v1/abort"""
-        query = Query.of_body(request, "query", "batch")
-        batch = query.number("batch")
-        self._drop_all(query.text("query"), lambda part: part.batch == batch)
+        parameters = Parameters.of_body(request, "query", "batch")
+        batch = parameters.number("batch")
+        self._drop_all(parameters.text("query"), lambda part: part.batch == batch)
         request.answer(204, b"")
 
     # Committing
 
     async def commit(self, request: ApiRequest) -> None:
         """POST /v1/commit"""
-        query = Query.of_body(request, "query", "batch", "parts")
-        name, batch, ids = query.text("query"), query.number("batch"), query.texts("parts")
-        rights = rights_of(request, self._listener)
+        parameters = Parameters.of_body(request, "query", "batch", "parts")
+        name, batch = parameters.text("query"), parameters.number("batch")
+        ids = parameters.texts("parts")
+        access = request_access(request, self._listener)
         lock = self._locks.setdefault(name, DeferredLock())
         await lock.acquire()
         try:
-            answer = await self._commit(request, name, batch, ids, rights)
+            answer = await self._commit(request, name, batch, ids, access)
         finally:
             lock.release()
             if not lock.locked:
@@ -163,7 +166,7 @@ class Staging:
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(
-        self, request: ApiRequest, query: str, batch: int, ids: list[str], rights: Rights
+        self, request: ApiRequest, query: str, batch: int, ids: list[str], access: RequestAccess
     ) -> dict[str, object]:
         known = self._committed.get(query)
         if known is not None and batch <= known["batch"]:
@@ -171,92 +174,93 @@ class Staging:
             same = {key: known[key] for key in ("first", "next", "messages")}
             self._drop_all(query, lambda part: part.batch <= batch)
             return {**(same if batch == known["batch"] else {}), "duplicate": True}
-        parts = self._take(query, batch, ids)
+        parts = self._claim(query, batch, ids)
         try:
             names = frozenset().union(*[part.topics for part in parts])
-            rights.check_write(names)
-            pieces = await self._server.run(lambda: list(_all_pieces(parts)))
+            access.check_publish(names)
+            runs = await self._run_in_thread(lambda: list(_all_runs(parts)))
             topics = {name: self._topic(name) for name in names}
-            await until_free(self._broker, topics.values())
-            # A key may have been set or changed meanwhile.
-            rights.check_write(names)
-            row = self._publish(query, batch, pieces, topics)
+            await wait_for_backpressure(self._listener, topics.values())
+            # A queue key may have been set or rotated in the meantime.
+            access.check_publish(names)
+            row = self._publish(query, batch, runs, topics)
             if row["messages"]:
-                request.count_published(row["messages"], sum(piece.run.nbytes for piece in pieces))
+                request.count_published(row["messages"], sum(one.run.nbytes for one in runs))
         finally:
-            self._let_go(ids)
-        # Those too that tasks staged which failed afterwards.
+            self._release(ids)
+        # This includes the parts of tasks that failed after staging.
         self._drop_all(query, lambda part: part.batch <= batch)
         await self._stored()
         return {**{key: row[key] for key in ("first", "next", "messages")}, "duplicate": False}
 
-    def _take(self, query: str, batch: int, ids: list[str]) -> list[_Part]:
-        """The parts, which from now on neither expire nor are aborted; raises ApiError."""
+    def _claim(self, query: str, batch: int, ids: list[str]) -> list[_StagedPart]:
+        """Return the parts, which do not expire until ``_release``; raises ApiError."""
         parts = []
         for id in dict.fromkeys(ids):
             part = self._parts.get(id)
             if part is None or (part.query, part.batch) != (query, batch):
-                message = "a part is not there any more: stage the batch again"
+                message = "a part is not staged here; run the batch again"
                 raise ApiError(CONFLICT, "unknown-part", message, part=id)
             parts.append(part)
         for part in parts:
-            part.busy = True
+            part.committing = True
         return parts
 
-    def _let_go(self, ids: list[str]) -> None:
-        """The parts may expire again; those whose time is over do so now."""
+    def _release(self, ids: list[str]) -> None:
+        """Let the parts expire again; those whose time is over do so now."""
         for id in ids:
             part = self._parts.get(id)
             if part is not None:
-                part.busy = False
+                part.committing = False
                 if part.timer is not None and not part.timer.active():
                     self._drop(id)
 
     def _topic(self, name: str) -> Topic:
-        topic = self._broker.topics.create(name)
+        topic = self._listener.topics.create(name)
         if topic.upstream is not None:
-            message = f"{name!r} is hosted by another broker"
+            message = f"topic {name!r} is hosted by another broker; publish there"
             raise ApiError(CONFLICT, "remote-topic", message, topic=name)
         return topic
 
     def _publish(
-        self, query: str, batch: int, pieces: list[Piece], topics: dict[str, Topic]
+        self, query: str, batch: int, runs: list[PublishableRun], topics: dict[str, Topic]
     ) -> dict[str, int]:
-        """All of it, in one turn and one transaction; raises HistoryUnavailable, and nothing is."""
-        store = self._broker.store
+        """Publish all runs in one reactor tick and one transaction.
+
+        Raises HistoryUnavailable; nothing has been published in that case.
+        """
+        store, publish = self._store, self._listener.dispatcher.publish
         first = store.next_offset
         with store.together():
-            for piece in pieces:
-                topic = topics[piece.topic]
-                self._broker.publish(topic, piece.run, piece.sender, PROTOCOL, piece.headers)
-            messages = sum(len(piece.run.payloads) for piece in pieces)
+            for one in runs:
+                publish(topics[one.topic], one.run, one.sender, PROTOCOL, one.headers)
+            messages = sum(len(one.run.payloads) for one in runs)
             row = {
                 "batch": batch,
                 "first": first,
                 "next": store.next_offset,
                 "messages": messages,
-                "at": self._broker.timestamp(),
+                "at": self._listener.dispatcher.timestamp(),
             }
-            self._remember(query, row)
+            self._record(query, row)
         return row
 
-    def _remember(self, query: str, row: dict[str, int]) -> None:
-        # The newest last.
+    def _record(self, query: str, row: dict[str, int]) -> None:
+        # The newest is last.
         self._committed.pop(query, None)
         self._committed[query] = row
-        self._broker.store.put(COMMITS, query, json.dumps(row).encode())
-        while len(self._committed) > _QUERIES:
+        self._store.put(COMMITS, query, json.dumps(row).encode())
+        while len(self._committed) > _MAX_QUERIES:
             oldest = next(iter(self._committed))
             del self._committed[oldest]
-            self._broker.store.delete(COMMITS, oldest)
+            self._store.delete(COMMITS, oldest)
 
     async def _stored(self) -> None:
-        stored: Deferred[bool] = self._server.stored()
-        if not await stored:
-            message = "it is not on disk yet; commit again to find out when it is"
+        if not await all_stored(self._store):
+            message = "the batch is not on disk yet; repeat the commit to learn when it is"
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
 
 
-def _all_pieces(parts: list[_Part]) -> Iterator[Piece]:
+def _all_runs(parts: list[_StagedPart]) -> Iterator[PublishableRun]:
     for part in parts:
-        yield from pieces_of(part.body, part.sender)
+        yield from read_runs(part.body, part.sender)

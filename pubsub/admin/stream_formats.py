@@ -1,6 +1,6 @@
-"""How a range of the history looks on the wire: an Arrow IPC stream, or a line of JSON a message.
+"""Formats of a history stream: an Arrow IPC stream, or a line of JSON for each message.
 
-All of it runs in threads, a stream's pieces one after another.
+All methods run in threads, one after another for each stream.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from pubsub.store.block_ranges import Parcel
 
 ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 DAMAGED = "damaged"
-"""Key of a record batch's metadata with the range of offsets, [start, stop], that it stands for."""
+"""Key of a record batch's metadata with the damaged range of offsets, [start, stop]."""
 
 
 class Format(Protocol):
-    """Makes the bytes of one stream."""
+    """Encodes one stream."""
 
-    kind: str
+    content_type: str
 
     def encode(self, parcel: Parcel) -> bytes:
-        """The messages of a parcel, and what is damaged after them."""
+        """Return the messages of a parcel, then its damaged range."""
 
     def end(self) -> bytes:
-        """What shows that nothing is missing."""
+        """Return what marks the complete end of the stream."""
 
 
 class JsonLines:
-    """Each message as an object; binary as base64 where it may not be text."""
+    """Each message as an object; values that are not UTF-8 as base64."""
 
-    kind = JSONL
+    content_type = JSONL
 
     def __init__(self, headers: bool) -> None:
         self._headers = headers
@@ -69,7 +69,7 @@ class JsonLines:
         return json.dumps(row, ensure_ascii=False)
 
     def end(self) -> bytes:
-        """See Format: HTTP's own end says it."""
+        """See Format: the end of the HTTP response is sufficient."""
         return b""
 
 
@@ -81,7 +81,7 @@ def _value(data: bytes) -> dict[str, str]:
 
 
 class _Sink:
-    """A file that is written to and emptied."""
+    """A file that collects what is written to it."""
 
     closed = False
 
@@ -95,7 +95,7 @@ class _Sink:
     def flush(self) -> None: ...
 
     def take(self) -> bytes:
-        """What was written since the last time."""
+        """Return and remove what was written."""
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -103,7 +103,7 @@ class _Sink:
 class ArrowStream:
     """Record batches; raises ApiError if the extra ``arrow`` is not installed."""
 
-    kind = ARROW
+    content_type = ARROW
 
     def __init__(self, headers: bool, compression: str) -> None:
         self._pyarrow = pyarrow = need_arrow()
@@ -136,7 +136,7 @@ class ArrowStream:
 
 
 def need_arrow() -> Any:
-    """pyarrow with its IPC; raises ApiError if it is not installed."""
+    """Return pyarrow with its module ``ipc``; raises ApiError if it is not installed."""
     try:
         import pyarrow
         import pyarrow.ipc
@@ -144,6 +144,6 @@ def need_arrow() -> Any:
         raise ApiError(
             NOT_IMPLEMENTED,
             "no-arrow",
-            "this broker has no pyarrow: install pubsub-broker[arrow], or ask for format=jsonl",
+            "pyarrow is not installed here; install pubsub-broker[arrow] or request format=jsonl",
         ) from None
     return pyarrow

@@ -30,7 +30,7 @@ class DurabilityRules:
             (matcher([pattern]), durability) for pattern, durability in rules
         ]
 
-    def of(self, name: str) -> Durability:
+    def durability(self, name: str) -> Durability:
         """That of the topic ``name``."""
         return next((d for matches, d in self._rules if matches(name)), Durability.ASYNC)
 

@@ -1,62 +1,82 @@
-"""What the broker looks after once a second, whatever comes in: time limits and memory."""
+"""Housekeeping: time limits and the memory bound, checked once a second."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 if TYPE_CHECKING:
-    from pubsub.broker.service import BrokerService
+    from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.events import Events
+    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.router import Router
+    from pubsub.broker.sessions import SessionRegistry
 
 log = Logger()
 SWEEP_SECONDS = 1.0
 
 
 class Housekeeping:
-    """Sweeps while the broker runs."""
+    """Sweeps the subscribers, sessions, clients and events, and evicts at the memory bound.
 
-    def __init__(self, broker: BrokerService) -> None:
-        self._broker = broker
+    The largest holder of memory is evicted after ``memory_seconds`` at the bound.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        router: Router,
+        sessions: SessionRegistry,
+        clients: ClientRegistry,
+        events: Events | None,
+        memory: MemoryBudget,
+        memory_seconds: float,
+    ) -> None:
+        self._seconds = clock.seconds
+        self._router = router
+        self._sessions = sessions
+        self._clients = clients
+        self._events = events
+        self._memory = memory
+        self._memory_seconds = memory_seconds
         self._full_since: float | None = None
         self._sweeper = LoopingCall(self._sweep)
-        self._sweeper.clock = broker.clock
+        self._sweeper.clock = clock
 
     def start(self) -> None:
-        """The first sweep is in a second."""
+        """Sweep every second, for the first time in a second."""
         self._sweeper.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
-        """No more sweeps; may be called before ``start``."""
+        """Stop to sweep; may be called before ``start``."""
         if self._sweeper.running:
             self._sweeper.stop()
 
     def _sweep(self) -> None:
-        broker = self._broker
-        now = broker.seconds()
+        now = self._seconds()
         try:
-            broker.router.sweep()
-            broker.sessions.expire()
-            for client in tuple(broker.clients):
+            self._router.sweep()
+            self._sessions.expire()
+            for client in self._clients:
                 client.sweep(now)
-            if broker.events is not None:
-                broker.events.flush()
+            if self._events is not None:
+                self._events.flush()
             self._sweep_memory(now)
         except Exception:
-            # A defect met once must not end the housekeeping for good.
-            log.failure("sweep")
+            # A single defect must not end housekeeping permanently.
+            log.failure("housekeeping failed")
 
     def _sweep_memory(self, now: float) -> None:
-        """At the bound for too long: the largest holder of memory goes."""
-        memory = self._broker.memory
-        if not memory.full:
+        if not self._memory.full:
             self._full_since = None
             return
         if self._full_since is None:
             self._full_since = now
-            log.warn("at the memory bound: {used} bytes", used=memory.used)
-        elif now - self._full_since >= self._broker.limits.memory_seconds:
-            largest = memory.largest()
+            log.warn("memory bound reached: {used} bytes in use", used=self._memory.used)
+        elif now - self._full_since >= self._memory_seconds:
+            largest = self._memory.largest()
             if largest is not None:
                 largest.evict("memory bound")

@@ -1,7 +1,7 @@
-"""Queue keys at rest: what the history's file holds is not the key, and costs work to guess.
+"""Hashes of queue keys: the history's file does not contain the keys, and guessing one is slow.
 
-A key is only ever compared, so its hash is enough: scrypt with the store's own random salt. One
-salt for all keys means that a client whose key is not known yet costs one hash, not one a topic.
+A key is only ever compared, so a hash is sufficient: scrypt with a random salt of the store. The
+salt is the same for all keys, so an unknown key costs one hash and not one for each topic.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from functools import lru_cache
 from hashlib import scrypt
 
 SALT_BYTES = 32
-# About 10 ms and 4 MiB a guess. It is the broker's own cost too, once a key after a restart.
+# About 10 ms and 4 MiB a guess. The broker pays it too, once for each key after a restart.
 _COST = 2**12
 _BLOCK = 8
-_REMEMBERED = 1024
+_CACHED = 1024
 
 
 class KeyHasher:
-    """Hashes keys with ``salt``. It may be used in any thread."""
+    """Hashes keys with ``salt``; may be used in any thread."""
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
-        self.of = lru_cache(maxsize=_REMEMBERED)(self._hash)
+        self.hash = lru_cache(maxsize=_CACHED)(self._hash)
 
     def _hash(self, key: bytes) -> bytes:
         return scrypt(key, salt=self._salt, n=_COST, r=_BLOCK, p=1)
 
-    def matches(self, sealed: bytes, key: bytes) -> bool:
-        """Is ``sealed`` the seal of ``key``?"""
-        return hmac.compare_digest(self.of(key), sealed)
+    def matches(self, hashed: bytes, key: bytes) -> bool:
+        """Return whether ``hashed`` is the hash of ``key``; compares in constant time."""
+        return hmac.compare_digest(self.hash(key), hashed)

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pubsub.errors import LimitReached, MemoryExhausted
-from pubsub.interfaces import Holder, Publishing
+from pubsub.interfaces import Holdable, MemoryHolder
 
-# What an accepted connection costs while it is idle, an estimate for the memory budget.
+# Estimated cost of an idle connection, for the memory budget.
 CONNECTION_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Bounds of the whole process; ``max_memory`` bytes are for all but the history."""
+    """Limits of the whole process, in bytes, seconds and items.
+
+    ``max_memory`` does not include the history.
+    """
 
     max_memory: int = 1024**3
     memory_seconds: float = 30.0
@@ -26,10 +29,10 @@ class BrokerLimits:
 
 
 class TokenBucket:
-    """``rate`` tokens a second, saved up for one second at the most (never below one token).
+    """``rate`` tokens a second, accumulated for at most one second (but at least one token).
 
-    A taker may go into debt with its last token, so that a message larger than the whole
-    bucket passes now and then rather than never.
+    The last token may be overdrawn, so that a message larger than the whole bucket passes
+    eventually.
     """
 
     __slots__ = ("_clock", "_filled", "_tokens", "burst", "rate")
@@ -42,35 +45,35 @@ class TokenBucket:
         self._filled = clock()
 
     def available(self) -> float:
-        """Tokens there are now; zero or less means that nothing may be taken."""
+        """Return the number of tokens now; nothing may be taken if it is zero or less."""
         now = self._clock()
-        # A clock set back must not take tokens away.
+        # A clock that is set back must not remove tokens.
         gained = max(now - self._filled, 0.0) * self.rate
         self._filled = now
         self._tokens = min(self._tokens + gained, self.burst)
         return self._tokens
 
     def take(self, amount: float) -> None:
-        """Take ``amount`` tokens, into debt if need be."""
+        """Take ``amount`` tokens; the balance may become negative."""
         self._tokens -= amount
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Messages and payload bytes a second; zero is no limit."""
+    """Messages and payload bytes a second; zero means no limit."""
 
     messages: float = 0
     bytes: float = 0
 
     def limiter(self, clock: Callable[[], float]) -> RateLimiter | None:
-        """A limiter that starts with full buckets, or None where there is no limit."""
+        """Return a limiter with full buckets, or None if there is no limit."""
         if not self.messages and not self.bytes:
             return None
         return RateLimiter(self, clock)
 
 
 class RateLimiter:
-    """Admits messages by both of its buckets."""
+    """Admits messages that both of its buckets allow."""
 
     __slots__ = ("_bytes", "_messages")
 
@@ -79,7 +82,7 @@ class RateLimiter:
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
     def admissible(self, payloads: Sequence[bytes], nbytes: int) -> int:
-        """How many of ``payloads``, from the first on, may pass now; takes nothing."""
+        """Return how many of ``payloads``, from the first on, may pass now; takes nothing."""
         count = len(payloads)
         if self._messages is not None:
             count = min(count, max(int(self._messages.available()), 0))
@@ -90,7 +93,7 @@ class RateLimiter:
         return count
 
     def take(self, count: int, nbytes: int) -> None:
-        """Charge ``count`` messages of ``nbytes`` together."""
+        """Charge ``count`` messages of ``nbytes`` bytes in total."""
         if self._messages is not None:
             self._messages.take(count)
         if self._bytes is not None:
@@ -106,7 +109,7 @@ class RateLimiter:
 
 
 class ConnectionQuota:
-    """How many connections a listener takes, in total and from one address; zero is no limit."""
+    """Limits a listener's connections, in total and from one address; zero means no limit."""
 
     def __init__(self, total: int, per_address: int) -> None:
         self._total = total
@@ -115,7 +118,7 @@ class ConnectionQuota:
         self.open = 0
 
     def admit(self, address: str) -> None:
-        """Count a connection in; raises LimitReached."""
+        """Count a new connection; raises LimitReached."""
         if self._total and self.open >= self._total:
             raise LimitReached("connections")
         if self._per_address and self._addresses[address] >= self._per_address:
@@ -125,7 +128,7 @@ class ConnectionQuota:
             self._addresses[address] += 1
 
     def leave(self, address: str) -> None:
-        """Count an admitted connection out."""
+        """Remove an admitted connection from the count."""
         self.open -= 1
         if self._per_address:
             self._addresses[address] -= 1
@@ -134,23 +137,23 @@ class ConnectionQuota:
 
 
 class Gate:
-    """Publishers wait here while it is shut."""
+    """Holds publishers while it is shut."""
 
     def __init__(self) -> None:
         self.shut = False
-        self._waiting: set[Publishing] = set()
+        self._waiting: set[Holdable] = set()
 
-    def wait(self, publisher: Publishing) -> None:
+    def wait(self, publisher: Holdable) -> None:
         """Hold ``publisher`` until the gate opens."""
         self._waiting.add(publisher)
         publisher.hold(self)
 
     def close(self) -> None:
-        """Whoever asks from now on has to wait."""
+        """Hold publishers from now on."""
         self.shut = True
 
     def open(self) -> None:
-        """Those who wait go on."""
+        """Release the publishers that wait."""
         self.shut = False
         waiting, self._waiting = self._waiting, set()
         for publisher in waiting:
@@ -158,43 +161,46 @@ class Gate:
 
 
 class MemoryBudget:
-    """The bytes the broker holds on its clients' behalf, bounded by ``limit`` (zero: no bound).
+    """Counts the bytes that the broker holds for its clients, up to ``limit`` (zero: no bound).
 
-    At the bound nothing new is taken on (``reserve`` raises), publishers wait after their next
-    batch, and the broker's sweep evicts the largest holder when waiting alone does not help.
+    At the bound ``reserve`` refuses new objects, publishers are held after their next batch, and
+    housekeeping evicts the largest holder if that does not help in time.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.holders: set[Holder] = set()
-        self._waiting: set[Publishing] = set()
+        self.holders: set[MemoryHolder] = set()
+        self._waiting: set[Holdable] = set()
 
     @property
     def full(self) -> bool:
-        """Is the bound reached?"""
+        """True if the bound is reached."""
         return bool(self.limit) and self.used >= self.limit
 
     def reserve(self, nbytes: int) -> None:
-        """Take ``nbytes`` for something new; raises MemoryExhausted at the bound."""
+        """Count ``nbytes`` for a new object; raises MemoryExhausted at the bound."""
         if self.full:
             raise MemoryExhausted(f"{self.used} bytes are in use, the bound is {self.limit}")
         self.used += nbytes
 
     def add(self, nbytes: int) -> None:
-        """Account for ``nbytes`` that were taken in already, whatever the bound."""
+        """Count ``nbytes`` that are already in use, regardless of the bound."""
         self.used += nbytes
 
     def free(self, nbytes: int) -> None:
-        """Give ``nbytes`` back; below the bound the waiting publishers go on."""
+        """Return ``nbytes``; below the bound the waiting publishers are released."""
         self.used -= nbytes
         if self._waiting and not self.full:
             waiting, self._waiting = self._waiting, set()
             for publisher in waiting:
                 publisher.release(self)
 
-    def charge(self, holder: Holder, before: int, now: int, mark: int) -> None:
-        """``holder`` has ``now`` bytes where it had ``before``; over ``mark`` it can be evicted."""
+    def charge(self, holder: MemoryHolder, before: int, now: int, mark: int) -> None:
+        """Count a change of ``holder`` from ``before`` to ``now`` bytes.
+
+        With more than ``mark`` bytes the holder can be evicted.
+        """
         if now > mark:
             self.holders.add(holder)
         else:
@@ -204,11 +210,11 @@ class MemoryBudget:
         else:
             self.free(before - now)
 
-    def wait(self, publisher: Publishing) -> None:
-        """Hold ``publisher`` until there is memory again."""
+    def wait(self, publisher: Holdable) -> None:
+        """Hold ``publisher`` until memory is available."""
         self._waiting.add(publisher)
         publisher.hold(self)
 
-    def largest(self) -> Holder | None:
-        """Who holds most, if anybody holds much."""
+    def largest(self) -> MemoryHolder | None:
+        """Return the holder of the most bytes, or None if there is no large holder."""
         return max(self.holders, key=lambda holder: holder.held, default=None)

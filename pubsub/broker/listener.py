@@ -1,4 +1,4 @@
-"""A listener as the domain sees it: one protocol's door, with its rules, limits and counters."""
+"""A listener: one endpoint with its protocol, access rules and limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.access import AccessRules
+from pubsub.broker.catch_up import CatchUp
 from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
@@ -13,139 +14,180 @@ from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
     from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.service import BrokerService
+    from pubsub.broker.outbox import Subscriber
+    from pubsub.broker.parts import BrokerParts
+    from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Consumer, Publishing, Subscriber
+    from pubsub.interfaces import Consumer, Encoding
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
     Setting("allow-subscribe", PATTERNS, "*", "topics that clients may read"),
-    Setting("grant", PATTERNS, "", "topics with a queue key that are open here all the same"),
-    Setting("max-connections", COUNT, 0, "connections of a listener; 0 is no limit"),
-    Setting("max-connections-per-address", COUNT, 0, "the same from one address"),
-    Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0 is no limit"),
-    Setting("rate-bytes", SIZE, 0, "payload bytes/s a connection may publish; 0 is no limit"),
+    Setting("grant", PATTERNS, "", "topics with a queue key that are open on this listener"),
+    Setting("max-connections", COUNT, 0, "connections of a listener; 0: no limit"),
+    Setting("max-connections-per-address", COUNT, 0, "connections from one address; 0: no limit"),
+    Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0: no limit"),
+    Setting("rate-bytes", SIZE, 0, "payload bytes/s a connection may publish; 0: no limit"),
     Setting("listener-rate-messages", COUNT, 0, "messages/s of all connections of a listener"),
     Setting("listener-rate-bytes", SIZE, 0, "payload bytes/s of all connections of a listener"),
     Setting(
         "slow-consumer",
         choice(PAUSE, DROP, DISCONNECT),
         PAUSE,
-        "what a subscriber that does not read causes: its publishers wait, messages are "
-        "dropped for it, or it is disconnected",
+        "policy for slow subscribers: hold their publishers, drop messages for them, or "
+        "disconnect them",
     ),
-    Setting("slow-bytes", SIZE, "64M", "how far behind a subscriber may be, in bytes"),
-    Setting("slow-seconds", SECONDS, 30, "for how long it may be behind before disconnection"),
-    Setting("idle-timeout", SECONDS, 0, "seconds of silence before disconnection; 0 is never"),
+    Setting("slow-bytes", SIZE, "64M", "bytes that may be queued for a slow subscriber"),
+    Setting("slow-seconds", SECONDS, 30, "seconds a subscriber may be slow before disconnection"),
+    Setting("idle-timeout", SECONDS, 0, "seconds without input before disconnection; 0: never"),
 )
 """The settings that every listener has, whatever its protocol."""
 
 
 class Listener:
-    """One listener: what its connections may do, and what they have in common.
+    """One listener, as its protocol and its connections use it.
 
-    ``settings`` holds the values of SETTINGS and of the protocol's own settings by name;
-    ``endpoint`` tells the listeners of one protocol apart.
+    ``settings`` has the values of SETTINGS and of the protocol's own settings by name. ``endpoint``
+    distinguishes the listeners of one protocol. ``event_protocol`` is the protocol's name in
+    events, by default the same as in the settings.
+
+    A protocol needs ``topics``, ``router``, ``access``, ``publisher`` and ``outbox``; the other
+    parts of the broker (see ``BrokerParts``) are there for protocols with sessions, tokens or
+    metadata of their own.
     """
 
     def __init__(
         self,
-        broker: BrokerService,
+        parts: BrokerParts,
         protocol: str,
         settings: Mapping[str, Any],
         endpoint: str = "",
     ) -> None:
-        self.broker = broker
         self.protocol = protocol
-        self.called = protocol
-        """What events call the protocol: what messages that come by it say they came by."""
+        self.event_protocol = protocol
         self.endpoint = endpoint
         self.settings = settings
+
+        self.clock = parts.clock
+        self.store = parts.store
+        self.memory = parts.memory
+        self.counters = parts.counters
+        self.topics = parts.topics
+        self.router = parts.router
+        self.sessions = parts.sessions
+        self.clients = parts.clients
+        self.dispatcher = parts.dispatcher
+        self.tokens = parts.tokens
+        self.verifications = parts.verifications
+        self.queue_keys = parts.queue_keys
+        self.topic_lifecycle = parts.topic_lifecycle
+        self.events = parts.events
+        self.services = parts.services
+        self.at_tick_end = parts.at_tick_end
+        self.when_open = parts.when_open
+        self.shared = parts.shared
+
         self._checks_keys = False
-        self.access = self._access()
+        self.access = self._make_access()
         self.quota = ConnectionQuota(
             settings["max-connections"], settings["max-connections-per-address"]
         )
-        self._common = Rate()
+        self._common_rate = Rate()
         self.limiter: RateLimiter | None = None
         self._set_rates()
         self.slow = SlowPolicy(
             settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
         )
         self.idle_timeout: float = settings["idle-timeout"]
-        self._kinds: dict[Hashable, Hashable] = {}
+        self._session_kinds: dict[Hashable, Hashable] = {}
+
+    # Rules
 
     def check_keys_itself(self) -> None:
-        """The protocol asks its clients for queue keys: its rules need not close their topics."""
+        """The protocol checks queue keys itself: the rules do not close topics that have one."""
         self._checks_keys = True
-        self.access = self._access()
+        self.access = self._make_access()
 
     def reconfigure(self, settings: Mapping[str, Any]) -> None:
-        """New rules and rates: access counts at once, rates for connections to come."""
+        """Apply new settings: access rules at once, rates to connections from now on."""
         self.settings = settings
-        self.access = self._access()
+        self.access = self._make_access()
         self._set_rates()
 
     def _set_rates(self) -> None:
         settings = self.settings
-        self.rate = Rate(settings["rate-messages"], settings["rate-bytes"])
+        self._rate = Rate(settings["rate-messages"], settings["rate-bytes"])
         common = Rate(settings["listener-rate-messages"], settings["listener-rate-bytes"])
-        if common != self._common:
-            # Shared by all that come from now on.
-            self._common = common
-            self.limiter = common.limiter(self.broker.seconds)
+        if common != self._common_rate:
+            # Shared by all connections from now on.
+            self._common_rate = common
+            self.limiter = common.limiter(self.clock.seconds)
 
-    def _access(self) -> AccessRules:
+    def _make_access(self) -> AccessRules:
         return AccessRules(
             self.settings["allow-publish"],
             self.settings["allow-subscribe"],
             self.settings["grant"],
-            () if self._checks_keys else self.broker.queue_keys.names,
-            () if self._checks_keys else self.broker.queue_keys.exclusive,
+            () if self._checks_keys else self.queue_keys.names,
+            () if self._checks_keys else self.queue_keys.exclusive,
         )
 
+    # Connections
+
     def admit(self, address: str) -> None:
-        """Count a new connection in; raises LimitReached or MemoryExhausted."""
-        self.broker.memory.reserve(CONNECTION_BYTES)
+        """Count a new connection; raises LimitReached or MemoryExhausted."""
+        self.memory.reserve(CONNECTION_BYTES)
         try:
             self.quota.admit(address)
         except Exception:
-            self.broker.memory.free(CONNECTION_BYTES)
+            self.memory.free(CONNECTION_BYTES)
             raise
-        self.broker.counters.connections += 1
+        self.counters.connections += 1
 
     def leave(self, address: str) -> None:
-        """Count an admitted connection out."""
+        """Remove an admitted connection from the counts."""
         self.quota.leave(address)
-        self.broker.memory.free(CONNECTION_BYTES)
-        self.broker.counters.connections -= 1
+        self.memory.free(CONNECTION_BYTES)
+        self.counters.connections -= 1
 
-    def connection_events(self, client: str) -> ConnectionEvents | None:
-        """Report a new connection, if events are on; returns what reports its end."""
-        events = self.broker.events
-        return None if events is None else events.connected(self, client)
-
-    def publisher(self, connection: Publishing | None, sender: bytes) -> Publisher:
-        """The publishing side of a connection, one each; None where it cannot be held."""
-        publisher = Publisher(self, connection, sender)
+    def publisher(self, connection: PublishingConnection | None, sender: bytes) -> Publisher:
+        """Return the publishing side of a connection; None for one that cannot be held."""
+        limiters = (self._rate.limiter(self.clock.seconds), self.limiter)
+        present = tuple(limiter for limiter in limiters if limiter is not None)
+        publisher = Publisher(self, self.dispatcher, present, connection, sender)
         if connection is not None:
             connection.publisher = publisher
         return publisher
 
     def outbox(self, consumer: Consumer, subscriber: Subscriber) -> Outbox:
-        """The receiving side of a connection."""
-        return Outbox(self.broker.router, consumer, self.slow, subscriber)
+        """Return the receiving side of a connection."""
+        return Outbox(self.router, consumer, self.slow, subscriber)
 
-    def kind(self, role: Hashable) -> Hashable:
-        """What a session of a client in this ``role`` is resumed as: one object for all."""
-        return self._kinds.setdefault(role, (self, role))
+    def catch_up(
+        self,
+        outbox: Outbox,
+        positions: Mapping[Topic, int],
+        encodings: Mapping[Topic, Encoding],
+    ) -> CatchUp:
+        """Return what delivers missed messages to ``outbox`` from these offsets on."""
+        return CatchUp(self.store, self.router, self.topics, outbox, positions, encodings)
 
-    def may_stay(self, client: str, topic: Topic) -> bool:
-        """May ``client`` go on reading ``topic``? If not, that is counted."""
+    def session_kind(self, role: Hashable) -> Hashable:
+        """Return the ``kind`` of the sessions of clients in this role: one object for all."""
+        return self._session_kinds.setdefault(role, (self, role))
+
+    def may_continue(self, client: str, topic: Topic) -> bool:
+        """Return whether ``client`` may still read ``topic``; count a refusal if not."""
         if self.access.may_subscribe(topic.name):
             return True
         self.refuse("revoked", client)
         return False
+
+    # Counters and events
+
+    def connection_events(self, client: str) -> ConnectionEvents | None:
+        """Report a new connection, if events are on; the result reports its further events."""
+        return None if self.events is None else self.events.connected(self, client)
 
     def refuse(
         self,
@@ -159,11 +201,11 @@ class Listener:
     ) -> None:
         """Count requests of ``client`` that were answered with an error.
 
-        ``topic`` is what they were about, if that is known. ``frame`` is what was sent, if it is
-        none of the protocol; empty where it may hold a token or a key.
+        ``topic`` is the topic of the requests, if known. ``frame`` is given for a malformed frame;
+        it is empty where the frame may contain a token or a key.
         """
-        self.broker.counters.refuse(self.protocol, reason, client, count)
-        events = self.broker.events
+        self.counters.refuse(self.protocol, reason, client, count)
+        events = self.events
         if events is not None:
             session = None if connection_events is None else connection_events.session
             if frame is None:
@@ -174,8 +216,7 @@ class Listener:
     def evicted(
         self, reason: str, client: str, connection_events: ConnectionEvents | None = None
     ) -> None:
-        """Tell that ``client`` is disconnected for the sake of the others."""
-        events = self.broker.events
-        if events is not None:
+        """Report that ``client`` is disconnected to protect the others."""
+        if self.events is not None:
             session = None if connection_events is None else connection_events.session
-            events.tell("evicted", self, client, reason=reason, session=session)
+            self.events.add("evicted", self, client, reason=reason, session=session)

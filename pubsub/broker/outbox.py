@@ -1,60 +1,77 @@
-"""A subscriber's outbox: what waits to be sent to it, and what happens when it does not read.
+"""A subscriber's outbox: the encoded messages that wait for it, and the slow-consumer policies.
 
-While the transport is ready, a delivery lasts until the end of the reactor turn and leaves in
-one write. While it is not, deliveries queue, and the listener's slow-consumer policy decides
-how far:
+While the transport is ready, deliveries are collected until the end of the reactor tick and sent in
+one write. While it is not, they are queued, and the listener's policy sets the limit:
 
-- ``pause``: over the blocking mark the topics it is subscribed to hold their publishers, until
-  it has caught up. Over ``nbytes``, or behind for ``seconds``, it is disconnected.
-- ``drop``: what would take it over ``nbytes`` is dropped for it, and counted.
-- ``disconnect``: nobody waits; over ``nbytes``, or behind for ``seconds``, it is disconnected.
+- ``pause``: above the high-water mark the subscriber's topics hold their publishers until the
+  queue is sent. Above ``nbytes``, or after ``seconds`` as a slow subscriber, it is evicted.
+- ``drop``: messages that would exceed ``nbytes`` are dropped for this subscriber, and counted.
+- ``disconnect``: no publisher is held; above ``nbytes``, or after ``seconds`` as a slow
+  subscriber, it is evicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.compact_map import EMPTY_MAP
-from pubsub.broker.router import PORTION
+from pubsub.broker.topics import WRITE_BYTES
 
 if TYPE_CHECKING:
-    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.router import Router
-    from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Consumer, Encoding, Subscriber
+    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.interfaces import Consumer, Encoding
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
-# Where `pause` starts to hold publishers, unless a quarter of the byte limit is less.
-_BLOCKING_MARK = 1024 * 1024
-# What an outbox may be; one that is closed is paused for good.
+# The high-water mark of `pause`, unless a quarter of the byte limit is less.
+_HIGH_WATER_MARK = 1024 * 1024
+# Bits of the state. A closed outbox stays paused permanently.
 _PAUSED, _HELD, _CLOSED = 1, 2, 4
-# From here on an outbox counts among those that can be evicted to free memory.
+# Outboxes with more bytes than this can be evicted to free memory.
 _HOLDER_MARK = 64 * 1024
+
+
+class Subscriber(Protocol):
+    """The client that an outbox delivers to."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because of ``reason``."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """Return whether the subscription to ``topic`` may continue.
+
+        Access rules or secrets have changed, or the topic's key if ``change`` is given. Before it
+        returns False the client is notified in its protocol's terms.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SlowPolicy:
-    """What a listener does about subscribers that do not read."""
+    """A listener's policy for slow subscribers: an action, and limits in bytes and seconds."""
 
     action: str = PAUSE
     nbytes: int = 64 * 1024 * 1024
     seconds: float = 30.0
 
     @property
-    def mark(self) -> int:
-        """Queued bytes from which on publishers are held."""
-        return min(_BLOCKING_MARK, self.nbytes // 4)
+    def high_water_mark(self) -> int:
+        """Queued bytes above which publishers are held."""
+        return min(_HIGH_WATER_MARK, self.nbytes // 4)
 
 
-class _Behind:
-    """What there is to know of a subscriber only while it is behind, or somebody waits for it."""
+class _Backlog:
+    """The state that an outbox needs only while its subscriber is slow or is waited for."""
 
     __slots__ = ("blocking", "charged", "drained", "evicted", "inflight", "since")
 
     def __init__(self) -> None:
-        # Bytes that the transport holds, and those that memory is charged for.
+        # Bytes that the transport holds, and bytes charged to the memory budget.
         self.inflight = self.charged = 0
         self.since: float | None = None
         self.blocking: set[Topic] = set()
@@ -63,13 +80,14 @@ class _Behind:
 
 
 class Outbox:
-    """Deliveries on their way to one subscriber.
+    """The deliveries of one subscriber.
 
-    When the policy gives the subscriber up it is evicted, which has to end its connection.
+    ``Subscriber.evict`` is called when the policy's limits are exceeded; it must close the
+    connection.
     """
 
     __slots__ = (
-        "_behind",
+        "_backlog",
         "_consumer",
         "_queue",
         "_ready",
@@ -89,13 +107,13 @@ class Outbox:
         self._subscriber = subscriber
         self.policy = policy
         self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
-        # Made when first needed, as most never do; an empty deque would take 700 bytes.
+        # Created when first needed: most are not, and an empty deque would take 700 bytes.
         self._queue: list[tuple[bytes, int, Topic, int]] | None = None
-        self._behind: _Behind | None = None
+        self._backlog: _Backlog | None = None
         self.queued = 0
-        # What keeps it from writing, if anything.
+        # The conditions that prevent writing; 0 if there is none.
         self._state = 0
-        # Nothing is queued and nothing stands in the way: what is asked for every message.
+        # True if nothing is queued and writing is possible; tested for every message.
         self._ready = True
 
     @property
@@ -110,37 +128,40 @@ class Outbox:
     # Deliveries
 
     def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
-        """Take ``count`` messages of ``topic``, encoded; the first one's offset is ``offset``."""
+        """Queue ``count`` encoded messages of ``topic`` within the policy's limits.
+
+        ``offset`` is that of the first message.
+        """
         if self._state:
             if self.closed:
-                # Given up in the middle of what a turn gathered for its group.
+                # Evicted between two deliveries of one tick.
                 self._router.dropped(self.label, topic, "disconnected", count)
                 return
-            if not self._takes(len(data), count, topic):
+            if not self._has_room(len(data), count, topic):
                 return
             self._charge(self.held + len(data))
         elif not self._queue:
             self._router.dirty.append(self)
-        # As `enqueue`, without the call.
+        # Same as `enqueue`, without the call.
         self._ready = False
         if self._queue is None:
             self._queue = []
         self._queue.append((data, count, topic, offset))
         self.queued += len(data)
 
-    def pass_on(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
-        """As ``deliver`` and ``flush``, for what is all there is this turn."""
+    def deliver_now(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+        """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
             self.deliver(data, count, topic, offset)
             return
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
         if self._state:
-            self._late().inflight = len(data)
+            self._get_backlog().inflight = len(data)
             self._charge(len(data))
 
     def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
-        """As ``deliver``, without limit: for who waits until the outbox has drained."""
+        """Queue as ``deliver`` does, but without limit, for a caller that waits for the drain."""
         self._ready = False
         if self._queue is None:
             self._queue = []
@@ -148,28 +169,28 @@ class Outbox:
         self.queued += len(data)
 
     def flush(self) -> None:
-        """Write what is queued, until the transport has enough."""
+        """Write what is queued, until the transport is full."""
         while self._queue and not self._state:
-            data = self._portion(self._queue)
+            data = self._next_write(self._queue)
             self._consumer.write(data)
             # The write itself may have paused this outbox: then the transport holds the data.
             if self._state:
-                self._late().inflight = len(data)
-        if self._behind is not None:
-            self._charge(self.queued + self._behind.inflight if self._state else 0)
+                self._get_backlog().inflight = len(data)
+        if self._backlog is not None:
+            self._charge(self.queued + self._backlog.inflight if self._state else 0)
         if not self._queue and not self._state & _PAUSED:
-            self._caught_up()
+            self._queue_sent()
 
     def send(self, data: bytes) -> None:
-        """Write control frames: after the deliveries before them, never behind a backlog."""
+        """Write control frames after earlier deliveries, but not behind a backlog."""
         if self._queue:
             self.flush()
         self._consumer.write(data)
 
-    def _portion(self, queue: list[tuple[bytes, int, Topic, int]]) -> bytes:
+    def _next_write(self, queue: list[tuple[bytes, int, Topic, int]]) -> bytes:
         if len(queue) == 1:
             data = queue.pop()[0]
-        elif self.queued <= PORTION:
+        elif self.queued <= WRITE_BYTES:
             data = b"".join([entry[0] for entry in queue])
             queue.clear()
         else:
@@ -178,7 +199,7 @@ class Outbox:
             for entry in queue:
                 parts.append(entry[0])
                 size += len(entry[0])
-                if size >= PORTION:
+                if size >= WRITE_BYTES:
                     break
             del queue[: len(parts)]
             data = b"".join(parts)
@@ -188,7 +209,7 @@ class Outbox:
     # Readiness
 
     def hold(self) -> None:
-        """Queue deliveries until ``release``, for a reason of the protocol's own."""
+        """Queue deliveries until ``release``; used by protocols."""
         self._state |= _HELD
         self._ready = False
 
@@ -198,117 +219,123 @@ class Outbox:
         self.flush()
 
     def pause(self) -> None:
-        """The transport has enough. Called again and again while it has."""
+        """The transport is full; may be called repeatedly."""
         if self.closed:
             return
         self._state |= _PAUSED
         self._ready = False
-        behind = self._late()
-        if behind.since is None:
-            behind.since = self._router.seconds()
+        backlog = self._get_backlog()
+        if backlog.since is None:
+            backlog.since = self._router.seconds()
             self._router.slow.add(self)
 
     def resume(self) -> None:
-        """The transport has sent everything it had."""
+        """The transport has sent everything."""
         if self.closed:
             return
         self._state &= ~_PAUSED
-        if self._behind is not None:
-            self._behind.inflight = 0
+        if self._backlog is not None:
+            self._backlog.inflight = 0
         self.flush()
-        # Still full, but it reads and is hardly behind: it keeps up with all it can be asked.
-        if self.paused and self.queued + self._late().inflight <= self.policy.mark:
-            self._late().since = self._router.seconds()
+        # Full again, but with little queued: the subscriber reads and is not slow.
+        if self.paused:
+            backlog = self._get_backlog()
+            if self.queued + backlog.inflight <= self.policy.high_water_mark:
+                backlog.since = self._router.seconds()
 
     @property
     def paused(self) -> bool:
-        """Has the transport more than it can send now?"""
+        """True if the transport is full."""
         return bool(self._state & _PAUSED)
 
     @property
     def closed(self) -> bool:
-        """Has it been shut?"""
+        """True after ``shut``."""
         return bool(self._state & _CLOSED)
 
     def when_drained(self, call: Callable[[], None]) -> None:
-        """Call ``call`` as soon as nothing is queued and the transport is ready, maybe now."""
+        """Call ``call`` once nothing is queued and the transport is ready, perhaps at once."""
         if self._queue or self._state:
-            self._late().drained = call
+            self._get_backlog().drained = call
         else:
             call()
 
-    def _late(self) -> _Behind:
-        if self._behind is None:
-            self._behind = _Behind()
-        return self._behind
+    def _get_backlog(self) -> _Backlog:
+        if self._backlog is None:
+            self._backlog = _Backlog()
+        return self._backlog
 
-    def _caught_up(self) -> None:
+    def _queue_sent(self) -> None:
         self._ready = not self._state
-        behind = self._behind
-        if behind is None:
+        backlog = self._backlog
+        if backlog is None:
             return
-        self._forgive(behind)
+        self._end_slow_period(backlog)
         if not self._state:
-            self._behind = None
-            if behind.drained is not None:
-                behind.drained()
+            self._backlog = None
+            if backlog.drained is not None:
+                backlog.drained()
 
-    def _forgive(self, behind: _Behind) -> None:
-        """It is not slow any more, and nobody has to wait for it."""
-        behind.since = None
+    def _end_slow_period(self, backlog: _Backlog) -> None:
+        """End the time as a slow subscriber and release the publishers that it blocked."""
+        backlog.since = None
         self._router.slow.discard(self)
-        topics, behind.blocking = behind.blocking, set()
+        topics, backlog.blocking = backlog.blocking, set()
         for topic in topics:
             topic.unblock(self)
 
     # Limits
 
-    def _takes(self, nbytes: int, count: int, topic: Topic) -> bool:
-        """Apply the policy to a delivery that has to queue: is there room for it?"""
-        behind = self._late()
-        waiting = self.queued + behind.inflight + nbytes
+    def _has_room(self, nbytes: int, count: int, topic: Topic) -> bool:
+        """Apply the policy to a delivery that must be queued; return whether it fits."""
+        backlog = self._get_backlog()
+        waiting = self.queued + backlog.inflight + nbytes
         if waiting > self.policy.nbytes:
             self._router.dropped(self.label, topic, "slow-consumer", count)
             if self.policy.action != DROP:
                 self.evict(f"slow consumer: over {self.policy.nbytes} bytes behind")
             return False
-        if waiting > self.policy.mark and self.policy.action == PAUSE:
-            behind.blocking.add(topic)
+        if waiting > self.policy.high_water_mark and self.policy.action == PAUSE:
+            backlog.blocking.add(topic)
             topic.block(self)
         return True
 
     def overdue(self, now: float) -> bool:
-        """Has the subscriber been behind for longer than its policy allows?"""
-        since = None if self._behind is None else self._behind.since
+        """Return whether the subscriber has been slow for longer than its policy allows."""
+        since = None if self._backlog is None else self._backlog.since
         if since is None or self.policy.action == DROP:
             return False
         return now - since > self.policy.seconds
 
+    def evict_overdue(self) -> None:
+        """Evict a subscriber that is overdue."""
+        self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
+
     @property
     def held(self) -> int:
         """Bytes held in memory for this subscriber while it does not read."""
-        return 0 if self._behind is None else self._behind.charged
+        return 0 if self._backlog is None else self._backlog.charged
 
     def evict(self, reason: str) -> None:
-        """Give the subscriber up; its connection is closed with ``reason``."""
-        if not self.closed and not self._late().evicted:
-            self._late().evicted = True
+        """Evict the subscriber: its connection is closed with ``reason``. Happens once."""
+        if not self.closed and not self._get_backlog().evicted:
+            self._get_backlog().evicted = True
             self._subscriber.evict(reason)
 
     def _charge(self, nbytes: int) -> None:
         before = self.held
         if nbytes != before:
-            self._late().charged = nbytes
+            self._get_backlog().charged = nbytes
             self._router.memory.charge(self, before, nbytes, _HOLDER_MARK)
 
     # The end
 
     def shut(self, reason: str | None) -> dict[Topic, int]:
-        """Take no more deliveries and let go of everything.
+        """End all subscriptions and release all resources.
 
-        What is still queued is counted as dropped for ``reason``, or not at all if that is None
-        because a session will ask for it again. Returns the offset of the first message that
-        was not written, for each topic that has one.
+        Messages that are still queued are counted as dropped with ``reason``. With None they are
+        not counted, because a session will read them again. Returns the offset of the first
+        message that was not written, for each topic that has one.
         """
         self._router.forget(self)
         self._state |= _CLOSED | _PAUSED
@@ -321,13 +348,13 @@ class Outbox:
             for _data, count, topic, _offset in queue:
                 self._router.dropped(self.label, topic, reason, count)
         self.queued = 0
-        behind = self._behind
-        if behind is not None:
-            behind.inflight = 0
+        backlog = self._backlog
+        if backlog is not None:
+            backlog.inflight = 0
             self._charge(0)
-            self._forgive(behind)
-            self._behind = None
-            if behind.drained is not None:
-                # Not now: who waits may act on the connection, which is in the middle of ending.
-                self._router.at_tick_end(behind.drained)
+            self._end_slow_period(backlog)
+            self._backlog = None
+            if backlog.drained is not None:
+                # Deferred: the callback may use the connection, which is being closed.
+                self._router.at_tick_end(backlog.drained)
         return unsent

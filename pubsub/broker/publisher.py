@@ -3,38 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.message_run import MessageRun
 from pubsub.errors import RateLimited
 
 if TYPE_CHECKING:
+    from pubsub.broker.access import AccessRules
     from pubsub.broker.batch import Batch, Headers
-    from pubsub.broker.limits import RateLimiter
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.dispatcher import Dispatcher
+    from pubsub.broker.limits import MemoryBudget, RateLimiter
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
+    from pubsub.interfaces import Holdable, IStore
+
+
+class PublishingRules(Protocol):
+    """What a publisher asks its listener; access rules may change while it publishes."""
+
+    protocol: str
+    access: AccessRules
+    memory: MemoryBudget
+    store: IStore
+
+
+class PublishingConnection(Protocol):
+    """A connection that publishes; ``publisher`` is set by ``Listener.publisher``."""
+
+    publisher: Publisher | None
+
+    def hold(self, reason: object) -> None: ...
+
+    def release(self, reason: object) -> None: ...
 
 
 class Publisher:
-    """Publishes for one connection of ``listener``, as ``sender``.
+    """Publishes for one connection, as ``sender``, by the listener's ``rules``.
 
-    ``connection`` is held while a topic it publishes to is blocked by a slow subscriber, while
-    the process is at its memory bound, or while the history is behind. Where there is none to hold
-    (a datagram's sender) such messages are refused as RateLimited instead.
+    ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
+    the process is at its memory bound, or while the history is behind. With None (the sender of a
+    datagram cannot be held) such messages are refused as RateLimited instead.
+    ``messages`` and ``nbytes`` count what was accepted.
     """
 
-    __slots__ = ("_broker", "_connection", "_limiters", "listener", "messages", "nbytes", "sender")
+    __slots__ = (
+        "_connection",
+        "_dispatcher",
+        "_limiters",
+        "_rules",
+        "messages",
+        "nbytes",
+        "sender",
+    )
 
-    def __init__(self, listener: Listener, connection: Publishing | None, sender: bytes) -> None:
-        self.listener = listener
+    def __init__(
+        self,
+        rules: PublishingRules,
+        dispatcher: Dispatcher,
+        limiters: tuple[RateLimiter, ...],
+        connection: Holdable | None,
+        sender: bytes,
+    ) -> None:
         self.sender = sender
-        # What was accepted so far.
         self.messages = self.nbytes = 0
-        self._broker = listener.broker
+        self._rules = rules
+        self._dispatcher = dispatcher
+        self._limiters = limiters
         self._connection = connection
-        limiters = (listener.rate.limiter(self._broker.seconds), listener.limiter)
-        self._limiters: tuple[RateLimiter, ...] = tuple(x for x in limiters if x is not None)
 
     def publish(
         self,
@@ -43,17 +77,16 @@ class Publisher:
         headers: Sequence[Headers] | None = None,
         sender: bytes | None = None,
     ) -> Batch:
-        """Publish the messages of ``run``, whose ``headers`` are theirs one by one.
+        """Publish the messages of ``run``; ``headers`` has one mapping for each of them.
 
-        Returns what was accepted: all of it, or the messages before the first that a rate limit
-        refused. ``sender`` stands in for the connection's own. Raises NotAuthorized,
-        HistoryUnavailable, or RateLimited if nothing at all was accepted.
+        Returns what was accepted: all messages, or those before the first that a rate limit
+        refused. ``sender`` replaces the connection's own. Raises NotAuthorized,
+        HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """
-        self.listener.access.check_publish(topic.name)
+        rules = self._rules
+        rules.access.check_publish(topic.name)
         if self._connection is None and (
-            topic.blockers
-            or self._broker.memory.full
-            or (topic.durability and self._broker.store.gate.shut)
+            topic.blockers or rules.memory.full or (topic.durability and rules.store.gate.shut)
         ):
             raise RateLimited("a subscriber, the memory bound or the history holds this topic")
         if self._limiters:
@@ -61,11 +94,11 @@ class Publisher:
             if admitted < len(run.payloads):
                 run = MessageRun(run.payloads[:admitted], run.size)
                 headers = None if headers is None else headers[:admitted]
-        batch = self._broker.publish(
+        batch = self._dispatcher.publish(
             topic,
             run,
             self.sender if sender is None else sender,
-            self.listener.protocol,
+            rules.protocol,
             headers,
         )
         self.messages += len(batch.payloads)
@@ -73,20 +106,20 @@ class Publisher:
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)
-            if self._broker.memory.full:
-                self._broker.memory.wait(self._connection)
-            if topic.durability and self._broker.store.gate.shut:
-                self._broker.store.gate.wait(self._connection)
+            if rules.memory.full:
+                rules.memory.wait(self._connection)
+            if topic.durability and rules.store.gate.shut:
+                rules.store.gate.wait(self._connection)
         return batch
 
     def _admit(self, run: MessageRun) -> int:
-        """How many messages of ``run`` every limiter lets pass; they are charged for them."""
+        """Return how many messages of ``run`` every limiter admits, and charge for them."""
         payloads, nbytes = run.payloads, run.nbytes
         admitted = len(payloads)
         for limiter in self._limiters:
             admitted = min(admitted, limiter.admissible(payloads, nbytes))
         if not admitted:
-            raise RateLimited(self.listener.protocol)
+            raise RateLimited(self._rules.protocol)
         if admitted < len(payloads):
             nbytes = sum(map(len, payloads[:admitted]))
         for limiter in self._limiters:

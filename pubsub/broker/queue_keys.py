@@ -1,10 +1,10 @@
-"""Queue keys: the topics that are closed to whoever does not hold their key.
+"""Queue keys: topics that only clients with the right key may use.
 
-A topic with a key is closed to every protocol that cannot present it, unless the listener's
-``grant`` setting names the topic. The rotation of a key re-checks every live subscription.
+A topic with a key is closed on every protocol that cannot present keys, unless the listener's
+``grant`` setting names the topic. Rotating a key rechecks every live subscription.
 
-The store keeps keys sealed (see ``sealing``). After a restart a topic's key is not known, only
-what it must hash to, until somebody presents it.
+The store has only hashes of the keys (see ``key_hashing``). After a restart a topic's key is
+unknown, apart from its hash, until a client presents it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.key_hashing import SALT_BYTES, KeyHasher
+from pubsub.broker.topics import KeyChange
 
 if TYPE_CHECKING:
     from pubsub.broker.audit import AuditLog
@@ -26,33 +26,25 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 KEYS = "queue-keys"
-"""The table of the store's metadata with the sealed keys, and ``SALT`` that with their salt."""
+"""The table of the store's metadata with the hashed keys; ``SALT`` has their salt."""
 SALT = "queue-keys-salt"
 _UNKNOWN = b""
-
-
-@dataclass(frozen=True, slots=True)
-class KeyChange:
-    """A topic's key was set (``old`` is None) or rotated."""
-
-    old: bytes | None = field(repr=False)
-    new: bytes = field(repr=False)
 
 
 class QueueKeys:
     """The key of each topic that has one.
 
-    ``names`` is a live view of the topics that are closed, ``exclusive`` holds those that only
-    their creator may read: both are for the listeners' access rules.
+    ``names`` is a live view of the closed topics, ``exclusive`` has those that only their creator
+    may read. The listeners' access rules use both.
     """
 
     def __init__(
         self, router: Router, tokens: TokenVerifier, audit: AuditLog, store: IStore
     ) -> None:
-        # UNKNOWN where only the seal is known.
+        # UNKNOWN if only the hash is known.
         self._keys: dict[str, bytes] = {}
-        self._sealed: dict[str, bytes] = {}
-        self._seal = KeyHasher(secrets.token_bytes(SALT_BYTES))
+        self._hashes: dict[str, bytes] = {}
+        self._hasher = KeyHasher(secrets.token_bytes(SALT_BYTES))
         self._store = store
         self.exclusive: set[str] = set()
         self._router = router
@@ -60,36 +52,36 @@ class QueueKeys:
         self._audit = audit
 
     def restore(self) -> None:
-        """Close the topics that were closed when the store was last written."""
+        """Close the topics that were closed in the previous run."""
         salt = dict(self._store.items(SALT)).get("")
         if salt is None:
             salt = secrets.token_bytes(SALT_BYTES)
             self._store.put(SALT, "", salt)
-        self._seal = KeyHasher(salt)
-        self._sealed = dict(self._store.items(KEYS))
-        self._keys |= dict.fromkeys(self._sealed, _UNKNOWN)
+        self._hasher = KeyHasher(salt)
+        self._hashes = dict(self._store.items(KEYS))
+        self._keys |= dict.fromkeys(self._hashes, _UNKNOWN)
 
     @property
     def names(self) -> Mapping[str, object]:
-        """What is closed."""
+        """The names of the closed topics."""
         return self._keys
 
     def __contains__(self, topic: Topic) -> bool:
         return topic.name in self._keys
 
     def matches(self, topic: Topic, key: bytes) -> bool:
-        """Is ``key`` the topic's key? False for a topic without one. Takes constant time.
+        """Return whether ``key`` is the topic's key; False for a topic without one.
 
-        But for the first time after a restart, which takes some 10 ms.
+        Takes constant time, except for the first time after a restart, which takes some 10 ms.
         """
-        sealed = self._sealed.get(topic.name)
-        if sealed is not None and key and self._seal.matches(sealed, key):
+        hashed = self._hashes.get(topic.name)
+        if hashed is not None and key and self._hasher.matches(hashed, key):
             self._keys[topic.name] = key
-            del self._sealed[topic.name]
+            del self._hashes[topic.name]
         return hmac.compare_digest(self._keys.get(topic.name, b""), key) and bool(key)
 
     def close(self, topic: Topic, key: bytes, subject: str, client: str) -> None:
-        """Close a topic that has no key with one; subscriptions without it end."""
+        """Set the key of a topic that has none; subscriptions without it end."""
         self._set(topic, key)
         kept, removed = self._router.recheck(topic, KeyChange(None, key))
         self._audit.record(
@@ -102,7 +94,7 @@ class QueueKeys:
         )
 
     def rotate(self, topic: Topic, key: bytes, subject: str, client: str) -> tuple[int, int]:
-        """Replace the topic's key, at once; returns how many subscriptions stayed and ended."""
+        """Replace the topic's key at once; return how many subscriptions stay and how many end."""
         old = self._keys[topic.name]
         self._set(topic, key)
         self._tokens.forget_key(old)
@@ -118,18 +110,18 @@ class QueueKeys:
         return kept, removed
 
     def forget(self, topic: Topic) -> None:
-        """The topic has ended."""
+        """Remove a topic that has ended."""
         self.exclusive.discard(topic.name)
         self.drop(topic.name)
 
     def drop(self, name: str) -> None:
-        """The topic ``name`` is open again."""
+        """Delete the key of the topic ``name``, which opens it."""
         if self._keys.pop(name, None) is not None:
-            self._sealed.pop(name, None)
+            self._hashes.pop(name, None)
             self._store.delete(KEYS, name)
 
     def _set(self, topic: Topic, key: bytes) -> None:
         self._keys[topic.name] = key
-        self._sealed.pop(topic.name, None)
-        # Hashed where it holds nobody up.
-        self._store.put(KEYS, topic.name, partial(self._seal.of, key))
+        self._hashes.pop(topic.name, None)
+        # The store hashes it in a thread.
+        self._store.put(KEYS, topic.name, partial(self._hasher.hash, key))

@@ -2,7 +2,7 @@
 
 A token that was verified before costs a look-up. Any other costs the verification of a signature,
 and forged tokens are never remembered. All connections of a broker, whatever their protocol, share
-``VERIFICATIONS`` a second (``BrokerService.verifications``). After several wrong tokens in a row a
+``VERIFICATIONS`` a second (``Listener.verifications``). After several wrong tokens in a row a
 connection also waits before the next verification, longer each time. Clients whose tokens are known
 never wait.
 """

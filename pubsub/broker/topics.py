@@ -1,35 +1,41 @@
-"""The one topic space and its views: by name, by u32 id and by UUID.
+"""Topics, their subscribers, and the interfaces that mention them.
 
-A topic's name is canonical: UTF-8 text of 1 to 255 bytes. The ids are derived from it, so a
-protocol that addresses topics by number sees the same topic as one that uses the name.
+A topic's name is canonical: UTF-8 text of 1 to 255 bytes. Its u32 id and its UUID are derived from
+the name, so a protocol that addresses topics by number sees the same topic as one that uses names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
 
+from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
-from pubsub.errors import InvalidTopicName, LimitReached, TopicNotFound
+from pubsub.errors import InvalidTopicName
 
 if TYPE_CHECKING:
-    from pubsub.broker.limits import MemoryBudget
-    from pubsub.broker.router import Group
-    from pubsub.interfaces import Encoding, Publishing, Upstream
+    from pubsub.broker.batch import Batch
+    from pubsub.interfaces import Encoding, Holdable
 
 MAX_NAME = 255
 TOPIC_NAMESPACE = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
-# What a topic costs with its three index entries, an estimate for the memory budget.
-TOPIC_BYTES = 1024
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 
+# A group's pending messages are delivered in pieces of about this many bytes: a piece stays in the
+# processor's cache, and a subscriber that is full pauses its outbox before the next piece.
+WRITE_BYTES = 256 * 1024
+
+EncodedMessages = tuple[bytes, int, int]
+"""Encoded messages, their number, and the offset of the first."""
+
 
 def fnv1a32(data: bytes) -> int:
-    """FNV-1a, 32 bits, of ``data``."""
+    """Return the 32-bit FNV-1a hash of ``data``."""
     value = _FNV_OFFSET
     for byte in data:
         value = (value ^ byte) * _FNV_PRIME & 0xFFFFFFFF
@@ -38,7 +44,7 @@ def fnv1a32(data: bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def topic_name(raw: bytes | str) -> str:
-    """The canonical name; raises InvalidTopicName if ``raw`` cannot be one."""
+    """Return the canonical name for ``raw``; raises InvalidTopicName."""
     try:
         text = raw.decode() if isinstance(raw, bytes) else raw
         length = len(text.encode())
@@ -49,26 +55,139 @@ def topic_name(raw: bytes | str) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """A topic's queue key was set (``old`` is None) or rotated."""
+
+    old: bytes | None = field(repr=False)
+    new: bytes = field(repr=False)
+
+
+class Upstream(Protocol):
+    """The broker that hosts a topic which is not hosted here (see ``Topic.upstream``)."""
+
+    def publish(self, topic: Topic, batch: Batch) -> None:
+        """Forward a batch that was published here; raises TopicUnreachable."""
+
+    def want(self, topic: Topic) -> None:
+        """Request the messages of ``topic``; called for each local reader."""
+
+    def unwant(self, topic: Topic) -> None:
+        """Stop the messages of ``topic``: its last local reader has gone."""
+
+
+class Recipient(Protocol):
+    """What a subscriber group delivers to; implemented by ``Outbox``."""
+
+    subscriptions: Mapping[Topic, Encoding]
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+
+    def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+        """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
+
+    def deliver_now(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+        """Do as ``deliver`` and ``flush`` together."""
+
+    def flush(self) -> None:
+        """Write what is queued."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """Return whether the subscription to ``topic`` may continue after ``change``."""
+
+    def overdue(self, now: float) -> bool:
+        """Return whether the subscriber has been slow for longer than its policy allows."""
+
+    def evict_overdue(self) -> None:
+        """Evict a subscriber that is overdue."""
+
+
+class SubscriberGroup:
+    """The subscribers of one topic that share an encoding, and their messages of this tick."""
+
+    __slots__ = ("_recipients", "_targets", "encoding", "only_subscription", "pending", "topic")
+
+    def __init__(self, topic: Topic, encoding: Encoding) -> None:
+        self.topic = topic
+        self.encoding = encoding
+        # The subscriptions of every recipient that has no other: one object for all of them.
+        self.only_subscription = SingleItemMap(topic, encoding)
+        self.pending: list[EncodedMessages] = []
+        self._recipients: dict[Recipient, None] = {}
+        self._targets: tuple[Recipient, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._recipients)
+
+    def __iter__(self) -> Iterator[Recipient]:
+        return iter(self._recipients)
+
+    def add(self, recipient: Recipient) -> None:
+        """Deliver to ``recipient`` from now on."""
+        self._recipients[recipient] = None
+        self._targets = ()
+
+    def discard(self, recipient: Recipient) -> None:
+        """Deliver nothing more to ``recipient``."""
+        self._recipients.pop(recipient, None)
+        self._targets = ()
+
+    def flush(self, at_once: bool = False) -> int:
+        """Deliver the pending messages to every recipient; return the number of deliveries.
+
+        With ``at_once`` they are written at once: no other group has messages in this tick.
+        """
+        pending, self.pending = self.pending, []
+        # Rebuilt only after a change. The loop runs over a copy, because a delivery over a
+        # subscriber's limit removes that subscriber.
+        targets = self._targets = self._targets or tuple(self._recipients)
+        topic = self.topic
+        delivered = 0
+        for data, count, offset in pending if len(pending) < 2 else _joined(pending):
+            if at_once:
+                for recipient in targets:
+                    recipient.deliver_now(data, count, topic, offset)
+            else:
+                for recipient in targets:
+                    recipient.deliver(data, count, topic, offset)
+            delivered += count * len(targets)
+        return delivered
+
+
+def _joined(pending: list[EncodedMessages]) -> Iterator[EncodedMessages]:
+    """Join neighbours up to about WRITE_BYTES each."""
+    start = size = 0
+    for index, (data, _count, _offset) in enumerate(pending):
+        size += len(data)
+        if size >= WRITE_BYTES or index == len(pending) - 1:
+            piece = pending[start : index + 1]
+            joined = b"".join([one[0] for one in piece]) if len(piece) > 1 else data
+            yield joined, sum(one[1] for one in piece), piece[0][2]
+            start, size = index + 1, 0
+
+
 class Topic:
-    """A topic: its name and ids, its subscribers grouped by encoding, and who waits for whom.
+    """A topic: its name and ids, its subscribers grouped by encoding, and its backpressure.
 
-    ``blockers`` are subscribers too slow for it; while there is one, publishers that have just
-    published wait in ``waiting`` and do not read on.
+    ``blockers`` are the subscribers that are too slow for it. While there is one, a connection that
+    has just published is held and kept in ``waiting``.
 
-    ``upstream`` is where the topic really is, if another broker hosts it: what is published here
-    goes there and no further, and what comes from there is delivered here. ``hosted`` says that
-    it is this broker's; a topic that a listener merely offers is nobody's until it is used.
-    ``standing`` counts the readers that have no outbox but read the history.
+    ``upstream`` is set if another broker hosts the topic: what is published here is forwarded
+    there and not delivered here, and what arrives from there is delivered here. ``hosted`` is True
+    if this broker hosts the topic. A topic that a listener only offers is neither until it is
+    used. ``history_readers`` counts the readers that have no outbox but read the history.
     """
 
     __slots__ = (
         "blockers",
         "durability",
         "groups",
+        "history_readers",
         "hosted",
         "id",
         "name",
-        "standing",
         "upstream",
         "waiting",
     )
@@ -76,150 +195,47 @@ class Topic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.id = fnv1a32(name.encode())
-        self.groups: dict[Encoding, Group] = {}
+        self.groups: dict[Encoding, SubscriberGroup] = {}
         self.blockers: set[object] = set()
-        self.waiting: dict[Publishing, object] = {}
+        self.waiting: dict[Holdable, object] = {}
         self.upstream: Upstream | None = None
         self.hosted = False
-        self.standing = 0
+        self.history_readers = 0
         self.durability = Durability.ASYNC
 
     @property
-    def wanted(self) -> bool:
-        """Does anybody here read it?"""
-        return bool(self.groups) or self.standing > 0
+    def has_readers(self) -> bool:
+        """True if a client of this broker reads the topic."""
+        return bool(self.groups) or self.history_readers > 0
 
     @property
     def uuid(self) -> UUID:
-        """The topic's id for protocols that speak UUIDs: version 5, of its name."""
+        """The topic's id for protocols that use UUIDs: version 5, made from the name."""
         return uuid5(TOPIC_NAMESPACE, self.name)
 
     def block(self, blocker: object) -> None:
-        """Publishers wait after their next batch, until ``blocker`` lets go."""
+        """Hold publishers after their next batch until ``unblock(blocker)``."""
         self.blockers.add(blocker)
 
     def unblock(self, blocker: object) -> None:
-        """``blocker`` has caught up or is gone; whom nothing else blocks goes on."""
+        """Remove ``blocker``; publishers that no other blocker holds are released."""
         self.blockers.discard(blocker)
-        for publisher, own in tuple(self.waiting.items()):
-            if not self.blocked(own):
+        for publisher, ignored in tuple(self.waiting.items()):
+            if not self.blocked(ignored):
                 del self.waiting[publisher]
                 publisher.release(self)
 
-    def blocked(self, own: object = None) -> bool:
-        """Is there a blocker other than ``own``?"""
+    def blocked(self, ignored: object = None) -> bool:
+        """Return whether there is a blocker other than ``ignored``."""
         blockers = self.blockers
-        return len(blockers) > (own in blockers)
+        return len(blockers) > (ignored in blockers)
 
-    def wait(self, publisher: Publishing, own: object = None) -> None:
-        """Hold ``publisher`` until nothing blocks this topic.
+    def wait(self, publisher: Holdable, ignored: object = None) -> None:
+        """Hold ``publisher`` until nothing but ``ignored`` blocks this topic.
 
-        ``own`` is left out of account: for a broker that this topic's messages go to and come
-        from, what it is sent must not keep what it sends from being read, or neither ever moves.
+        ``ignored`` is the outbox of a broker to and from which this topic's messages flow. If that
+        outbox could hold the broker's own connection, the two brokers would wait for each other
+        permanently.
         """
-        self.waiting[publisher] = own
+        self.waiting[publisher] = ignored
         publisher.hold(self)
-
-
-class TopicRegistry:
-    """Every topic there is, at most ``limit`` of them."""
-
-    def __init__(self, limit: int, memory: MemoryBudget) -> None:
-        self._limit = limit
-        self._memory = memory
-        self._by_name: dict[str, Topic] = {}
-        self._by_id: dict[int, Topic] = {}
-        self._by_uuid: dict[UUID, Topic] = {}
-        self._watchers: list[Callable[[Topic], None]] = []
-        self.claim_checks: list[Callable[[str], None]] = []
-        self.claimed: Callable[[Topic], None] = lambda topic: None
-        """Called with every topic that becomes this broker's."""
-
-    def watch(self, watcher: Callable[[Topic], None]) -> None:
-        """Call ``watcher`` with every topic made from now on, before it is used."""
-        self._watchers.append(watcher)
-
-    def claim(self, topic: Topic) -> None:
-        """``topic`` becomes this broker's, unless it is so already or another's.
-
-        What one of ``claim_checks`` raises, given its name, keeps it from that.
-        """
-        if not topic.hosted and topic.upstream is None:
-            self._check_claim(topic.name)
-            topic.hosted = True
-            self.claimed(topic)
-
-    def _check_claim(self, name: str) -> None:
-        for check in self.claim_checks:
-            check(name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
-
-    def __iter__(self) -> Iterator[Topic]:
-        return iter(self._by_name.values())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._by_name
-
-    def create(self, raw: bytes | str, hosted: bool = True) -> Topic:
-        """The topic of this name, made if it is not there yet.
-
-        Raises InvalidTopicName, LimitReached or MemoryExhausted. Two names with the same u32
-        id are two topics; the id then stands for the first. ``hosted`` is False for a topic that
-        is offered or known without being used: it may turn out to be another broker's. Else it
-        is claimed (see ``claim``).
-        """
-        name = topic_name(raw)
-        topic = self._by_name.get(name)
-        if topic is not None:
-            # The id is free again if the topic that had it has ended.
-            self._by_id.setdefault(topic.id, topic)
-            if hosted:
-                self.claim(topic)
-            return topic
-        if len(self._by_name) >= self._limit:
-            raise LimitReached("topics")
-        if hosted:
-            self._check_claim(name)
-        self._memory.reserve(TOPIC_BYTES)
-        topic = Topic(name)
-        topic.hosted = hosted
-        self._by_name[name] = topic
-        self._by_id.setdefault(topic.id, topic)
-        self._by_uuid[topic.uuid] = topic
-        for watcher in self._watchers:
-            watcher(topic)
-        if hosted:
-            self.claimed(topic)
-        return topic
-
-    def remove(self, topic: Topic) -> None:
-        """The topic has ended; its memory is free and its ids may be another's."""
-        if self._by_name.pop(topic.name, None) is None:
-            return
-        self._memory.free(TOPIC_BYTES)
-        del self._by_uuid[topic.uuid]
-        if self._by_id.get(topic.id) is topic:
-            del self._by_id[topic.id]
-
-    def named(self, name: str) -> Topic:
-        """The topic of this name; raises TopicNotFound."""
-        try:
-            return self._by_name[name]
-        except KeyError:
-            raise TopicNotFound(name) from None
-
-    def by_id(self, number: int) -> Topic:
-        """The topic whose name hashes to this u32; raises TopicNotFound."""
-        try:
-            return self._by_id[number]
-        except KeyError:
-            raise TopicNotFound(f"{number:#010x}") from None
-
-    def by_uuid(self, uuid: UUID) -> Topic:
-        """The topic with this UUID; raises TopicNotFound."""
-        try:
-            return self._by_uuid[uuid]
-        except KeyError:
-            raise TopicNotFound(str(uuid)) from None

@@ -13,8 +13,11 @@ from pubsub.errors import PubSubError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(prog="pubsub", description="Tools for the pubsub broker.")
+    """Return the parser of the command line."""
+    top = argparse.ArgumentParser(
+        prog="pubsub",
+        description="Make master secrets and tokens for the broker, and run the Spark pipeline.",
+    )
     text = f"pubsub {version('pubsub-broker')}, {build_kind()}"
     top.add_argument("--version", action="version", version=text)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -25,11 +28,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code. What goes wrong is one line on standard error."""
+    """Run the command and return its exit code.
+
+    Errors are one line on standard error.
+    """
     options = parser().parse_args(arguments)
     try:
         code: int | None = options.run(options)
-    except (PubSubError, OSError, ValueError) as error:
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"pubsub: {reason}", file=sys.stderr)
+        return 1
+    except (PubSubError, ValueError) as error:
         print(f"pubsub: {error}", file=sys.stderr)
         return 1
     return code or 0

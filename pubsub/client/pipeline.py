@@ -17,8 +17,10 @@ _EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3
 
 
 def add(commands: Commands) -> None:
-    """Add the subcommand with its own."""
-    pipeline = commands.add_parser("pipeline", help="the Spark pipeline's jobs, and its report")
+    """Add the subcommand and its own subcommands."""
+    pipeline = commands.add_parser(
+        "pipeline", help="run a job of the Spark pipeline, or make a report"
+    )
     jobs = pipeline.add_subparsers(metavar="JOB", required=True)
     for name, (summary, _define) in arguments.JOBS.items():
         parser = jobs.add_parser(name, help=summary, description=summary)
@@ -31,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(module: str, function: str, *given: object) -> int | None:
-    """Call what the extra ``spark`` is needed for. Raises StartError without it."""
+    """Call a function that needs the extra ``spark``. Raises StartError without the extra."""
     try:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
@@ -39,7 +41,7 @@ def _run(module: str, function: str, *given: object) -> int | None:
         if missing not in _EXTRA:
             raise
         raise StartError(
-            f"{missing} is not installed; type: pip install 'pubsub-broker[spark]'"
+            f"{missing} is not installed; run: pip install 'pubsub-broker[spark]'"
         ) from None
     code: int | None = found(*given)
     return code

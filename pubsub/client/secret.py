@@ -1,4 +1,4 @@
-"""``pubsub secret``: makes a file with a master secret that only its owner can read."""
+"""``pubsub secret``: writes a master secret to a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import os
 import secrets
 from typing import TYPE_CHECKING
+
+from pubsub.errors import StartError
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -16,21 +18,26 @@ _BYTES = 48
 def add(commands: Commands) -> None:
     """Add the subcommand."""
     command = commands.add_parser(
-        "secret", help="make a file with a new master secret, readable by its owner alone"
+        "secret", help="write a new master secret to a file that only its owner can read"
     )
-    command.add_argument("file", help="a file that does not exist yet")
+    command.add_argument("file", help="the file to create; an existing file is not replaced")
     command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
-    make(options.file)
-    print(f"{options.file}: a new secret; start the broker with --secret-file {options.file}")
+    try:
+        make(options.file)
+    except FileExistsError:
+        raise StartError(
+            f"{options.file}: the file exists and is not replaced; choose another name"
+        ) from None
+    print(f"{options.file}: secret written; start the broker with --secret-file {options.file}")
 
 
 def make(path: str) -> None:
     """Write a new random secret, as text, to ``path`` with mode 0600.
 
-    Raises FileExistsError rather than replace a secret that is in use.
+    Raises FileExistsError instead of replacing a secret in use.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w") as file:

@@ -1,6 +1,7 @@
-"""The command lines of the jobs. Imports nothing heavy: ``--help`` needs no Spark.
+"""The command lines of the jobs.
 
-``pubsub pipeline <job>`` and ``spark-submit .../jobs/<job>.py`` take the same.
+``pubsub pipeline <job>`` and ``spark-submit .../jobs/<job>.py`` have the same options. The module
+does not import Spark, so ``--help`` works without it.
 """
 
 from __future__ import annotations
@@ -25,22 +26,24 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds from a time such as 500ms, 10s, 5m, 12h or 7d."""
+    """Return the seconds in a duration such as 500ms, 10s, 5m, 12h or 7d."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected a time such as 10s, 5m or 12h, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected a duration such as 10s, 5m or 12h, not {text!r}"
+        )
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number of at least 1."""
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Return the name and value in NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, not {text!r}")
@@ -48,7 +51,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def parse_master(text: str) -> str:
-    """A cluster's URL as Spark takes it, or local."""
+    """Return a master URL that Spark accepts."""
     if not _MASTER.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"expected spark://HOST:PORT, yarn, k8s://... or local[N], not {text!r}"
@@ -57,7 +60,7 @@ def parse_master(text: str) -> str:
 
 
 def parse_time(text: str, option: str) -> datetime:
-    """A time in ISO 8601 that says its zone. Raises ConfigurationError."""
+    """Return a time in ISO 8601 with a time zone. Raises ConfigurationError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -70,7 +73,7 @@ def parse_time(text: str, option: str) -> datetime:
 
 
 def time_range(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
-    """The times that ``--since`` and ``--until`` give. Raises ConfigurationError."""
+    """Return the times in ``--since`` and ``--until``. Raises ConfigurationError."""
     since, until = options.since, options.until
     return (
         None if since is None else parse_time(since, "--since"),
@@ -79,16 +82,19 @@ def time_range(options: argparse.Namespace) -> tuple[datetime | None, datetime |
 
 
 def _add_time_range(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", metavar="TIME", help="first time, in ISO 8601 with its zone")
-    parser.add_argument("--until", metavar="TIME", help="time to stop before")
+    parser.add_argument("--since", metavar="TIME", help="start time, in ISO 8601 with a time zone")
+    parser.add_argument(
+        "--until", metavar="TIME", help="end time, exclusive, in ISO 8601 with a time zone"
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("running")
+    group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master",
         type=parse_master,
-        help="a cluster, such as spark://host:7077 (default: this machine, all cores)",
+        metavar="URL",
+        help="cluster to run on, such as spark://host:7077 (default: all cores of this machine)",
     )
     group.add_argument(
         "--conf",
@@ -96,62 +102,73 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark; may be repeated",
+        help="setting for Spark; may be repeated",
     )
     group.add_argument(
-        "--verbose", action="store_true", help="Spark's warnings, and errors with their stack"
+        "--verbose", action="store_true", help="show warnings of Spark, and stack traces of errors"
     )
 
 
 def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
-    group = parser.add_argument_group("what is read")
+    group = parser.add_argument_group("source")
     where = group.add_mutually_exclusive_group()
     where.add_argument(
-        "--url", help=f"HTTP API of the broker, or of several with commas (default {DEFAULT_URL})"
+        "--url",
+        help=f"HTTP API of the broker, or of several brokers, separated by commas "
+        f"(default {DEFAULT_URL})",
     )
-    where.add_argument("--path", help="a broker's history file instead, on this machine")
-    group.add_argument("--token-file", help="a file with the token for the HTTP API")
+    where.add_argument("--path", metavar="FILE", help="history file of a broker on this machine")
+    group.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
     if topics:
         which = group.add_mutually_exclusive_group()
         which.add_argument(
-            "--subscribe", help="topics, with commas or as a JSON list (default all)"
+            "--subscribe",
+            metavar="TOPICS",
+            help="topics, separated by commas or as a JSON list (default all)",
         )
-        which.add_argument("--subscribe-pattern", help="a regular expression of whole topic names")
+        which.add_argument(
+            "--subscribe-pattern",
+            metavar="REGEX",
+            help="regular expression that matches whole topic names",
+        )
     group.add_argument(
         "--starting",
         default="earliest",
         metavar="WHERE",
-        help="where the first run begins: earliest, latest, a time in ISO 8601 with its zone, or "
-        "JSON of partitions and offsets (default earliest)",
+        help="start of the first run: earliest, latest, a time in ISO 8601 with a time zone, or "
+        "JSON with an offset for each partition (default earliest)",
     )
     group.add_argument(
         "--max-rows",
         type=parse_positive,
+        metavar="N",
         default=2_000_000,
-        help="messages in a batch (default 2000000)",
+        help="most messages in a batch (default 2000000)",
     )
 
 
 def _add_streaming(parser: argparse.ArgumentParser, trigger: str) -> None:
-    group = parser.add_argument_group("when")
-    group.add_argument("--once", action="store_true", help="take what is there, then end")
+    group = parser.add_argument_group("schedule")
+    group.add_argument(
+        "--once", action="store_true", help="process the messages that exist now, then exit"
+    )
     group.add_argument(
         "--trigger",
         type=parse_seconds,
         default=parse_seconds(trigger),
-        metavar="TIME",
-        help=f"from the start of a batch to that of the next (default {trigger})",
+        metavar="DURATION",
+        help=f"time between the starts of two batches (default {trigger})",
     )
     group.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="where it remembers how far it is (default: _checkpoints in the table's directory)",
+        help="directory for the progress of the job (default: _checkpoints in the table)",
     )
 
 
 def _add_window(parser: argparse.ArgumentParser, window: str) -> None:
     parser.add_argument(
-        "--window", type=parse_seconds, default=parse_seconds(window), metavar="TIME",
+        "--window", type=parse_seconds, default=parse_seconds(window), metavar="DURATION",
         help=f"length of a window (default {window})",
     )  # fmt: skip
 
@@ -164,15 +181,15 @@ def _define_archive(parser: argparse.ArgumentParser) -> None:
         choices=("topic,day", "day"),
         default="topic,day",
         metavar="COLUMNS",
-        help="topic,day or day, which is better from some hundred topics on (default topic,day)",
+        help="topic,day or day; use day with more than some hundred topics (default topic,day)",
     )
-    parser.add_argument("--headers", action="store_true", help="keep the headers, as a column more")
+    parser.add_argument("--headers", action="store_true", help="add a column with the headers")
     parser.add_argument(
         "--compact-every",
         type=parse_positive,
         default=60,
         metavar="BATCHES",
-        help="merge small files after so many batches, and at the end of --once (default 60)",
+        help="merge small files after this many batches and at the end of --once (default 60)",
     )
     _add_source(parser, topics=True)
     _add_streaming(parser, "10s")
@@ -185,7 +202,7 @@ def _define_metrics(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=METRICS_TOPIC,
         metavar="TOPIC",
-        help=f"publish each row as well, as JSON (default {METRICS_TOPIC})",
+        help=f"also publish each row as JSON (default topic {METRICS_TOPIC})",
     )
     _add_window(parser, "10s")
     _add_watermark(parser, "5s")
@@ -198,8 +215,8 @@ def _add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
         "--watermark",
         type=parse_seconds,
         default=parse_seconds(default),
-        metavar="TIME",
-        help=f"how much later than others a message may come and still count (default {default})",
+        metavar="DURATION",
+        help=f"how late a message may arrive and still be counted (default {default})",
     )
 
 
@@ -209,8 +226,8 @@ def _define_sessions(parser: argparse.ArgumentParser) -> None:
         "--longest",
         type=parse_seconds,
         default=parse_seconds("7d"),
-        metavar="TIME",
-        help="a session without an end is given up after it (default 7d)",
+        metavar="DURATION",
+        help="a session without an end is written after this time (default 7d)",
     )
     _add_watermark(parser, "10s")
     _add_source(parser, topics=False)
@@ -224,10 +241,13 @@ def _define_audit(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=parse_positive,
         metavar="N",
-        help="alert once a client has N events of a kind on a topic in one window",
+        help="publish an alert when a client has N events of one kind on a topic in a window",
     )
     parser.add_argument(
-        "--alerts", default=ALERTS_TOPIC, metavar="TOPIC", help=f"(default {ALERTS_TOPIC})"
+        "--alerts",
+        default=ALERTS_TOPIC,
+        metavar="TOPIC",
+        help=f"topic for alerts (default {ALERTS_TOPIC})",
     )
     _add_source(parser, topics=False)
     _add_streaming(parser, "5s")
@@ -241,16 +261,22 @@ def _define_dead_letters(parser: argparse.ArgumentParser) -> None:
 
 def _define_derive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--sql", required=True, metavar="FILE", help="a SELECT over the views messages and events"
+        "--sql",
+        required=True,
+        metavar="FILE",
+        help="file with a SELECT over the views messages and events",
     )
     parser.add_argument(
         "--to",
         required=True,
         metavar="WHERE",
-        help="topic:NAME, table:DIR or console; topic: alone takes the column topic",
+        help="topic:NAME, table:DIR or console; topic: without a name uses the column topic",
     )
     parser.add_argument(
-        "--partition-by", default="", metavar="COLUMNS", help="of a table, with commas"
+        "--partition-by",
+        default="",
+        metavar="COLUMNS",
+        help="partition columns of the table, separated by commas",
     )
     _add_watermark(parser, "10s")
     _add_source(parser, topics=True)
@@ -259,57 +285,79 @@ def _define_derive(parser: argparse.ArgumentParser) -> None:
 
 def _define_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--from", required=True, dest="table", metavar="DIR", help="the archive, a Delta table"
+        "--from",
+        required=True,
+        dest="table",
+        metavar="DIR",
+        help="directory of the archive, a Delta table",
     )
     parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"HTTP API of the broker (default {DEFAULT_URL})"
+        "--url",
+        default=DEFAULT_URL,
+        metavar="URL",
+        help=f"HTTP API of the broker (default {DEFAULT_URL})",
     )
-    parser.add_argument("--token-file", help="a file with the token for the HTTP API")
-    parser.add_argument("--subscribe", help="topics, with commas or as a JSON list (default all)")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
     parser.add_argument(
-        "--prefix", default="", help="what stands before the names of the topics replayed to"
+        "--subscribe",
+        metavar="TOPICS",
+        help="topics, separated by commas or as a JSON list (default all)",
+    )
+    parser.add_argument(
+        "--prefix", default="", metavar="TEXT", help="prefix added to the names of the topics"
     )
     _add_time_range(parser)
     parser.add_argument(
-        "--rate", type=parse_positive, metavar="N", help="messages a second (default: all it can)"
+        "--rate", type=parse_positive, metavar="N", help="messages a second (default: no limit)"
     )
     parser.add_argument(
         "--checkpoint",
         required=True,
         metavar="DIR",
-        help="where it remembers how far it is: with the same, an interrupted replay goes on",
+        help="directory for the progress; an interrupted replay with the same one continues",
     )
 
 
 def _define_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="DIR", help="the table that the job metrics writes")
-    parser.add_argument("--to", default="report.html", metavar="FILE", help="(default report.html)")
+    parser.add_argument(
+        "table", metavar="DIR", help="directory of the table that the job metrics writes"
+    )
+    parser.add_argument(
+        "--to", default="report.html", metavar="FILE", help="file to write (default report.html)"
+    )
     _add_time_range(parser)
     parser.add_argument(
-        "--topics", type=parse_positive, default=8, help="how many topics have a line (default 8)"
+        "--topics",
+        type=parse_positive,
+        metavar="N",
+        default=8,
+        help="number of topics that get a line of their own (default 8)",
     )
 
 
 JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "archive": ("messages to a table, each once", _define_archive),
-    "metrics": ("counts, sizes, ages and senders by topic and window", _define_metrics),
-    "sessions": ("clients' sessions from the broker's events", _define_sessions),
-    "audit": ("refusals, rotations and evictions by client and topic", _define_audit),
-    "dead-letters": ("malformed frames, decoded as far as they go", _define_dead_letters),
-    "replay": ("an archive back to topics", _define_replay),
-    "derive": ("the result of a SQL file over the stream", _define_derive),
+    "archive": ("write messages to a table, each exactly once", _define_archive),
+    "metrics": (
+        "write counts, sizes, ages and senders of messages by topic and window",
+        _define_metrics,
+    ),
+    "sessions": ("write the sessions of clients from the broker's events", _define_sessions),
+    "audit": ("count refusals, rotations and evictions by client and topic", _define_audit),
+    "dead-letters": ("write malformed frames, decoded as far as possible", _define_dead_letters),
+    "replay": ("publish the messages of an archive again", _define_replay),
+    "derive": ("write the result of a SQL query over the stream", _define_derive),
 }
-REPORT = ("a page with charts of the metrics table", _define_report)
+REPORT = ("write a page with charts of the metrics table", _define_report)
 
 
 def define(name: str, parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the options of the job ``name``."""
+    """Add the options of the job ``name`` to ``parser``."""
     JOBS[name][1](parser)
     _add_running(parser)
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:
-    """The command line of a job that is started by itself."""
+    """Return the parser of a job that runs as a program of its own."""
     parser = argparse.ArgumentParser(prog=name, description=JOBS[name][0])
     define(name, parser)
     return parser

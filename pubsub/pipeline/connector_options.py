@@ -1,7 +1,7 @@
-"""What ``option(...)`` takes, for reading and for writing; Spark hands keys over in lower case.
+"""The options of the source and the sink. Spark passes their keys in lower case.
 
-An option that does not exist, does not apply or cannot be read is an error that names it. Tokens
-are kept out of every ``repr`` and every message.
+An option that is unknown, not applicable or invalid is an error that names it. No ``repr`` and no
+message contains a token.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,15 +24,15 @@ MESSAGES, EVENTS = "messages", "events"
 EVENTS_TOPIC = "$SYS/events"
 
 Start: TypeAlias = str | Mapping[int, int | str]
-"""EARLIEST, LATEST, or for partitions an offset or one of these."""
+"""EARLIEST, LATEST, or an offset or one of these words for each partition."""
 
 _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "subscribePattern",
          "startingOffsets", "startingTimestamp", "failOnDataLoss", "rowsPerTask",
          "includeHeaders")  # fmt: skip
 _BATCH_OPTIONS = ("endingOffsets",)
 _STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
-_SINK_OPTIONS = ("url", "topic", "token", "tokenFile", "channels")
-# What Spark itself adds to the options of a query that writes.
+_SINK_OPTIONS = ("url", "topic", "token", "tokenFile")
+# Options that Spark itself adds to a query that writes.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -41,13 +41,13 @@ _READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the token is, if there is one. A file is read again each time, as tokens expire."""
+    """A token, or the file that holds it. The file is read for each request, as tokens expire."""
 
     token: str | None = field(default=None, repr=False)
     file: str | None = field(default=None, repr=False)
 
     def read(self) -> str | None:
-        """The token; raises OSError for a file that cannot be read."""
+        """Return the token. Raises OSError for a file that cannot be read."""
         if self.file is not None:
             return Path(self.file).read_text().strip()
         return self.token
@@ -55,9 +55,9 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is to be read. ``starting_timestamp`` is µs since the Unix epoch.
+    """What the source reads. ``starting_timestamp`` is in µs since the Unix epoch.
 
-    ``topics`` are those of ``subscribe``; with neither that nor ``pattern``, all are read.
+    ``topics`` are those of option ``subscribe``; without them and ``pattern``, all topics are read.
     """
 
     urls: tuple[str, ...]
@@ -78,22 +78,22 @@ class SourceOptions:
 
     @property
     def partitions(self) -> int:
-        """How many logs there are."""
+        """Number of partitions, one for each broker."""
         return max(len(self.urls), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write. ``channels`` are the topics of cafe's channels, as its listener has them."""
+    """Where the sink writes. ``of_protocol`` has the unparsed options of single protocols."""
 
     url: str
     credentials: Credentials
     topic: str | None
-    channels: str | None
+    of_protocol: Mapping[str, str]
 
 
 def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
-    """What ``given`` says. Raises ConfigurationError."""
+    """Parse the options of the source. Raises ConfigurationError."""
     for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
         if key.lower() in given:
             kind = "streaming" if streaming else "batch"
@@ -126,23 +126,29 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
     )
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """What ``given`` says. Raises ConfigurationError."""
-    options = _GivenOptions(given, _SINK_OPTIONS, ignored=_SPARK_OPTIONS)
+def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> SinkOptions:
+    """Parse the options of the sink.
+
+    ``of_protocol`` names the options that only some protocols have. Raises ConfigurationError.
+    """
+    known = (*_SINK_OPTIONS, *of_protocol)
+    options = _GivenOptions(given, known, ignored=_SPARK_OPTIONS)
     url = options.get("url")
     if url is None:
-        raise ConfigurationError("option url is needed: where is the broker?")
+        raise ConfigurationError("option url is required: the URL of the broker")
     if "," in url:
-        raise ConfigurationError("option url names one broker to write to")
+        raise ConfigurationError("option url: messages are written to one broker, not several")
     _check_url(url)
     topic = options.get("topic")
     if topic is not None:
         _check_topic(topic, "topic")
-    return SinkOptions(url, _credentials(options), topic, options.get("channels"))
+    found = {name: options.get(name) for name in of_protocol}
+    own = {name: value for name, value in found.items() if value is not None}
+    return SinkOptions(url, _credentials(options), topic, own)
 
 
 class _GivenOptions:
-    """The options given, by the names they are documented with."""
+    """The given options, by their documented names."""
 
     def __init__(
         self,
@@ -159,46 +165,50 @@ class _GivenOptions:
             elif key.lower() not in ignored:
                 near = difflib.get_close_matches(key.lower(), lower, 1)
                 hint = f"; did you mean {lower[near[0]]}?" if near else ""
-                raise ConfigurationError(f"there is no option {key}{hint}")
+                raise ConfigurationError(f"unknown option {key}{hint}")
 
     def get(self, name: str) -> str | None:
-        """Its value as it was given."""
+        """Return the value as text."""
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of ``choices``."""
+        """Return the value, which must be one of ``choices``."""
         value = self._values.get(name, default).lower()
         if value not in choices:
-            raise ConfigurationError(f"option {name}: expected {' or '.join(choices)}")
+            raise ConfigurationError(
+                f"option {name}: expected {' or '.join(choices)}, not {value!r}"
+            )
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """Return whether the value is true."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str) -> int | None:
-        """A whole number from 1 on."""
+        """Return the value, a whole number of at least 1."""
         value = self._values.get(name)
         if value is None:
             return None
         if not value.isascii() or not value.isdecimal() or int(value) == 0:
-            raise ConfigurationError(f"option {name}: expected a number from 1 on, not {value!r}")
+            raise ConfigurationError(
+                f"option {name}: expected a whole number of at least 1, not {value!r}"
+            )
         return int(value)
 
     def at_most_one(self, *names: str) -> None:
-        """At most one of these may be given."""
+        """Raise ConfigurationError if more than one of these options is given."""
         if len([name for name in names if name in self._values]) > 1:
-            raise ConfigurationError(f"options {' and '.join(names)} exclude each other")
+            raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
 
     def forbid(self, names: tuple[str, ...], why: str) -> None:
-        """None of these may be given."""
+        """Raise ConfigurationError if one of these options is given."""
         for name in names:
             if name in self._values:
-                raise ConfigurationError(f"option {name} does not go with {why}")
+                raise ConfigurationError(f"option {name} cannot be combined with {why}")
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
-    """The topics of ``subscribe``: names with commas between, or a JSON list of names.
+    """Return the topics of option ``subscribe``: separated by commas, or a JSON list.
 
     Raises ConfigurationError.
     """
@@ -210,11 +220,11 @@ def parse_topics(value: str | None) -> frozenset[str] | None:
         except ValueError as error:
             raise ConfigurationError(f"option subscribe: not a JSON list: {error}") from None
         if not all(isinstance(name, str) for name in names):
-            raise ConfigurationError("option subscribe: expected a JSON list of names")
+            raise ConfigurationError("option subscribe: expected a JSON list of topic names")
     else:
         names = [name.strip() for name in value.split(",")]
     if not names:
-        raise ConfigurationError("option subscribe: no topic is named")
+        raise ConfigurationError("option subscribe: the list of topics is empty")
     for name in names:
         _check_topic(name, "subscribe")
     return frozenset(names)
@@ -230,17 +240,21 @@ def _check_topic(name: str, option: str) -> None:
 def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
-        raise ConfigurationError("either url (of a broker's HTTP API) or path (of a history file)")
+        raise ConfigurationError(
+            "either option url (HTTP API of a broker) or option path (history file) is required"
+        )
     if url is None:
-        options.forbid(("token", "tokenFile"), "path: who can read the file can read it all")
+        options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")
         return (), path
     urls = tuple(each.strip().rstrip("/") for each in url.split(","))
     for each in urls:
         _check_url(each)
         if urlsplit(each).scheme not in ("http", "https"):
-            raise ConfigurationError("option url: reading goes over http:// or https://")
+            raise ConfigurationError(
+                f"option url: reading requires http:// or https://, not {each!r}"
+            )
     if len(set(urls)) < len(urls):
-        raise ConfigurationError("option url: a broker is named twice")
+        raise ConfigurationError("option url: the same broker is named twice")
     return urls, None
 
 
@@ -249,10 +263,12 @@ def _check_url(url: str) -> None:
         split = urlsplit(url)
         port = split.port
     except ValueError:
-        raise ConfigurationError("option url: this is no URL") from None
+        raise ConfigurationError("option url: not a valid URL") from None
     if split.username is not None or split.password is not None:
-        # Not shown: what stands before the @ is a secret.
-        raise ConfigurationError("option url: use option token, a URL shows up everywhere")
+        # The URL is not shown, as the part before the @ is a secret.
+        raise ConfigurationError(
+            "option url: remove the user and password, which logs would show; use option token"
+        )
     if not split.scheme or not split.hostname or port == 0:
         raise ConfigurationError(f"option url: expected scheme://host:port, not {url!r}")
 
@@ -291,7 +307,7 @@ def _parse_offset(value: object) -> int | str:
 
 
 def _parse_timestamp(value: str | None) -> int | None:
-    """µs since the Unix epoch from milliseconds, or from a time in ISO 8601 with its zone."""
+    """Return µs since the Unix epoch from milliseconds, or from ISO 8601 with a time zone."""
     if value is None:
         return None
     if value.isascii() and value.isdecimal():
@@ -324,6 +340,6 @@ def _parse_size(options: _GivenOptions, name: str) -> int | None:
 def _check_reader_name(value: str | None) -> str | None:
     if value is not None and not _READER_NAME.fullmatch(value):
         raise ConfigurationError(
-            "option readerName: expected up to 200 letters, digits, dots, dashes and underscores"
+            "option readerName: expected 1 to 200 letters, digits, dots, dashes and underscores"
         )
     return value

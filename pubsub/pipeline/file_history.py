@@ -1,4 +1,4 @@
-"""A broker's log read from its file, on the machine that has it; the broker may run or not."""
+"""A history read from its file, on the machine of the broker. The broker need not run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pubsub.store import arrow
 from pubsub.store.block_ranges import read_parcel
 from pubsub.store.schema import open_reader
 
-# Payload bytes that are taken from the file at once.
+# Payload bytes in one read of the file.
 _READ_BYTES = 4 * 1024**2
 
 
 class FileHistory:
-    """See ``History``. Positions are not reported: only the broker writes its file."""
+    """Implements ``History``. Positions are not stored, as only the broker writes its file."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path.removeprefix("file:").removeprefix("sqlite:")).expanduser()
@@ -38,14 +38,14 @@ class FileHistory:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         try:
             if not self._path.is_file():
-                raise Rejected(f"there is no history at {self._path}")
+                raise Rejected(f"{self._path}: the history file does not exist")
             if self._connection is None:
                 self._connection = open_reader(self._path)
             yield self._connection
         except sqlite3.OperationalError as error:
-            raise Unreachable(f"the history at {self._path}: {error}") from None
+            raise Unreachable(f"{self._path}: cannot read the history: {error}") from None
         except (sqlite3.DatabaseError, OSError) as error:
-            raise Rejected(f"the history at {self._path}: {error}") from None
+            raise Rejected(f"{self._path}: cannot read the history: {error}") from None
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""
@@ -87,7 +87,7 @@ class FileHistory:
     def _check(self, connection: sqlite3.Connection, position: int, epoch: str) -> None:
         known = arrow.epochs(connection)
         if position > arrow.bounds(connection)[1] or not arrow.continues(known, epoch, position):
-            raise WrongHistory(OTHER_HISTORY.format(f"the history at {self._path}", position))
+            raise WrongHistory(OTHER_HISTORY.format(f"the history {self._path}", position))
 
     def report_position(self, reader: str, position: int, epoch: str) -> None:
         """See ``History``; does nothing."""

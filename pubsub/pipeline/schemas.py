@@ -1,4 +1,4 @@
-"""The columns of the source, in Spark's terms and in Arrow's; they must be the same exactly."""
+"""The columns of the source, for Spark and for Arrow; the two must match exactly."""
 
 from __future__ import annotations
 
@@ -57,57 +57,62 @@ EVENTS_SCHEMA = _struct(
 
 
 def schema_of(stream: str, headers: bool) -> StructType:
-    """What the source gives."""
+    """Return the schema of the source."""
     if stream == EVENTS:
         return EVENTS_SCHEMA
     return StructType([*MESSAGES_SCHEMA.fields, HEADERS]) if headers else MESSAGES_SCHEMA
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The same as Spark expects it of batches."""
+    """Return the Arrow schema that Spark expects of batches with ``schema``."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_source_columns(asked: StructType, offered: StructType) -> None:
-    """Raises ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
+    """Raise ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
     for column in asked.fields:
         if column.name not in offered.fieldNames():
             raise ConfigurationError(
-                f"there is no column {column.name}; there are {_comma_list(offered.fieldNames())}"
+                f"column {column.name} does not exist; the columns are "
+                f"{_comma_list(offered.fieldNames())}"
             )
         if column.dataType != offered[column.name].dataType:
             kind = offered[column.name].dataType.simpleString()
-            raise ConfigurationError(f"column {column.name} is of type {kind}")
+            given = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {kind}, not {given}")
 
 
 _SINK_TYPES = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()}
 
 
 def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
-    """Can a frame of these columns be published, if ``optional`` ones may be among them?
+    """Raise ConfigurationError unless a frame with these columns can be published.
 
-    Raises ConfigurationError.
+    ``optional`` are the columns that the protocol supports in addition to topic and value.
     """
     allowed = ("topic", "value", *optional)
     for column in given.fields:
         if column.name not in allowed:
             raise ConfigurationError(
-                f"column {column.name} cannot be published there; "
-                f"what can is {_comma_list(allowed)}"
+                f"column {column.name} cannot be published to this URL; "
+                f"the columns can be {_comma_list(allowed)}"
             )
         wanted = HEADERS.dataType if column.name == "headers" else _SINK_TYPES[column.name]
         kinds = [wanted, StringType()] if column.name in ("value", "key") else [wanted]
         if not any(_same_type(column.dataType, kind) for kind in kinds):
-            names = " or ".join(kind.simpleString() for kind in kinds)
-            raise ConfigurationError(f"column {column.name} has to be of type {names}")
+            names = " or ".join(each.simpleString() for each in kinds)
+            kind = column.dataType.simpleString()
+            raise ConfigurationError(f"column {column.name} must be {names}, not {kind}")
     if "value" not in given.fieldNames():
-        raise ConfigurationError("a column value is needed: what is to be published")
+        raise ConfigurationError("column value is required: the payloads to publish")
     if "topic" not in given.fieldNames() and topic is None:
-        raise ConfigurationError("a column topic or option topic is needed: where to publish")
+        raise ConfigurationError(
+            "column topic or option topic is required: the topic to publish to"
+        )
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:
-    """But for whether there may be nulls in it."""
+    """Compare types and ignore whether they are nullable."""
     return given.simpleString() == wanted.simpleString()
 
 

@@ -10,9 +10,9 @@ from twisted.python import usage
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError
-from pubsub.interfaces import IWireProtocol
-from pubsub.plugin import ADMIN, installed_protocols
-from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, Config, flag, merge, read_file
+from pubsub.plugin import ADMIN, IWireProtocol, installed_protocols
+from pubsub.server.configuration import BROKER_SETTINGS, CommandLine, Config, flag, merge
+from pubsub.server.file_tables import read_file
 from pubsub.settings import BOOLEAN, Setting
 
 
@@ -105,10 +105,10 @@ class Options(usage.Options):
 def _help(setting: Setting) -> str:
     default = setting.default
     if default in ("", None):
-        return f"{setting.help} [{setting.kind.form}]"
+        return f"{setting.help} [{setting.kind.syntax}]"
     if setting.kind is BOOLEAN:
         default = "on" if default else "off"
-    return f"{setting.help} [{setting.kind.form}, default {default}]"
+    return f"{setting.help} [{setting.kind.syntax}, default {default}]"
 
 
 def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:

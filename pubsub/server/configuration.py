@@ -20,22 +20,20 @@ What the command line says wins over all of it; the nearer table wins over the f
 
 from __future__ import annotations
 
-import tomllib
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from math import inf
 from typing import Any
 
 from twisted.internet.endpoints import quoteStringArgument
 
 from pubsub.broker.durability import DURABILITY
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
-from pubsub.broker.master_secrets import HMACS, Secret, parse_end, read_public_key, read_secret
+from pubsub.broker.master_secrets import Secret
 from pubsub.errors import ConfigurationError
-from pubsub.interfaces import IWireProtocol
-from pubsub.plugin import ADMIN
+from pubsub.plugin import ADMIN, IWireProtocol
+from pubsub.server.file_tables import check_keys
+from pubsub.server.secret_settings import read_secrets
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
@@ -162,17 +160,6 @@ def flag(protocol: IWireProtocol, setting: Setting) -> str:
     return setting.flag or f"{protocol.name}-{setting.name}"
 
 
-def read_file(path: str) -> dict[str, Any]:
-    """The parsed file; raises ConfigurationError."""
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-
-
 def merge(
     protocols: Mapping[str, IWireProtocol], line: CommandLine, document: Mapping[str, Any]
 ) -> Config:
@@ -246,43 +233,6 @@ def _listener(
     )
 
 
-def read_secrets(broker: Mapping[str, Any], table: object) -> list[Secret]:
-    """The secrets of the ``[keys]`` table and of ``secret-file``; raises ConfigurationError.
-
-    Each ``[keys.<id>]`` has ``secret-file`` and perhaps ``algorithm`` (HS256), or
-    ``public-key-file`` for EdDSA; and perhaps ``ends``, a date and time.
-    """
-    if not isinstance(table, dict) or not all(isinstance(t, dict) for t in table.values()):
-        raise ConfigurationError("keys: expected tables, [keys.ID]")
-    weak = broker["allow-weak-secret"]
-    secrets = [_secret(id, entry, weak) for id, entry in table.items()]
-    if broker["secret-file"] and "secret-file" in table:
-        raise ConfigurationError("keys: the id secret-file is that of the setting secret-file")
-    if broker["secret-file"]:
-        secrets.append(read_secret("secret-file", broker["secret-file"], "HS256", inf, weak))
-    return secrets
-
-
-def _secret(id: str, entry: Mapping[str, Any], allow_weak: bool) -> Secret:
-    where = f"[keys.{id if id.isprintable() else ascii(id)}] "
-    if "secret" in entry:
-        raise ConfigurationError(f"{where}secret: put it into a file and name it: secret-file")
-    _check_table(where, entry, ("algorithm", "secret-file", "public-key-file", "ends"))
-    try:
-        ends = parse_end(entry["ends"]) if "ends" in entry else inf
-    except ValueError as error:
-        raise ConfigurationError(f"{where}ends: {error}") from None
-    algorithm = entry.get("algorithm", "EdDSA" if "public-key-file" in entry else "HS256")
-    if algorithm == "EdDSA" and isinstance(entry.get("public-key-file"), str):
-        return read_public_key(id, entry["public-key-file"], ends)
-    if algorithm in HMACS and isinstance(entry.get("secret-file"), str):
-        return read_secret(id, entry["secret-file"], algorithm, ends, allow_weak)
-    raise ConfigurationError(
-        f"{where}expected secret-file with an algorithm of {', '.join(HMACS)}, "
-        "or public-key-file with EdDSA"
-    )
-
-
 def _protocol(protocols: Mapping[str, IWireProtocol], name: object) -> IWireProtocol:
     if not isinstance(name, str) or name not in protocols:
         raise ConfigurationError(
@@ -308,25 +258,17 @@ def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, A
     """Every key of the file is a setting in the right place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
     top = common | {s.name for s in BROKER_SETTINGS} | {"listen", "keys"} | protocols.keys()
-    _check_table("", document, top | {ADMIN.name})
+    check_keys("", document, top | {ADMIN.name})
     own = {p.name: {s.name for s in p.settings} for p in (*protocols.values(), ADMIN)}
     for name in own:
         table = document.get(name, {})
         if not isinstance(table, dict):
             raise ConfigurationError(f"{name}: expected a table, [{name}]")
-        _check_table(f"[{name}] ", table, common | own[name])
+        check_keys(f"[{name}] ", table, common | own[name])
     listed = document.get("listen", [])
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ConfigurationError("listen: expected tables, [[listen]]")
     for entry in listed:
         _protocol(protocols, entry.get("protocol"))
         keys = common | own[entry["protocol"]] | {"protocol", "port", "endpoint"}
-        _check_table("[[listen]] ", entry, keys)
-
-
-def _check_table(where: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
-    for key in table:
-        if key not in known:
-            near = get_close_matches(key, list(known), 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"{where}{key}: no such setting{hint}")
+        check_keys("[[listen]] ", entry, keys)

@@ -1,38 +1,37 @@
-"""What is done about freed memory: by the C library, which decides what large messages cost, and
-by the garbage collector, which decides for how long everything stands still."""
+"""Memory settings of the process: the C library's heap, and Python's garbage collector."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 
-# From glibc's malloc.h, which no module of Python has.
+# From glibc's malloc.h; the standard library does not define them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# The most that glibc takes from its heap instead of mapping it, and what it keeps at its end.
+# Allocations from this size on are mapped, and this many free bytes stay at the heap's end.
 _MAPPED_FROM = 32 * 1024 * 1024
 _KEPT = 64 * 1024 * 1024
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep up to 64 MiB of freed memory at the end of its heap; see mallopt(3).
+    """Keep up to 64 MiB of freed memory at the end of the process's heap; see mallopt(3).
 
-    As it is set up, glibc gives back all but twice the largest piece so far: with messages of
-    1 MiB nearly every one, and the kernel clears each page again for the next, which was two
-    thirds of what such a message cost. Another C library is left as it is.
+    By default glibc returns all but twice the largest allocation so far. With messages of 1 MiB
+    that is nearly every one, and the kernel has to clear the pages again for the next: two thirds
+    of the cost of such a message. Does nothing with another C library.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    # Both, as setting either ends what glibc adjusts by itself.
+    # Both, because setting either one stops glibc from adjusting the other.
     mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)
     mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
-def collect_less() -> None:
-    """Have the garbage collector leave out what is there now and stays: modules and their like.
+def freeze_startup_objects() -> None:
+    """Exclude the objects that exist now from garbage collection: modules, classes and the like.
 
-    To look through that takes milliseconds, in which no message is handled, and frees nothing.
+    Traversing them takes milliseconds, in which no message is handled, and frees nothing.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A second SIGINT or SIGTERM: the stop that is under way waits for nobody any longer."""
+"""A second SIGINT or SIGTERM: the shutdown that is in progress stops waiting for clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ForcedShutdown(Service):
-    """Cuts off what a stopping ``broker`` waits for when the process is told to stop once more.
+    """Aborts the remaining connections of a stopping ``broker`` at a second signal.
 
-    Until it stops the reactor's own handlers are left in place: they begin the stop, and would
-    answer a second signal with a traceback.
+    The first signal is left to the reactor's own handlers, which begin the shutdown. They would
+    print a traceback at the second.
     """
 
     def __init__(self, broker: BrokerService, reactor: object) -> None:
@@ -25,10 +25,10 @@ class ForcedShutdown(Service):
         self._reactor = cast(IReactorFromThreads, reactor)
 
     def stopService(self) -> None:
-        """The stop has begun: from now on the signals mean to be quick about it."""
+        """Handle the signals from now on, because the shutdown has begun."""
         super().stopService()  # type: ignore[no-untyped-call]
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._signalled)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self._reactor.callFromThread(self._broker.hurry)
+        self._reactor.callFromThread(self._broker.abort_clients)

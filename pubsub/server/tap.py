@@ -1,4 +1,4 @@
-"""What ``twistd pubsub`` runs: the command line made into a tree of services."""
+"""``twistd pubsub``: builds the tree of services from the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from twisted.logger import Logger
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.service import BrokerService
 from pubsub.build_info import build_kind
@@ -23,7 +22,7 @@ from pubsub.interfaces import IStore
 from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config, ListenerConfig
-from pubsub.server.memory_tuning import collect_less, keep_freed_memory
+from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
 from pubsub.server.reload import Reloader
 from pubsub.server.shutdown import ForcedShutdown
 from pubsub.store.memory import MemoryStore
@@ -37,17 +36,17 @@ Options = make_options
 
 
 def makeService(options: ParsedOptions) -> IService:
-    """The broker that ``options`` describe; ends the process with one line if it cannot be."""
+    """Return the broker that ``options`` describe; exit with a one-line error if that fails."""
     from twisted.internet import reactor
 
-    sys.excepthook = _one_line
+    sys.excepthook = report_start_error
     try:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
     keep_freed_memory()
-    collect_less()
-    log.info("the path of a message is {build_kind}", build_kind=build_kind())
+    freeze_startup_objects()
+    log.info("codecs: {build_kind}", build_kind=build_kind())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
@@ -55,7 +54,7 @@ def makeService(options: ParsedOptions) -> IService:
 
 
 def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
-    """A broker with its store and its listeners; nothing listens before it is started.
+    """Return a broker with its store and its listeners, which listen once it is started.
 
     Raises ConfigurationError.
     """
@@ -64,10 +63,12 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     store, nbytes = _make_store(settings, reactor, tick_end)
     max_memory = settings["max-memory"]
     if max_memory:
-        # The history's part is set aside, so that clients cannot be starved by it or the reverse.
+        # The history has a share of its own, so that neither it nor the clients can use up both.
         max_memory -= nbytes
         if max_memory <= 0:
-            raise ConfigurationError("max-memory: the history alone takes all of it")
+            raise ConfigurationError(
+                f"max-memory: the history alone needs {nbytes} bytes; give more memory"
+            )
     broker = BrokerService(
         reactor,
         store,
@@ -96,13 +97,13 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
 def _make_store(
     settings: Mapping[str, Any], reactor: IReactorTime, tick_end: Callable[[Call], object]
 ) -> tuple[IStore, int]:
-    """The history and the bytes of memory it takes; raises ConfigurationError."""
+    """Return the history and its bytes of memory; raises ConfigurationError."""
     path = settings["store"]
     if path is None:
         for pattern, durability in settings["durability"]:
             if durability is Durability.SYNC:
                 raise ConfigurationError(
-                    f"durability: {pattern}=sync is more than --store memory can promise"
+                    f"durability: {pattern}=sync needs a history on disk; remove --store memory"
                 )
         messages, nbytes = settings["history"]
         return MemoryStore(messages, nbytes), nbytes if messages else 0
@@ -113,26 +114,25 @@ def _make_store(
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:
-    listener = Listener(broker, config.protocol.name, config.settings, config.endpoint)
+    listener = broker.make_listener(config.protocol.name, config.settings, config.endpoint)
     try:
         factory = config.protocol.make_factory(listener)
     except NotConfigured as error:
         if not config.implied:
             raise ConfigurationError(f"{config.protocol.name}: {error}") from None
-        log.warn("{protocol} is not served: {reason}", protocol=config.protocol.name, reason=error)
+        log.warn("{protocol}: not served: {reason}", protocol=config.protocol.name, reason=error)
         return
-    broker.listeners.append(listener)
     service = ListenerService(config.protocol.name, config.endpoint, factory, reactor)
-    service.setServiceParent(broker)  # type: ignore[no-untyped-call]
+    broker.add_listener(listener, service)
 
 
-def _one_line(
+def report_start_error(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """An excepthook: what keeps the broker from starting is told without a traceback.
+    """Print a StartError as one line, without a traceback; for ``sys.excepthook``.
 
-    twistd lets an exception of startService out to the interpreter, having cleaned up. Anything
-    that is not ours is a defect and keeps its traceback.
+    twistd cleans up after an exception in startService and raises it again to the interpreter.
+    Other exceptions are defects and keep their traceback.
     """
     if isinstance(error, StartError):
         print(f"pubsub: {error}", file=sys.__stderr__)

@@ -32,7 +32,7 @@ class PublisherOptions:
 
     address: Address
     values: Mapping[str, Any] = field(default_factory=dict)
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     client: bytes = b""
 
 

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
-    from pubsub.broker.queue_keys import KeyChange
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import KeyChange, Topic
 
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
@@ -66,7 +65,8 @@ class Connection(Protocol):
     _read_buffer: ReadBuffer | None = None
     # Sweeps since the last input.
     _idle_ticks = 0
-    _output_full = False
+    output_full = False
+    """The transport has more than it can send now."""
     _hold_reasons: set[object] | None = None
     _replies: ReplyQueue | None = None
     _linger: Linger | None = None
@@ -109,7 +109,7 @@ class Connection(Protocol):
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
-        if self.listener.may_stay(self.label, topic):
+        if self.listener.may_continue(self.label, topic):
             return True
         self.revoked(topic)
         return False
@@ -146,9 +146,9 @@ class Connection(Protocol):
             self.close(self.refusal(error))
             return
         self._admitted_host = host
-        if self.listener.broker.events is not None:
+        if self.listener.events is not None:
             self._events = self.listener.connection_events(self.peer)
-        self.listener.broker.arrived(self)
+        self.listener.clients.add(self)
         self.stream.registerProducer(self, True)
 
     def dataReceived(self, data: bytes) -> None:
@@ -179,7 +179,7 @@ class Connection(Protocol):
         buffer = self._read_buffer
         if done < len(data):
             if buffer is None:
-                memory = self.listener.broker.memory
+                memory = self.listener.memory
                 buffer = self._read_buffer = ReadBuffer(self, memory, self.read_bytes)
             read_size = buffer.start(data[done:], need, len(data))
         else:
@@ -191,7 +191,7 @@ class Connection(Protocol):
 
     @property
     def held(self) -> int:
-        """Bytes of the partial frame that are charged to the memory budget (see ``Holder``)."""
+        """See ``MemoryHolder``: the bytes of the partial frame that are charged."""
         return 0 if self._read_buffer is None else self._read_buffer.charged
 
     def sweep(self, now: float) -> None:
@@ -228,13 +228,13 @@ class Connection(Protocol):
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send now."""
-        self._output_full = True
+        self.output_full = True
         if self.outbox is not None:
             self.outbox.pause()
 
     def resumeProducing(self) -> None:
         """The transport has sent all it had."""
-        self._output_full = False
+        self.output_full = False
         self.release("output")
         if self.outbox is not None:
             self.outbox.resume()
@@ -246,7 +246,7 @@ class Connection(Protocol):
         """The connection's outbox, which is created by the first call."""
         if self.outbox is None:
             self.outbox = self.listener.outbox(self.stream, self)
-            if self._output_full:
+            if self.output_full:
                 self.outbox.pause()
         return self.outbox
 
@@ -268,7 +268,7 @@ class Connection(Protocol):
         if self._replies is None:
             self._replies = ReplyQueue(self)
         reply = self._replies.add(data, failed, count)
-        self.listener.broker.store.when_stored(reply.stored)
+        self.listener.store.when_stored(reply.stored)
 
     def send_reply(self, data: bytes) -> None:
         """Send now; a client that does not read its replies is not read from either."""
@@ -276,7 +276,7 @@ class Connection(Protocol):
             self.outbox.send(data)
         else:
             self.stream.write(data)
-        if self._output_full:
+        if self.output_full:
             self.hold("output")
 
     def all_replies_sent(self) -> None:
@@ -319,7 +319,7 @@ class Connection(Protocol):
         stream = self.stream
         stream.unregisterProducer()
         if can_linger(stream):
-            self._linger = Linger(stream, self.listener.broker.clock, self.listener.slow.seconds)
+            self._linger = Linger(stream, self.listener.clock, self.listener.slow.seconds)
         else:
             stream.loseConnection()
 
@@ -336,7 +336,7 @@ class Connection(Protocol):
             self.outbox.when_drained(lambda: self.close(self.goodbye()))
 
     def evict(self, reason: str) -> None:
-        """Disconnect the client to protect others (see ``Holder`` and ``Subscriber``)."""
+        """Disconnect the client to protect others (see ``MemoryHolder`` and ``Subscriber``)."""
         if not self.closing:
             self.listener.evicted(reason, self.label, self._events)
         self.abort(reason)
@@ -375,7 +375,7 @@ class Connection(Protocol):
         host, self._admitted_host = self._admitted_host, None
         if host is not None:
             self.listener.leave(host)
-            self.listener.broker.left(self)
+            self.listener.clients.discard(self)
 
     def _end(self) -> None:
         if self.closing:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from pubsub.broker.limits import MemoryBudget
-    from pubsub.interfaces import Holder
+    from pubsub.interfaces import MemoryHolder
 
 PayloadHandler: TypeAlias = Callable[[bytes], None]
 LargePayload: TypeAlias = Callable[[bytes, int], "tuple[int, PayloadHandler] | None"]
@@ -40,7 +40,7 @@ class ReadBuffer:
         "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need", "charged",
     )  # fmt: skip
 
-    def __init__(self, holder: Holder, memory: MemoryBudget, max_read: int) -> None:
+    def __init__(self, holder: MemoryHolder, memory: MemoryBudget, max_read: int) -> None:
         self._holder = holder
         self._memory = memory
         self._max_read = max_read

@@ -60,23 +60,23 @@ class ToyConnection(Connection):
         return len(data) - len(rest), self.listener.settings["max-line"] + 1
 
     def handle(self, line):
-        broker = self.listener.broker
+        listener = self.listener
         try:
             match line.split(b" ", 2):
                 case [b"PUB", name, payload]:
-                    topic = broker.topics.create(name)
+                    topic = listener.topics.create(name)
                     self.publisher.publish(topic, MessageRun.of([payload]))
                 case [b"SUB", name]:
-                    topic = broker.topics.create(name)
-                    self.listener.access.check_subscribe(topic.name)
-                    encoding = Lines(topic.name, self.listener.settings["shout"])
-                    broker.router.subscribe(self.open_outbox(), topic, encoding)
+                    topic = listener.topics.create(name)
+                    listener.access.check_subscribe(topic.name)
+                    encoding = Lines(topic.name, listener.settings["shout"])
+                    listener.router.subscribe(self.open_outbox(), topic, encoding)
                 case _:
                     self.reply(b"ERR what?\\n")
                     return
             self.reply(b"OK\\n")
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label)
+            listener.refuse(refused.reason, self.label)
             self.reply(b"ERR %s\\n" % refused.reason.encode())
 
     def refusal(self, error):

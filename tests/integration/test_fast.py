@@ -127,7 +127,7 @@ def test_secrets_that_come_and_go_with_sighup(start: Start, tmp_path: Path) -> N
 
         configure(extra="histroy = 5")
         os.kill(broker.pid, signal.SIGHUP)
-        broker.wait_line("reload: nothing is changed: histroy")
+        broker.wait_line("reload failed, nothing is changed: histroy")
         two.send(publish(tokens["second"], b"z"))
         assert two.texts(1) == [b"z"]
     records = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]

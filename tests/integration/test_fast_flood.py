@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -84,12 +85,12 @@ async def test_a_flood_of_forged_tokens(tmp_path: Path) -> None:
     broker: BrokerService = build(("fast", "0"), secret_file=str(secret))
     broker.startService()
     (port,) = ports(broker)
-    before = broker.seconds()
+    before = time.monotonic()
     deferred: Deferred[tuple[int, int]] = threads.deferToThread(under_attack, port, owner, reader)
     try:
         done, hostile = await deferred
     finally:
-        elapsed = broker.seconds() - before
+        elapsed = time.monotonic() - before
         await broker.stopService()
     assert done == broker.counters.delivered == broker.counters.published
     assert hostile >= ATTACKERS

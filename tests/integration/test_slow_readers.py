@@ -172,7 +172,7 @@ def test_memory_is_bounded_and_its_largest_holder_goes(start: Start) -> None:
     )  # fmt: skip
     before = broker.memory()
     with stuck(broker), Cafe.publisher(broker) as source, background(flood, source):
-        broker.wait_line("at the memory bound: ")
+        broker.wait_line("memory bound reached: ")
         broker.wait_line(r"'stuck@[\d.:]+' disconnected: memory bound")
     with Cafe.subscriber(broker) as after, Cafe.publisher(broker) as source:
         source.send(publish(1, b"goes on"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import patch
 
 import pyarrow.dataset as ds
@@ -12,16 +14,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.pipeline.jobs import archive
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline.jobs import archive, derive, metrics
 from pubsub.pipeline.jobs.archive import save
+from pubsub.pipeline.tables.names import Batch
 from pubsub.pipeline.tables.spark import Target
 from tests.histories import history
+from tests.spark import job_once
 from tests.spark.job_once import options
-from tests.spark.messages import table_rows
+from tests.spark.messages import MESSAGES, Feed, table_rows
 
 
 def put(path: Path, *topics: str) -> None:
-    """Ten messages more, on these topics in turn."""
+    """Append ten messages, to these topics in turn."""
     with history(path) as file:
         file.put_all(
             file.batch(topics[number % len(topics)], [b"%d" % number]) for number in range(10)
@@ -29,13 +34,13 @@ def put(path: Path, *topics: str) -> None:
 
 
 def run(spark: SparkSession, path: Path, to: Path, *more: str) -> int:
-    """Run the job once; the exit code."""
+    """Run the job once and return the exit code."""
     given = options("archive", "--path", path, "--to", to, "--once", *more)
     return archive.run(spark, given, threading.Event())
 
 
 def offsets(path: Path) -> list[int]:
-    """The offsets in the table."""
+    """Return the offsets in the table."""
     return sorted(row["offset"] for row in table_rows(path))
 
 
@@ -92,6 +97,73 @@ def test_the_end_of_once_compacts(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(6):
         put(file, "orders")
     run(spark, file, to, "--partition-by", "day", "--compact-every", "2", "--max-rows", "10")
-    # Three are too few to be worth it.
+    # Compaction does not merge three files.
     assert len(DeltaTable(str(to)).file_uris()) <= 3
     assert offsets(to) == list(range(60))
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_compaction_leaves_the_files_of_others(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    file, to = tmp_path / "history.db", tmp_path / "archive"
+    sub, point = to / "sub", to / "point"
+    given = ("--format", kind, "--checkpoint", str(point))
+    for _ in range(2):
+        put(file, "orders")
+        assert run(spark, file, to, *given) == 0
+    # Of the same query, as the same checkpoint says so.
+    put(file, "orders")
+    assert run(spark, file, sub, *given) == 0
+    query = json.loads((point / "metadata").read_text())["id"]
+    outside = tmp_path / "outside"
+    own = to / ("_staging" if kind == "parquet" else "")
+    others = [
+        # Of a batch to come: it may be in the making.
+        own / Batch(query, 99).file("orders/2023-11-14"),
+        to / "notes.txt",
+        to / "orders" / "more.parquet",
+        sub / Batch(query, 0).file("orders/2023-11-14"),
+        outside / os.path.basename(Batch(query, 0).file("linked/2023-11-14")),
+    ]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text("mine")
+    left = own / Batch(query, 0).file("orders/2023-11-14")
+    left.touch()
+    (own / "linked").mkdir()
+    (own / "linked" / "2023-11-14").symlink_to(outside)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    for path in before:
+        os.utime(path, (0, 0))
+
+    put(file, "orders")
+    assert run(spark, file, to, *given) == 0
+    # Spark itself moves on in its checkpoint.
+    assert {path for path in before if not path.is_relative_to(point) and not path.exists()} == {
+        left
+    }
+    assert all(other.read_text() == "mine" for other in others)
+    if kind == "delta":
+        assert offsets(to) == [*range(20), *range(30, 40)]
+        assert offsets(sub) == list(range(20, 30))
+
+
+@pytest.mark.parametrize("job", [archive, derive, metrics])
+def test_a_directory_with_other_files_is_refused(
+    spark: SparkSession, tmp_path: Path, job: ModuleType
+) -> None:
+    notes = tmp_path / "to" / "notes.txt"
+    notes.parent.mkdir()
+    notes.touch()
+    sql = tmp_path / "query.sql"
+    sql.write_text("SELECT topic FROM messages")
+    feed = Feed(spark, tmp_path / "feed", MESSAGES)
+    given = {
+        archive: ("--to", notes.parent),
+        derive: ("--to", f"table:{notes.parent}", "--sql", sql),
+        metrics: ("--to", notes.parent),
+    }
+    with pytest.raises(ConfigurationError, match=r"other files: 'notes\.txt'\. Name a new"):
+        job_once.run(job, spark, feed.stream, *given[job])
+    assert list(notes.parent.iterdir()) == [notes]

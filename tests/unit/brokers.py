@@ -153,7 +153,7 @@ class World:
         self.down.add(name)
         gone = self.houses[name]
         for cable in self.cables:
-            if cable.far.protocol.listener.broker is gone.broker and not cable.near.lost:
+            if cable.far.protocol.listener.topics is gone.broker.topics and not cable.near.lost:
                 cable.snap()
         self.settle()
 

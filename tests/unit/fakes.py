@@ -26,11 +26,11 @@ from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.message_run import MIXED
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
-from pubsub.broker.queue_keys import KeyChange
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
-from pubsub.broker.topics import Topic
-from pubsub.interfaces import IStore, IWireProtocol
+from pubsub.broker.topics import KeyChange, Topic
+from pubsub.interfaces import IStore
+from pubsub.plugin import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
 
@@ -69,7 +69,7 @@ class Ruled(Reader):
         self.revoked: list[Topic] = []
 
         def recheck(topic: Topic, change: KeyChange | None) -> bool:
-            if listener.may_stay(self.label, topic):
+            if listener.may_continue(self.label, topic):
                 return True
             self.revoked.append(topic)
             return False
@@ -149,16 +149,16 @@ class Guest:
         self.calls: list[str] = []
         self._broker = broker
         self._stubborn = stubborn
-        broker.arrived(self)
+        broker.clients.add(self)
 
     def drain(self) -> None:
         self.calls.append("drain")
         if not self._stubborn:
-            self._broker.left(self)
+            self._broker.clients.discard(self)
 
     def abort(self, reason: str) -> None:
         self.calls.append(f"abort: {reason}")
-        self._broker.left(self)
+        self._broker.clients.discard(self)
 
     def sweep(self, now: float) -> None:
         self.calls.append(f"sweep {now}")
@@ -289,4 +289,4 @@ def make_broker(
 def make_listener(broker: BrokerService, **settings: object) -> Listener:
     """A listener of the protocol ``toy``; settings by name, with ``_`` for ``-``."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
-    return Listener(broker, "toy", read_all(SETTINGS, given))
+    return broker.make_listener("toy", read_all(SETTINGS, given))

@@ -230,13 +230,14 @@ class House:
             resume_window=whole["resume-window"],
             stop_seconds=whole["stop-timeout"],
         )
+        self.audit = AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"])
         self.broker = make_broker(
             self.clock,
             limits,
             self.store,
             draw or drawing(),
             SecretRing(self.config.secrets),
-            AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"]),
+            self.audit,
             whole["events"],
             self.config.redacted,
         )
@@ -244,9 +245,9 @@ class House:
         self.factories: dict[str, Any] = {}
         for config in self.config.listeners:
             name = config.protocol.name
-            listener = Listener(self.broker, name, config.settings, config.endpoint)
+            listener = self.broker.make_listener(name, config.settings, config.endpoint)
             self.listeners[name] = listener
-            self.broker.listeners.append(listener)
+            self.broker.add_listener(listener)
             self.factories[name] = config.protocol.make_factory(listener)
         self._ports = iter(range(40_000, 60_000))
 

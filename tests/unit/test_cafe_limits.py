@@ -6,7 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.sessions import SESSION_BYTES
-from pubsub.broker.topics import TOPIC_BYTES
+from pubsub.broker.topic_registry import TOPIC_BYTES
 from tests.unit.cafe_wire import (
     DISCONNECT,
     GAP,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.listener import Listener
 from tests.unit.cafe_wire import (
     DISCONNECT,
     GAP,
@@ -149,7 +148,7 @@ class DeliveryTests(SynchronousTestCase):
     def test_two_listeners_see_a_topic_as_different_channels(self) -> None:
         cafe = Cafe(channels="1:orders,2")
         settings = {**cafe.config.listeners[0].settings, "channels": {9: "orders", 1: "cafe/2"}}
-        listener = Listener(cafe.broker, "cafe", settings)
+        listener = cafe.broker.make_listener("cafe", settings)
         other = cafe.config.listeners[0].protocol.make_factory(listener)
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         cafe.factories["cafe"] = other
@@ -169,7 +168,7 @@ class DeliveryTests(SynchronousTestCase):
         bob.stream.lose()
         config = cafe.config.listeners[0]
         cafe.factories["cafe"] = config.protocol.make_factory(
-            Listener(cafe.broker, "cafe", config.settings)
+            cafe.broker.make_listener("cafe", config.settings)
         )
         again = cafe.connect("cafe")
         again.send(hs_sub(b"", resume(b"bob", 1)))

@@ -1,4 +1,4 @@
-"""Replay: the history, then live, without a gap, without a duplicate."""
+"""CatchUp: the history, then live, without a gap, without a duplicate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
-from pubsub.broker.catch_up import PAGE_BYTES, Replay
+from pubsub.broker.catch_up import PAGE_BYTES, CatchUp
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
 from pubsub.broker.service import BrokerService
@@ -39,7 +39,7 @@ class LateStore(MemoryStore):
         page.chainDeferred(later)
 
 
-class ReplayCase(SynchronousTestCase):
+class CatchUpCase(SynchronousTestCase):
     """A broker, two topics, a subscriber that has to catch up."""
 
     def setUp(self) -> None:
@@ -59,12 +59,12 @@ class ReplayCase(SynchronousTestCase):
         publisher = make_listener(self.broker).publisher(None, b"alice")
         publisher.publish(topic, MessageRun.of(list(payloads)))
 
-    def replay(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> Replay:
-        return self.replay_from(dict.fromkeys(topics, offset), limit)
+    def catch_up(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> CatchUp:
+        return self.catch_up_from(dict.fromkeys(topics, offset), limit)
 
-    def replay_from(self, positions: dict[Topic, int], limit: int = 2**20) -> Replay:
+    def catch_up_from(self, positions: dict[Topic, int], limit: int = 2**20) -> CatchUp:
         encodings = dict.fromkeys(positions, Lines(limit=limit))
-        return Replay(self.broker, self.box, positions, encodings)
+        return make_listener(self.broker).catch_up(self.box, positions, encodings)
 
     def turns(self, count: int = 50) -> None:
         for _ in range(count):
@@ -74,13 +74,13 @@ class ReplayCase(SynchronousTestCase):
         return [line.rstrip(b".") for line in self.transport.data.splitlines()]
 
 
-class CatchUpTests(ReplayCase):
+class CatchUpTests(CatchUpCase):
     """From the history to live"""
 
     def test_what_was_missed_comes_before_what_is_live(self) -> None:
         self.publish(self.news, b"old")
         self.publish(self.news, b"missed 1", b"missed 2")
-        self.successResultOf(self.replay(self.news, offset=1).start())
+        self.successResultOf(self.catch_up(self.news, offset=1).start())
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"missed 1", b"missed 2", b"live"]
@@ -88,7 +88,7 @@ class CatchUpTests(ReplayCase):
 
     def test_it_may_begin_in_the_middle_of_a_batch(self) -> None:
         self.publish(self.news, b"0", b"1", b"2", b"3")
-        self.replay(self.news, offset=2).start()
+        self.catch_up(self.news, offset=2).start()
         self.turns()
         self.publish(self.news, b"4")
         self.turns()
@@ -98,7 +98,7 @@ class CatchUpTests(ReplayCase):
         self.publish(self.news, b"n1")
         self.publish(self.sport, b"s1")
         self.publish(self.news, b"n2")
-        self.replay(self.news).start()
+        self.catch_up(self.news).start()
         self.publish(self.sport, b"s2")
         self.publish(self.news, b"n3")
         self.turns()
@@ -107,44 +107,44 @@ class CatchUpTests(ReplayCase):
     def test_each_topic_begins_where_it_was_left(self) -> None:
         for number in range(6):
             self.publish(self.news if number % 2 else self.sport, b"%d" % number)
-        replay = self.replay_from({self.news: 3, self.sport: 1})
-        assert replay.positions == {self.news: 3, self.sport: 1}
-        replay.start()
+        catching_up = self.catch_up_from({self.news: 3, self.sport: 1})
+        assert catching_up.positions == {self.news: 3, self.sport: 1}
+        catching_up.start()
         self.turns()
         assert self.lines() == [b"2", b"3", b"4", b"5"]
-        assert replay.positions == {}
+        assert catching_up.positions == {}
 
     def test_each_topic_may_begin_in_the_middle_of_a_batch(self) -> None:
         self.publish(self.news, b"n0", b"n1", b"n2")
         self.publish(self.sport, b"s3", b"s4", b"s5")
-        self.replay_from({self.news: 1, self.sport: 5}).start()
+        self.catch_up_from({self.news: 1, self.sport: 5}).start()
         self.turns()
         assert self.lines() == [b"n1", b"n2", b"s5"]
 
     def test_a_topic_that_missed_nothing_is_live_with_the_others(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
-        self.replay_from({self.news: 0, self.sport: 2}).start()
+        self.catch_up_from({self.news: 0, self.sport: 2}).start()
         self.publish(self.sport, b"live")
         self.turns()
         assert self.lines() == [b"n1", b"live"]
 
     def test_with_nothing_missed_it_is_live_at_once(self) -> None:
-        replay = self.replay(self.news)
-        self.successResultOf(replay.start())
+        catching_up = self.catch_up(self.news)
+        self.successResultOf(catching_up.start())
         assert self.box.subscriptions == {self.news: Lines()}
-        assert not replay.positions
+        assert not catching_up.positions
 
     def test_one_page_arrives_without_anything_else_happening(self) -> None:
         self.publish(self.news, b"missed")
-        self.replay(self.news).start()
+        self.catch_up(self.news).start()
         self.turns()
         assert self.lines() == [b"missed"]
 
     def test_the_last_of_several_pages_arrives_without_anything_else_happening(self) -> None:
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
-        live = self.replay(self.news).start()
+        live = self.catch_up(self.news).start()
         self.turns()
         self.successResultOf(live)
         assert self.lines() == [b"%d" % n for n in range(10)]
@@ -152,7 +152,7 @@ class CatchUpTests(ReplayCase):
     def test_what_is_published_between_pages_comes_once_and_in_order(self) -> None:
         for number in range(8):
             self.publish(self.news, b"%d" % number + LARGE)
-        live = self.replay(self.news).start()
+        live = self.catch_up(self.news).start()
         self.assertNoResult(live)  # type: ignore[no-untyped-call]
         for number in range(8, 20):
             self.publish(self.news, b"%d" % number)
@@ -167,7 +167,7 @@ class CatchUpTests(ReplayCase):
         store = LateStore()
         self.start_broker(store)
         self.publish(self.news, b"0")
-        live = self.replay(self.news).start()
+        live = self.catch_up(self.news).start()
         self.publish(self.news, b"1")
         store.answer()
         self.turns()
@@ -200,7 +200,7 @@ class CatchUpTests(ReplayCase):
         for sizes in before:
             publish(sizes)
         start = min(start, published)
-        live = self.replay(self.news, offset=start).start()
+        live = self.catch_up(self.news, offset=start).start()
         for step in steps:
             if step == "publish":
                 publish([4, 1])
@@ -221,14 +221,14 @@ class CatchUpTests(ReplayCase):
         assert self.broker.counters.delivered == published - start
 
 
-class PausedTests(ReplayCase):
+class PausedTests(CatchUpCase):
     """An outbox that is paused in the middle"""
 
     def test_pages_wait_for_the_outbox_to_drain(self) -> None:
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        live = self.replay(self.news).start()
+        live = self.catch_up(self.news).start()
         self.turns()
         assert len(self.transport.writes) == 1
         assert self.box.queued + len(self.transport.data) < 2 * PAGE_BYTES
@@ -243,17 +243,17 @@ class PausedTests(ReplayCase):
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        replay = self.replay(self.news)
-        replay.start()
+        catching_up = self.catch_up(self.news)
+        catching_up.start()
         self.turns()
         read = len(self.transport.data.splitlines()) + self.box.queued // (len(LARGE) + 1)
-        assert replay.positions == {self.news: read}
+        assert catching_up.positions == {self.news: read}
 
     def test_it_ends_when_the_outbox_is_shut(self) -> None:
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        live = self.replay(self.news).start()
+        live = self.catch_up(self.news).start()
         self.turns()
         self.box.shut(None)
         self.turns()
@@ -261,25 +261,25 @@ class PausedTests(ReplayCase):
         assert not self.news.groups
 
 
-class ChangeTests(ReplayCase):
+class ChangeTests(CatchUpCase):
     """discard while it runs"""
 
-    def start(self) -> Replay:
-        """A replay of both topics that waits after its first page."""
+    def start(self) -> CatchUp:
+        """A CatchUp of both topics that waits after its first page."""
         for number in range(8):
             topic = self.sport if number % 2 else self.news
             self.publish(topic, b"%d" % number + LARGE)
         self.transport.room = 1
-        replay = self.replay(self.news, self.sport)
-        replay.start()
+        catching_up = self.catch_up(self.news, self.sport)
+        catching_up.start()
         self.turns()
         assert b"7" not in self.lines()
-        return replay
+        return catching_up
 
     def test_a_topic_left_out_is_neither_replayed_nor_live(self) -> None:
-        replay = self.start()
+        catching_up = self.start()
         before = self.lines()
-        replay.discard(self.sport)
+        catching_up.discard(self.sport)
         self.transport.drain()
         self.turns()
         self.publish(self.sport, b"9")
@@ -291,7 +291,7 @@ class ChangeTests(ReplayCase):
         assert b"9" not in rest
 
 
-class LossTests(ReplayCase):
+class LossTests(CatchUpCase):
     """What cannot be replayed is counted"""
 
     def drops(self) -> dict[str, int]:
@@ -306,7 +306,7 @@ class LossTests(ReplayCase):
         self.start_broker(MemoryStore(3, 2**20))
         for number in range(10):
             self.publish(self.news, b"%d" % number)
-        self.replay(self.news, offset=2).start()
+        self.catch_up(self.news, offset=2).start()
         self.publish(self.news, b"10")
         self.turns()
         assert self.lines() == [b"7", b"8", b"9", b"10"]
@@ -316,7 +316,7 @@ class LossTests(ReplayCase):
         self.start_broker(MemoryStore(0, 0))
         for number in range(4):
             self.publish(self.news, b"%d" % number)
-        self.replay(self.news, offset=1).start()
+        self.catch_up(self.news, offset=1).start()
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"live"]
@@ -327,7 +327,7 @@ class LossTests(ReplayCase):
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        self.replay(self.news).start()
+        self.catch_up(self.news).start()
         self.turns()
         for number in range(10, 19):
             self.publish(self.news, b"%d" % number)
@@ -343,7 +343,7 @@ class LossTests(ReplayCase):
     def test_what_the_encoding_cannot_carry_is_counted(self) -> None:
         self.publish(self.news, b"fits", b"too large", b"ok")
         self.publish(self.news, b"too large", b"as well")
-        self.replay(self.news, limit=4).start()
+        self.catch_up(self.news, limit=4).start()
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"fits", b"ok", b"live"]

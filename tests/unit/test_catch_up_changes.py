@@ -6,10 +6,10 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.message_run import MessageRun
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener
-from tests.unit.test_catch_up import LARGE, ReplayCase
+from tests.unit.test_catch_up import LARGE, CatchUpCase
 
 
-class ReplayChangeCase(ReplayCase):
+class CatchUpChangeCase(CatchUpCase):
     """A replay whose subscriber is asked as a listener's is."""
 
     listener: Listener
@@ -33,12 +33,12 @@ class ReplayChangeCase(ReplayCase):
         for topic in (self.news, self.sport):
             name = topic.name.encode()
             # Past any listener's rules: it is the subscriber that is tested.
-            self.broker.publish(topic, MessageRun.of([name]), b"", "toy")
+            self.broker.dispatcher.publish(topic, MessageRun.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
 
 
-class RevocationTests(ReplayChangeCase):
+class RevocationTests(CatchUpChangeCase):
     """What is closed in the middle is neither replayed nor live"""
 
     def test_a_topic_closed_in_the_middle_ends_once(self) -> None:
@@ -46,12 +46,12 @@ class RevocationTests(ReplayChangeCase):
             topic = self.sport if number % 2 else self.news
             self.publish(topic, b"%d" % number + LARGE)
         self.transport.room = 1
-        replay = self.replay(self.news, self.sport)
-        replay.start()
+        catching_up = self.catch_up(self.news, self.sport)
+        catching_up.start()
         self.turns()
         assert b"11" not in self.lines()
         self.allow("news")
-        self.broker.recheck()
+        self.broker.router.recheck_all(self.broker.topics)
         rest = self.goes_on()
         assert rest[-2:] == [b"10", b"news"]
         assert b"11" not in rest
@@ -64,11 +64,11 @@ class RevocationTests(ReplayChangeCase):
         for number in range(12):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        self.replay(self.news, self.sport).start()
+        self.catch_up(self.news, self.sport).start()
         self.turns()
         assert b"11" not in self.lines()
         self.allow("news")
-        self.broker.recheck()
+        self.broker.router.recheck_all(self.broker.topics)
         rest = self.goes_on()
         assert b"sport" not in rest
         assert rest[-2:] == [b"11", b"news"]
@@ -79,20 +79,20 @@ class RevocationTests(ReplayChangeCase):
         for number in range(12):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        self.replay(self.news, self.sport).start()
+        self.catch_up(self.news, self.sport).start()
         self.turns()
         self.broker.queue_keys.close(self.sport, b"key", "ada", "client")
         assert b"sport" not in self.goes_on()
 
 
-class EndedTests(ReplayChangeCase):
+class EndedTests(CatchUpChangeCase):
     """Topics that ended since the subscriber left"""
 
     def test_a_topic_that_ended_does_not_keep_the_others_from_coming(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
-        self.broker.end_topic(self.sport)
-        live = self.replay(self.news, self.sport).start()
+        self.broker.topic_lifecycle.end(self.sport)
+        live = self.catch_up(self.news, self.sport).start()
         self.turns()
         self.successResultOf(live)
         self.publish(self.news, b"live")
@@ -101,10 +101,10 @@ class EndedTests(ReplayChangeCase):
 
     def test_another_topic_of_the_same_name_is_not_it(self) -> None:
         self.publish(self.news, b"n0")
-        self.broker.end_topic(self.sport)
+        self.broker.topic_lifecycle.end(self.sport)
         again = self.broker.topics.create("sport")
         self.publish(again, b"not for bob")
-        self.replay(self.news, self.sport).start()
+        self.catch_up(self.news, self.sport).start()
         self.turns()
         self.publish(again, b"nor this")
         self.turns()

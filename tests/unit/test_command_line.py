@@ -10,7 +10,7 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.listener import SETTINGS
-from pubsub.interfaces import IWireProtocol
+from pubsub.plugin import IWireProtocol
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import BROKER_SETTINGS, Config
 from pubsub.settings import BOOLEAN, COUNT, Setting

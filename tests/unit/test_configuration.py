@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
-from pubsub.interfaces import IWireProtocol
+from pubsub.plugin import IWireProtocol
 from pubsub.server.configuration import (
     CommandLine,
     Config,
@@ -21,7 +21,7 @@ from pubsub.server.configuration import (
     flag,
     merge,
 )
-from pubsub.server.configuration import read_file as read
+from pubsub.server.file_tables import read_file as read
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.store.location import default_path
 from tests.unit.fakes import Toy, scratch

@@ -13,7 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.master_secrets import Secret
 from pubsub.errors import ConfigurationError
-from pubsub.server.configuration import CommandLine, merge, read_file
+from pubsub.server.configuration import CommandLine, merge
+from pubsub.server.file_tables import read_file
 from tests.unit.fakes import START, scratch
 from tests.unit.tokens import KEY, OTHER_KEY, PUBLIC_PEM
 

@@ -1,13 +1,16 @@
-"""Options of the source and the sink: what they mean, and what is refused."""
+"""Options of the source and the sink: their values and their errors."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline import publisher_urls
 from pubsub.pipeline.connector_options import (
     EVENTS_TOPIC,
     SourceOptions,
@@ -15,8 +18,15 @@ from pubsub.pipeline.connector_options import (
     sink_options,
     source_options,
 )
-from pubsub.pipeline.publisher_urls import check_url, optional_columns
-from tests.unit.fakes import scratch
+from pubsub.pipeline.publisher_urls import (
+    Destination,
+    PublisherFactory,
+    client_options,
+    find_destination,
+)
+from pubsub.plugin import installed_protocols
+from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from tests.unit.fakes import Toy, scratch
 from tests.unit.raising import raised
 
 URL = "http://127.0.0.1:7080"
@@ -24,14 +34,14 @@ TOKEN = "eyJhbGciOi.very.secret"
 
 
 def read(streaming: bool = False, **given: str) -> SourceOptions:
-    """Options with keys in lower case, as Spark gives them."""
+    """Parse options with keys in lower case, as Spark passes them."""
     lower = {key.lower(): value for key, value in given.items()}
     return source_options({"url": URL, **lower}, streaming)
 
 
 class OptionsCase(SynchronousTestCase):
     def refused(self, words: str, streaming: bool = False, **given: str) -> str:
-        """The error that these options are."""
+        """Return the error that these options raise."""
         error = raised(ConfigurationError, read, streaming, **given)
         assert words in str(error)
         return str(error)
@@ -48,13 +58,13 @@ class Where(OptionsCase):
         assert (options.path, options.urls, options.partitions) == ("/x/history.db", (), 1)
 
     def test_one_of_both(self) -> None:
-        self.refused("either url", path="/x")
+        self.refused("either option url", path="/x")
         raised(ConfigurationError, source_options, {}, False)
 
     def test_no_url(self) -> None:
         for url in ("nowhere", "http://", "http://a:port", "http://a:0", "a:7080"):
             self.refused("option url", url=url)
-        self.refused("reading goes over", url="cafe://a:7070")
+        self.refused("reading requires http", url="cafe://a:7070")
         self.refused("named twice", url="http://a,http://a/")
 
     def test_a_secret_in_a_url_is_refused_and_not_shown(self) -> None:
@@ -69,7 +79,7 @@ class Unknown(OptionsCase):
     def test_the_near_one_is_named(self) -> None:
         self.refused("did you mean subscribePattern?", subscribepatern="a")
         self.refused("did you mean maxOffsetsPerTrigger?", True, maxoffsetpertrigger="1")
-        self.refused("there is no option kafka.bootstrap", False, **{"kafka.bootstrap": "x"})
+        self.refused("unknown option kafka.bootstrap", False, **{"kafka.bootstrap": "x"})
 
     def test_a_value_is_not_shown(self) -> None:
         assert TOKEN not in self.refused("did you mean token?", tokn=TOKEN)
@@ -97,13 +107,13 @@ class Topics(OptionsCase):
     def test_a_pattern(self) -> None:
         assert read(subscribePattern="orders/.*").pattern == "orders/.*"
         self.refused("option subscribePattern", subscribepattern="(")
-        self.refused("exclude each other", subscribepattern="a", subscribe="a")
+        self.refused("cannot be combined", subscribepattern="a", subscribe="a")
 
     def test_events(self) -> None:
         options = read(stream="Events")
         assert options.topics == frozenset({EVENTS_TOPIC})
         for name in ("subscribe", "subscribePattern"):
-            self.refused("does not go with", False, **{"stream": "events", name: "a"})
+            self.refused("cannot be combined with", False, **{"stream": "events", name: "a"})
         self.refused("messages or events", stream="news")
 
 
@@ -124,7 +134,7 @@ class Places(OptionsCase):
         assert read(startingTimestamp=moment).starting_timestamp == 1700000000000005
         for value in ("yesterday", "2023-11-14T22:13:20", "-5"):
             self.refused("option startingTimestamp", startingtimestamp=value)
-        self.refused("exclude", startingtimestamp="1", startingoffsets="latest")
+        self.refused("cannot be combined", startingtimestamp="1", startingoffsets="latest")
 
 
 class Amounts(OptionsCase):
@@ -165,46 +175,90 @@ class Tokens(OptionsCase):
         path.write_text("two")
         assert options.credentials.read() == "two"
         assert read().credentials.read() is None
-        self.refused("exclude each other", token=TOKEN, tokenfile="x")
+        self.refused("cannot be combined", token=TOKEN, tokenfile="x")
+
+
+def sink(given: Mapping[str, str]) -> Destination:
+    return find_destination(sink_options(given, client_options()))
+
+
+def publisher(**given: str) -> BlockingPublisher:
+    """As a task makes it, from a copy of what the driver has found."""
+    publishers = pickle.loads(pickle.dumps(sink(given).publishers))
+    assert isinstance(publishers, PublisherFactory)
+    return publishers()
+
+
+def publisher_values(**given: str) -> Mapping[str, Any]:
+    publishers = sink(given).publishers
+    assert publishers is not None
+    return publishers.values
 
 
 class Sinks(SynchronousTestCase):
     def refused(self, words: str, given: Mapping[str, str]) -> None:
-        def make() -> None:
-            check_url(sink_options(given))
-
-        assert words in str(raised(ConfigurationError, make))
+        assert words in str(raised(ConfigurationError, sink, given))
 
     def test_what_spark_adds_is_no_error(self) -> None:
         added = {"checkpointlocation": "/x", "queryname": "q", "url": URL, "topic": "t"}
-        assert sink_options(added).topic == "t"
+        assert sink_options(added, ()).topic == "t"
 
     def test_no_sink(self) -> None:
-        self.refused("option url is needed", {})
+        self.refused("option url is required", {})
         self.refused("one broker", {"url": f"{URL},http://b"})
-        self.refused("expected http", {"url": "kafka://a:1"})
+        self.refused(
+            "kafka is not installed; choose from http, https, cafe", {"url": "kafka://a:1"}
+        )
         self.refused("option topic", {"url": URL, "topic": ""})
         self.refused("did you mean topic?", {"url": URL, "topics": "a"})
-        self.refused("there is no option subscribe", {"url": URL, "subscribe": "a"})
+        self.refused("unknown option subscribe", {"url": URL, "subscribe": "a"})
 
     def test_tokens_where_there_are_any(self) -> None:
         self.refused("needs option token", {"url": "fast://a:1"})
-        self.refused("cafe has no tokens", {"url": "cafe://a:1", "token": TOKEN})
-        check_url(sink_options({"url": "fast+tls://a", "token": TOKEN}))
+        self.refused("cafe:// takes no option token", {"url": "cafe://a:1", "token": TOKEN})
+        sink({"url": "fast+tls://a", "token": TOKEN})
 
     def test_channels(self) -> None:
-        check_url(sink_options({"url": "cafe://a", "channels": "1:orders"}))
+        sink({"url": "cafe://a", "channels": "1:orders"})
         self.refused("for cafe", {"url": "spot://a", "channels": "1:orders"})
         self.refused("option channels", {"url": "cafe://a", "channels": "1-300"})
 
     def test_parameters(self) -> None:
-        check_url(sink_options({"url": "rheos://a:1?layout=original&checksum=crc32"}))
-        self.refused("?layout=new", {"url": "rheos://a:1?layout=new"})
-        self.refused("?layout=spec", {"url": "cafe://a:1?layout=spec"})
+        sink({"url": "rheos://a:1?layout=original&checksum=crc32"})
+        self.refused("?layout: expected one of spec", {"url": "rheos://a:1?layout=new"})
+        self.refused("?layout=spec: cafe:// has no such", {"url": "cafe://a:1?layout=spec"})
+
+    def test_what_tasks_make(self) -> None:
+        ports = {"cafe": 7070, "nsd": 7071, "rheos": 7072, "spot": 7073, "fast": 7074}
+        for protocol, port in ports.items():
+            token = {"token": TOKEN} if protocol == "fast" else {}
+            for url, expected in (
+                (f"{protocol}://a", Address("a", port)),
+                (f"{protocol}+tls://a:5", Address("a", 5, tls=True)),
+            ):
+                made = publisher(url=url, **token)
+                assert (made.protocol, made._address) == (protocol, expected)
+        assert sink({"url": URL}).publishers is None
+
+    def test_what_they_make_it_with(self) -> None:
+        values = publisher_values(url="cafe://a", channels="1:orders")
+        assert values == {"channels": {1: "orders"}}
+        assert len(publisher_values(url="cafe://a")["channels"]) == 256
+        values = publisher_values(url="rheos://a?layout=original")
+        assert values == {"layout": "original", "checksum": "none"}
+
+    def test_a_protocol_without_a_client(self) -> None:
+        protocols = {"toy": Toy("toy", 7099), "nsd": installed_protocols()["nsd"]}
+        self.patch(publisher_urls, "installed_protocols", lambda: protocols)  # type: ignore[no-untyped-call]
+        self.refused(
+            "option url: the protocol toy has no client to publish with; "
+            "choose from http, https, nsd",
+            {"url": "toy://a"},
+        )
 
     def test_columns(self) -> None:
         found = {
-            scheme: optional_columns(sink_options({"url": f"{scheme}://a"}))
+            scheme: sink({"url": f"{scheme}://a"}).optional_columns
             for scheme in ("https", "spot+tls", "nsd", "cafe")
         }
         assert found == {

@@ -18,9 +18,9 @@ class RuleTests(SynchronousTestCase):
 
     def test_the_first_match_counts(self) -> None:
         rules = DurabilityRules(DURABILITY.parse(["orders/*=sync", "orders/log=none", "tmp*=none"]))
-        found = [rules.of(name) for name in ("orders/1", "orders/log", "tmp", "users")]
+        found = [rules.durability(name) for name in ("orders/1", "orders/log", "tmp", "users")]
         assert found == [SYNC, SYNC, NONE, ASYNC]
-        assert DurabilityRules().of("orders/1") is ASYNC
+        assert DurabilityRules().durability("orders/1") is ASYNC
 
     def test_text(self) -> None:
         assert DURABILITY.parse("") == ()

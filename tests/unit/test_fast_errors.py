@@ -121,8 +121,8 @@ class ConfigurationTests(FastCase):
         with pytest.raises(NotConfigured, match=r"`pubsub secret FILE`.*--secret-file FILE"):
             House({"fast": {}})
 
-    def test_every_fast_listener_shares_the_owners(self) -> None:
+    def test_every_fast_listener_shares_the_owners_and_the_ration(self) -> None:
         fast = Fast(self)
         factory = fast.factories["fast"]
         twin = type(factory)(fast.listeners["fast"])
-        assert twin._owners is factory._owners
+        assert twin.ownership._owners is factory.ownership._owners

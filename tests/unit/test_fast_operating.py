@@ -42,7 +42,7 @@ class AuditTests(FastCase):
     def test_creation_and_rotation(self) -> None:
         path = scratch(self) / "audit.log"
         fast = self.house(top={"audit-log": str(path)}, also={"cafe": {"channels": "1:news"}})
-        self.addCleanup(fast.broker.audit.close)
+        self.addCleanup(fast.audit.close)
         cafe = fast.connect("cafe")
         cafe.send(bytes.fromhex("fe ca 02 03 00 00 00 01 01 00"))
         owner = fast.owner()
@@ -63,7 +63,7 @@ class AuditTests(FastCase):
     def test_no_key_and_no_token_is_in_it(self) -> None:
         path = scratch(self) / "audit.log"
         fast = self.house(top={"audit-log": str(path)})
-        self.addCleanup(fast.broker.audit.close)
+        self.addCleanup(fast.audit.close)
         secretive = grant(key="hush-hush", sub="ada")
         owner = fast.client(create(secretive) + rotate(secretive, b"be-quiet"))
         assert owner.take() == b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker import queue_keys as queue_keys_module
+from pubsub.broker.topics import KeyChange
 from tests.unit.fakes import START
 from tests.unit.fast_wire import (
     ENDED,
@@ -53,7 +53,7 @@ class SilenceTests(FastCase):
     def test_nor_has_anything_a_repr_with_a_key_in_it(self) -> None:
         secret = next(iter(self.fast.broker.tokens.ring))
         known = self.fast.broker.tokens.check(grant(key="hush-hush"), START)
-        for thing in (secret, known, queue_keys_module.KeyChange(b"hush-hush", b"hush-hush")):
+        for thing in (secret, known, KeyChange(b"hush-hush", b"hush-hush")):
             assert "hush-hush" not in repr(thing)
             assert repr(KEY)[2:-1] not in repr(thing)
 

@@ -1,4 +1,4 @@
-"""HTTP: who may read what, and what cannot be read."""
+"""HTTP: access rights, and ranges that cannot be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.web import Answer, WebHouse
 
 
 class AccessTests(HouseCase):
-    """Who may read what"""
+    """Access rights"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -87,13 +87,13 @@ class AccessTests(HouseCase):
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
     def test_the_ration_is_that_of_every_protocol(self) -> None:
-        verifications = self.house.broker.verifications
+        verifications = self.house.listener.verifications
         verifications.take(verifications.available())
         assert self.house.get("/v1/topics", token=b"forged").error == (429, "rate-limited")
 
 
 class DamagedStore(MemoryStore):
-    """A history of which a part cannot be read."""
+    """A history with a damaged range."""
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
@@ -105,7 +105,7 @@ class DamagedStore(MemoryStore):
 
 
 class DamageTests(SynchronousTestCase):
-    """What cannot be read is told"""
+    """Damaged ranges are reported"""
 
     def answer(self, query: str) -> Answer:
         house = WebHouse(DamagedStore(100, 2**20))
@@ -128,7 +128,7 @@ class DamageTests(SynchronousTestCase):
 
 
 class WithoutArrowTests(HouseCase):
-    """The extra is not installed"""
+    """The extra arrow is not installed"""
 
     def setUp(self) -> None:
         super().setUp()

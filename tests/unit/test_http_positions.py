@@ -23,13 +23,13 @@ class ReaderTests(SynchronousTestCase):
         return client.answer("PUT")
 
     def delete(self, name: str) -> int:
-        """Forget a reader."""
+        """Delete a reader."""
         client = self.house.connect()
         client.ask("DELETE", f"/v1/readers/{name}")
         return client.answer("DELETE").status
 
     def readers(self) -> list[Any]:
-        """All of them."""
+        """Return all readers."""
         rows: list[Any] = self.house.get("/v1/readers").json["readers"]
         return rows
 
@@ -38,7 +38,7 @@ class ReaderTests(SynchronousTestCase):
         assert self.put("a%20%2F%C3%BC", offset=1).status == 204
         assert self.put("b", offset=3, epoch=epoch).status == 204
         self.house.publish("a", b"4")
-        stamp = self.house.broker.timestamp()
+        stamp = self.house.broker.dispatcher.timestamp()
         first, second = self.readers()
         assert first == {
             "name": "a /ü", "offset": 1, "epoch": epoch, "updated": stamp, "lag": 3,

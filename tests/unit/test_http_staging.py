@@ -1,4 +1,4 @@
-"""HTTP: what is taken as a part, and what is not."""
+"""HTTP: parts that are accepted, and parts that are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin import staged_parts
 from pubsub.admin.api_error import ApiError
-from pubsub.admin.staged_parts import Piece, pieces_of, summary_of
+from pubsub.admin.staged_parts import PublishableRun, read_runs, summarize
 from pubsub.broker.message_run import MIXED, MessageRun
 from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
@@ -22,7 +22,7 @@ from tests.unit.web import WebHouse, stream_of
 
 
 class StageTests(WritingCase):
-    """What is taken as a part"""
+    """Accepted and refused parts"""
 
     def test_messages_are_counted(self) -> None:
         answer = self.stage(table(["a", "b"], [b"1", b"2"]))
@@ -55,7 +55,7 @@ class StageTests(WritingCase):
             b"\xff\xff\xff\xff\0\0\0\x7f",
         ):
             assert self.stage(bad).error == (400, "invalid-request"), bad
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_other_columns(self) -> None:
         nameless = pa.array([[{"key": None, "value": b"v"}]], HEADERS)
@@ -115,7 +115,7 @@ class StageTests(WritingCase):
             assert self.house.post(f"/v1/stage?{query}", body).error == (400, "invalid-request")
 
     def test_too_many_messages(self) -> None:
-        self.patch(staged_parts, "_MESSAGES", 3)  # type: ignore[no-untyped-call]
+        self.patch(staged_parts, "_MAX_MESSAGES", 3)  # type: ignore[no-untyped-call]
         assert self.stage(table(["a"] * 4, [b""] * 4)).error == (413, "too-large")
 
     def test_a_batch_is_bounded(self) -> None:
@@ -151,11 +151,11 @@ class StageTests(WritingCase):
         assert self.house.post("/v1/commit", asked).status == 200
 
     def test_a_commit_drops_what_it_left_out(self) -> None:
-        """As the part of a task that failed and was done again."""
+        """A task that failed and ran again leaves such a part."""
         self.stage(table(["a"], [b"1"]))
         again = self.stage(table(["a"], [b"1"])).json["part"]
         assert self.commit(again).status == 200
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_a_rate_limit(self) -> None:
         self.house = WebHouse(listener_rate_messages=10)
@@ -173,7 +173,7 @@ class StageTests(WritingCase):
         client.ask("POST", "/v1/stage?query=q&batch=0", stream_of(table(["a"], [b"1"])))
         client.stream.lose()
         threads.step()
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
 
 class PieceTests(SynchronousTestCase):
@@ -181,17 +181,17 @@ class PieceTests(SynchronousTestCase):
 
     def test_what_is_said_is_what_there_is(self) -> None:
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
-        assert summary_of(file) == (3, frozenset("ab"))
-        one, two = pieces_of(file, b"s")
-        assert one == Piece("a", b"s", MessageRun([b"1", b"22"], MIXED), None)
-        assert two == Piece("b", b"s", MessageRun([b""], 0), None)
+        assert summarize(file) == (3, frozenset("ab"))
+        one, two = read_runs(file, b"s")
+        assert one == PublishableRun("a", b"s", MessageRun([b"1", b"22"], MIXED), None)
+        assert two == PublishableRun("b", b"s", MessageRun([b""], 0), None)
 
     def test_no_part(self) -> None:
         with pytest.raises(ApiError):
-            summary_of(io.BytesIO(b"?"))
+            summarize(io.BytesIO(b"?"))
 
     def test_what_was_changed_in_places_is_read_or_refused(self) -> None:
-        """Given to Arrow's own reader this ends the process."""
+        """Arrow's own reader crashes the process on such input."""
         pairs = pa.array([[{"key": "k", "value": b"v"}], None, []], HEADERS)
         good = stream_of(table(["a", "b", "c"], [b"1", b"22", b""], headers=pairs))
         chance = random.Random(1)
@@ -201,7 +201,7 @@ class PieceTests(SynchronousTestCase):
             for _ in range(chance.randint(1, 4)):
                 changed[chance.randrange(len(changed))] = chance.randrange(256)
             try:
-                read += len(list(pieces_of(io.BytesIO(changed), b""))) > 0
+                read += len(list(read_runs(io.BytesIO(changed), b""))) > 0
             except ApiError as error:
                 refused.add(error.status)
         assert read

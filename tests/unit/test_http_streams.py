@@ -1,4 +1,4 @@
-"""HTTP: streams and clients that do not read, leave, or lose their rights; limits of the wire."""
+"""HTTP streams: clients that do not read, disconnect, or lose their rights; request limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.http_channel import Body
+from pubsub.admin.request_body import Body
 from pubsub.store.memory import MemoryStore
 from tests.unit.web import WebClient, WebHouse
 
@@ -17,7 +17,7 @@ ALL = "/v1/history?start=0"
 
 
 def big_house(**settings: Any) -> WebHouse:
-    """A history of six pieces."""
+    """Return a broker whose history has six pieces."""
     house = WebHouse(**settings)
     for _ in range(12):
         house.publish("a", BIG)
@@ -25,7 +25,7 @@ def big_house(**settings: Any) -> WebHouse:
 
 
 class Threads:
-    """Calls that wait until somebody makes them."""
+    """Calls that wait until the test makes them."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
@@ -68,7 +68,7 @@ class SlowTests(SynchronousTestCase):
         assert not self.client.closed
         self.house.pass_time(2)
         assert self.client.closed
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_others_are_served_meanwhile(self) -> None:
         assert len(self.house.get(ALL).rows) == 12
@@ -86,10 +86,10 @@ class SlowTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """Streams that end before their time"""
+    """Streams that end early"""
 
     def half(self, house: WebHouse, target: str = ALL, **given: Any) -> WebClient:
-        """A client that has got the first piece."""
+        """Return a client that has received the first piece."""
         client = house.connect()
         client.stream.stop_reading()
         client.ask("GET", target, **given)
@@ -97,7 +97,7 @@ class EndTests(SynchronousTestCase):
         return client
 
     def cut(self, client: WebClient) -> bool:
-        """Does the client know that something is missing?"""
+        """Return whether the client can detect the missing data."""
         client.stream.read()
         return client.stream.aborted and not client.answer().complete
 
@@ -179,7 +179,7 @@ class EndTests(SynchronousTestCase):
         def fail(call: Callable[[], Any]) -> Deferred[Any]:
             raise ZeroDivisionError
 
-        house.factory.run = fail
+        house.run_in_thread = fail
         client = house.connect()
         client.ask("GET", ALL)
         assert client.closed
@@ -189,7 +189,7 @@ class EndTests(SynchronousTestCase):
 
 
 class WireTests(SynchronousTestCase):
-    """Bounds of requests"""
+    """Limits of requests"""
 
     def setUp(self) -> None:
         self.house = WebHouse(max_batch="2M", max_staged="3M")
@@ -222,7 +222,7 @@ class WireTests(SynchronousTestCase):
         self.client.send(b"x" * 1000)
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_nobody_is_asked_for_a_body_that_is_refused(self) -> None:
         head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
@@ -238,7 +238,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.answer().error == (413, "too-large")
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_all_bodies_together_are_bounded(self) -> None:
         head = b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n"
@@ -305,7 +305,7 @@ class WireTests(SynchronousTestCase):
         assert answer.error == (507, "staged")
         assert self.house.connect().get("/").status == 200
         self.client.stream.lose()
-        assert self.house.factory.spooled.used == 0
+        assert self.house.factory.body_budget.used == 0
 
     def test_expect_continue(self) -> None:
         head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"

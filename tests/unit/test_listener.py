@@ -12,7 +12,6 @@ from zope.interface import provider
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
-from pubsub.broker.listener import Listener
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
@@ -72,18 +71,19 @@ class ListenerTests(SynchronousTestCase):
         broker = make_broker()
         listener = make_listener(broker, allow_subscribe="news")
         news, sport = broker.topics.create("news"), broker.topics.create("sport")
-        assert listener.may_stay("bob", news)
-        assert not listener.may_stay("bob", sport)
+        assert listener.may_continue("bob", news)
+        assert not listener.may_continue("bob", sport)
         listener.reconfigure({**listener.settings, "allow-subscribe": ("sport",)})
-        assert listener.may_stay("bob", sport)
-        assert not listener.may_stay("bob", news)
+        assert listener.may_continue("bob", sport)
+        assert not listener.may_continue("bob", news)
         assert broker.counters.refusals == {("toy", "revoked"): 2}
 
     def test_sessions_of_a_role_are_of_one_kind(self) -> None:
         broker = make_broker()
         ours, theirs = make_listener(broker), make_listener(broker)
-        assert ours.kind("reader") is ours.kind("reader")
-        assert len({ours.kind("reader"), ours.kind("writer"), theirs.kind("reader")}) == 3
+        assert ours.session_kind("reader") is ours.session_kind("reader")
+        kinds = {ours.session_kind("reader"), ours.session_kind("writer")}
+        assert len(kinds | {theirs.session_kind("reader")}) == 3
 
     def test_a_new_configuration_changes_rules_and_rates(self) -> None:
         listener = make_listener(make_broker())
@@ -92,7 +92,7 @@ class ListenerTests(SynchronousTestCase):
         )
         slow, quota = listener.slow, listener.quota
         listener.reconfigure(changed.settings)
-        assert listener.rate == Rate(3, 1024)
+        assert listener._rate == Rate(3, 1024)
         listener.access.check_publish("in")
         with pytest.raises(NotAuthorized):
             listener.access.check_publish("out")
@@ -104,7 +104,7 @@ class ListenerTests(SynchronousTestCase):
         listener.reconfigure(listener.settings)
         assert listener.limiter is before
         listener.reconfigure({**listener.settings, "listener-rate-messages": 1})
-        topic = listener.broker.topics.create("t")
+        topic = listener.topics.create("t")
         one, other = listener.publisher(None, b""), listener.publisher(None, b"")
         one.publish(topic, MessageRun.of([b"x"]))
         with pytest.raises(RateLimited):
@@ -122,8 +122,8 @@ class ListenerTests(SynchronousTestCase):
 
     def test_an_endpoint_tells_listeners_apart(self) -> None:
         settings = make_listener(make_broker()).settings
-        assert Listener(make_broker(), "toy", settings).endpoint == ""
-        assert Listener(make_broker(), "toy", settings, "tcp:1").endpoint == "tcp:1"
+        assert make_broker().make_listener("toy", settings).endpoint == ""
+        assert make_broker().make_listener("toy", settings, "tcp:1").endpoint == "tcp:1"
 
     def test_refusals_are_counted_by_protocol_and_reason(self) -> None:
         broker = make_broker()

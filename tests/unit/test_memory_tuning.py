@@ -7,7 +7,7 @@ import gc
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.server.memory_tuning import collect_less, keep_freed_memory
+from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -51,5 +51,5 @@ class CollectorTests(SynchronousTestCase):
     def test_what_exists_is_left_out_of_collections(self) -> None:
         self.addCleanup(gc.unfreeze)
         gc.unfreeze()
-        collect_less()
+        freeze_startup_objects()
         assert gc.get_freeze_count() > 1000

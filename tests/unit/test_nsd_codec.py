@@ -122,12 +122,15 @@ class RequestTests(SynchronousTestCase):
             assert isinstance(result, Open | Publish | Subscribe | Unsubscribe | Get)
 
     @given(JSON | st.fixed_dictionaries({"_class": TEXTS, "identity": JSON}))
+    @example(1640)
     def test_any_json_is_a_request_or_invalid(self, value: Any) -> None:
         line = json.dumps(value).encode()
         for form in (line, base64.b64encode(line)):
             result = tried(form)
             if isinstance(result, InvalidRequest):
-                assert result.shown == line.decode()[:SHOWN]
+                # Some JSON, such as 1640, is also the base64 of other text.
+                decoded = unwrap(form)[0].decode(errors="replace")
+                assert result.shown in (line.decode()[:SHOWN], decoded[:SHOWN])
 
     @given(
         st.sampled_from(["Open", "Publish", "Subscribe", "Unsubscribe", "Get"]),

@@ -1,4 +1,4 @@
-"""Ranges instead of messages: what a row of the stream says is what a worker reads."""
+"""Offset ranges: a worker reads the messages that a row of the stream describes."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
 
 def test_a_token_has_to_be_in_a_file() -> None:
     source = RangeSource({"url": "http://127.0.0.1:1", "token": "x.y.z"})
-    with pytest.raises(ConfigurationError, match="tokenFile instead"):
+    with pytest.raises(ConfigurationError, match="use option tokenFile"):
         source.streamReader(source.schema())

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.router import PORTION
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import WRITE_BYTES, Topic
 from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
 
 KIB = 1024
@@ -96,7 +95,7 @@ class ReadinessTests(OutboxCase):
             bob.drain(room=1)
             assert len(bob.writes) == turn
         assert [len(data) for data in bob.writes[:3]] == [3 * (100 * KIB + 1)] * 3
-        assert PORTION <= len(bob.writes[0]) < PORTION + 100 * KIB
+        assert WRITE_BYTES <= len(bob.writes[0]) < WRITE_BYTES + 100 * KIB
         assert bob.data == b"".join(payload + b"\n" for payload in payloads)
 
     def test_a_ready_transport_gets_a_backlog_as_far_as_it_has_room(self) -> None:
@@ -113,20 +112,20 @@ class ReadinessTests(OutboxCase):
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.deliver(b"a", 1, self.topic, 0)
-        bob.outbox.pass_on(b"b", 1, self.topic, 1)
+        bob.outbox.deliver_now(b"b", 1, self.topic, 1)
         self.bench.router.flush()
         bob.outbox.enqueue(b"c", 1, self.topic, 2)
-        bob.outbox.pass_on(b"d", 1, self.topic, 3)
+        bob.outbox.deliver_now(b"d", 1, self.topic, 3)
         bob.outbox.flush()
         assert bob.writes == [b"ab", b"cd"]
-        bob.outbox.pass_on(b"e", 1, self.topic, 4)
+        bob.outbox.deliver_now(b"e", 1, self.topic, 4)
         assert bob.writes == [b"ab", b"cd", b"e"], "nothing is queued: it is written at once"
 
     def test_nothing_is_passed_on_after_the_end(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.shut("left")
-        bob.outbox.pass_on(b"a", 1, self.topic, 0)
+        bob.outbox.deliver_now(b"a", 1, self.topic, 0)
         assert bob.writes == []
         assert self.drops() == {("bob", "t", "disconnected"): 1}
 

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError, PubSubError
-from pubsub.pipeline.connector_options import SinkOptions, sink_options
-from pubsub.pipeline.publisher_urls import check_url, optional_columns, publisher
+from pubsub.pipeline.connector_options import sink_options
+from pubsub.pipeline.publisher_urls import Destination, client_options, find_destination
 from pubsub.pipeline.sink import BatchWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
 from pubsub.wire.blocking_publisher import BlockingPublisher, NotPublished
@@ -22,11 +22,9 @@ from tests.unit.streams import House
 from tests.unit.test_pipeline_sink import frame, struct
 
 
-def options(url: str, **given: str) -> SinkOptions:
-    """Options that have been checked."""
-    found = sink_options({"url": url, **given})
-    check_url(found)
-    return found
+def destination(url: str, **given: str) -> Destination:
+    """Where the options of a sink lead."""
+    return find_destination(sink_options({"url": url, **given}, client_options()))
 
 
 def publish_one(client: BlockingPublisher, topic: str) -> None:
@@ -41,7 +39,9 @@ class UrlTests(SynchronousTestCase):
         """Where a publisher connects, and what it sends, given no reply."""
         made = ScriptedSocket()
         calls = connect_to(self, made)
-        with publisher(options(url, **given)) as client:
+        publishers = destination(url, **given).publishers
+        assert publishers is not None
+        with publishers() as client:
             raised(PubSubError, publish_one, client, topic)
         ((address, _),) = calls
         return address, bytes(made.sent)
@@ -76,13 +76,13 @@ class UrlTests(SynchronousTestCase):
         assert sent.startswith(fast_wire.unsubscribe(b"a.b.c"))
 
     def test_what_can_be_published(self) -> None:
-        assert optional_columns(options("http://h")) == ("key", "headers")
-        assert optional_columns(options("nsd+tls://h")) == ("key",)
-        assert optional_columns(options("cafe://h")) == ()
+        assert destination("http://h").optional_columns == ("key", "headers")
+        assert destination("nsd+tls://h").optional_columns == ("key",)
+        assert destination("cafe://h").optional_columns == ()
 
     def test_parameters_that_do_not_exist(self) -> None:
         for url in ("rheos://h?layout=other", "nsd://h?layout=spec", "rheos://h?window="):
-            assert "option url" in str(raised(ConfigurationError, options, url))
+            assert "option url" in str(raised(ConfigurationError, destination, url))
 
 
 class WriterTests(SynchronousTestCase):

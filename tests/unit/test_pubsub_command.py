@@ -1,4 +1,4 @@
-"""The command ``pubsub``: secrets and tokens made and looked into."""
+"""The command ``pubsub``: making secrets, and making and inspecting tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CommandCase(SynchronousTestCase):
         self.directory = scratch(self)
 
     def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
+        """Return exit code, standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -53,7 +53,7 @@ class CommandCase(SynchronousTestCase):
         return str(path)
 
     def one_line(self, *arguments: str) -> str:
-        """What is said on standard error, in one line, by a command that fails."""
+        """Return the one line on standard error of a command that fails."""
         code, out, err = self.run_it(*arguments)
         assert (code, out) == (1, "")
         assert err.startswith("pubsub: ")
@@ -91,7 +91,7 @@ class SecretTests(CommandCase):
             finally:
                 os.umask(before)
             assert (code, err) == (0, "")
-            assert out == f"{path}: a new secret; start the broker with --secret-file {path}\n"
+            assert out == f"{path}: secret written; start the broker with --secret-file {path}\n"
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
     def test_it_is_long_enough_new_each_time_and_not_shown(self) -> None:
@@ -131,7 +131,7 @@ class MakeTests(CommandCase):
         self.secret = self.file("secret", KEY + b"\n")
 
     def make(self, *arguments: str) -> bytes:
-        """The token, printed as the only line and without a warning."""
+        """Return the token, printed as the only line and without a warning."""
         code, out, err = self.run_it("token", "make", *arguments)
         assert (code, err) == (0, "")
         assert out.count("\n") == 1
@@ -222,7 +222,7 @@ class MakeTests(CommandCase):
 
 
 class LengthTests(CommandCase):
-    """Over 255 bytes: a warning, and what to shorten"""
+    """Over 255 bytes: a warning, and a hint for shortening"""
 
     def make(self, *arguments: str, algorithm: str = "HS256") -> str:
         key = self.file("key", PRIVATE_PEM if algorithm == "EdDSA" else KEY * 2)
@@ -245,14 +245,14 @@ class LengthTests(CommandCase):
         err = self.make(
             f"--queue-key={'k' * 60}", "--sub=ada", f"--claim=note={'n' * 80}", "--permission=*"
         )
-        assert f"the token has {len(self.made)} bytes, fast takes 255" in err
+        assert f"the token has {len(self.made)} bytes, but fast accepts at most 255" in err
         assert "shorten note or queue_key" in err
         assert "kid" not in err
         assert "HS256" not in err
         assert err.count("\n") == 1
 
     def test_it_names_the_key_id_and_the_algorithm(self) -> None:
-        assert ", or leave --kid out" in self.make("--kid=" + "i" * 30, "--queue-key=" + "k" * 80)
+        assert ", or omit --kid" in self.make("--kid=" + "i" * 30, "--queue-key=" + "k" * 80)
         for algorithm in ("HS384", "HS512", "EdDSA"):
             said = self.make("--queue-key=" + "k" * 90, algorithm=algorithm)
             assert said.endswith(", or use HS256\n")
@@ -296,7 +296,7 @@ class InspectTests(CommandCase):
 
     def test_what_is_no_token(self) -> None:
         for text in ("", "abc", "a.b.c", "eyJhbGciOiJIUzI1NiJ9.W10.x"):
-            assert "no token" in self.one_line("token", "inspect", text)
+            assert "not a token" in self.one_line("token", "inspect", text)
 
     def test_times_beyond_any_calendar(self) -> None:
         for number in (1e300, 10**18, -(10**18)):

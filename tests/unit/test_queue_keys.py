@@ -14,8 +14,7 @@ from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox, SlowPolicy
-from pubsub.broker.queue_keys import KeyChange
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import KeyChange, Topic
 from pubsub.errors import NotAuthorized
 from tests.unit.fakes import (
     START,
@@ -65,7 +64,7 @@ class KeyCase(SynchronousTestCase):
         return holder
 
     def publish(self, payload: bytes) -> None:
-        self.broker.publish(self.topic, MessageRun.of([payload]), b"", "toy")
+        self.broker.dispatcher.publish(self.topic, MessageRun.of([payload]), b"", "toy")
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -175,7 +174,7 @@ class ChangeTests(KeyCase):
 
     def test_a_topic_that_ended_has_no_key_any_more(self) -> None:
         self.keys.close(self.topic, b"key", "ada", "client")
-        self.broker.end_topic(self.topic)
+        self.broker.topic_lifecycle.end(self.topic)
         again = self.broker.topics.create("orders")
         assert again not in self.keys
         assert not self.keys.matches(again, b"key")
@@ -206,7 +205,7 @@ class AccessTests(KeyCase):
             with pytest.raises(NotAuthorized):
                 check("orders")
             check("other")
-        self.broker.end_topic(self.topic)
+        self.broker.topic_lifecycle.end(self.topic)
         rules.check_publish("orders")
         rules.check_subscribe("orders")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pubsub.broker.outbox import DISCONNECT, SlowPolicy
-from pubsub.broker.queue_keys import KeyChange
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Held, Lines, Recheck, Transport
 from tests.unit.test_router import RouterCase
 
@@ -99,12 +98,12 @@ class EndTests(RouterCase):
 
 
 class WithheldTests(RouterCase):
-    """withheld"""
+    """excluding"""
 
     def test_what_is_published_meanwhile_is_for_the_others(self) -> None:
         bob, eve = self.subscriber(self.news), self.subscriber(self.news)
         self.route(self.news, b"before")
-        with self.router.withheld(self.box(bob), self.news):
+        with self.router.excluding(self.box(bob), self.news):
             self.route(self.news, b"own")
         self.route(self.news, b"after")
         self.bench.turn()
@@ -115,7 +114,7 @@ class WithheldTests(RouterCase):
 
     def test_the_only_subscriber_stays_subscribed(self) -> None:
         bob = self.subscriber(self.news)
-        with self.router.withheld(self.box(bob), self.news):
+        with self.router.excluding(self.box(bob), self.news):
             self.route(self.news, b"own")
         self.route(self.news, b"after")
         self.bench.turn()
@@ -127,7 +126,7 @@ class WithheldTests(RouterCase):
     def test_it_ends_with_an_error_too(self) -> None:
         bob = self.subscriber(self.news)
         try:
-            with self.router.withheld(self.box(bob), self.news):
+            with self.router.excluding(self.box(bob), self.news):
                 raise ValueError
         except ValueError:
             self.route(self.news, b"after")
@@ -139,7 +138,7 @@ class WithheldTests(RouterCase):
         slow = self.bench.outbox(SlowPolicy(DISCONNECT, 10, 30))
         self.router.subscribe(self.box(slow), self.news, Lines())
         self.box(slow).pause()
-        with self.router.withheld(self.box(bob), self.news):
+        with self.router.excluding(self.box(bob), self.news):
             self.route(self.news, b"more than ten bytes")
         assert len(self.bench.closed) == 1
         self.route(self.news, b"after")

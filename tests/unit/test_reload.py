@@ -57,7 +57,7 @@ class ReloadCase(SynchronousTestCase):
         top = {"audit-log": str(self.directory / "audit"), "keys": {"first": self.first}}
         self.house = House({"cafe": {}}, top=top)
         self.broker = self.house.broker
-        self.addCleanup(self.broker.audit.close)
+        self.addCleanup(self.house.audit.close)
         self.reactor = Signalled()
         self.reloader = Reloader(self.broker, self.house.read, self.reactor)
         self.lines = logged(self)
@@ -243,7 +243,7 @@ class ErrorTests(ReloadCase):
     def test_it_is_told_in_one_line(self) -> None:
         self.reload({}, max_body=1)
         (line,) = self.lines
-        assert line.startswith("reload: nothing is changed: [[listen]] max-body: ")
+        assert line.startswith("reload failed, nothing is changed: [[listen]] max-body: ")
 
     def test_the_next_one_counts_again(self) -> None:
         self.reload({"first": {}})

@@ -273,7 +273,7 @@ class RevokedTests(SynchronousTestCase):
         used = rheos.broker.memory.used
         alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
         rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("sport",)})
-        assert rheos.broker.recheck() == (0, 1)
+        assert rheos.broker.router.recheck_all(rheos.broker.topics) == (0, 1)
         assert rheos.refused("revoked") == 1
         bob.send(publish(BOB, b"hi"))
         assert alice.take() == b""
@@ -293,7 +293,7 @@ class RevokedTests(SynchronousTestCase):
         topics = rheos.broker.topics
         topics.create("sport")
         alice = rheos.reader(ALICE, "news", "sport")
-        rheos.broker.end_topic(topics.named("sport"))
+        rheos.broker.topic_lifecycle.end(topics.named("sport"))
         topics.create("other")
         alice.send(subscribe(ALICE, b"sport") + subscribe(ALICE, b"other"))
         assert alice.take() == FAILED + topic_ack("other")
@@ -307,7 +307,7 @@ class RevokedTests(SynchronousTestCase):
         topics = rheos.broker.topics
         old = topics.create("sport")
         rheos.reader(ALICE, "news", "sport")
-        rheos.broker.end_topic(old)
+        rheos.broker.topic_lifecycle.end(old)
         topics.create("sport")
         alice = rheos.connect("rheos")
         alice.send(create(ALICE))

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import CONNECTION_BYTES
-from pubsub.broker.topics import TOPIC_BYTES
+from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.server import PARENTS
 from tests.unit.rheos_wire import (
@@ -49,7 +49,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         data = alice.take()
         assert data[36:54] == FAILED
         ids = message_ids(data[:36] + data[54:])
-        assert ids == [message_id(broker.run_id, number).bytes for number in range(3)]
+        assert ids == [message_id(broker.dispatcher.run_id, number).bytes for number in range(3)]
         assert {UUID(bytes=one).version for one in ids} == {8}
 
     def test_the_acknowledgments_of_a_read_are_one_write(self) -> None:
@@ -76,7 +76,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         alice.send(b"".join(publish(ALICE, b"%d" % n, name=name) for n, name in enumerate(names)))
         data = alice.take()
         page = self.successResultOf(rheos.broker.store.read(0, None, 2**20))
-        run = rheos.broker.run_id
+        run = rheos.broker.dispatcher.run_id
         ids = {
             int(payload): message_id(run, batch.sequence + index).bytes
             for batch in page.batches
@@ -91,13 +91,13 @@ class AcknowledgmentTests(SynchronousTestCase):
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         published = []
-        publish_ = rheos.broker.publish
+        publish_ = rheos.broker.dispatcher.publish
 
         def counting(*args: object) -> object:
             published.append(args)
             return publish_(*args)  # type: ignore[arg-type]
 
-        rheos.broker.publish = counting  # type: ignore[assignment]
+        rheos.broker.dispatcher.publish = counting  # type: ignore[assignment]
         alice.send(publish(ALICE, *[b"x"] * 500) + publish(CAROL, b"y", b"zz"))
         assert len(published) == 2
         assert bob.stream.writes[1:] == [

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
-from pubsub.broker.router import PORTION
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import WRITE_BYTES, Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
 
@@ -175,7 +174,7 @@ class PortionTests(RouterCase):
             (3, self.news, 3),
             (2, self.news, 6),
         ]
-        assert PORTION <= len(queues[0][0][0]) < PORTION + 100_000
+        assert WRITE_BYTES <= len(queues[0][0][0]) < WRITE_BYTES + 100_000
         assert queues[0][0][0] is queues[1][0][0]
         self.box(bob).release()
         assert bob.data == b"".join(payload + b"\n" for payload in payloads)
@@ -184,7 +183,7 @@ class PortionTests(RouterCase):
     def test_one_large_batch_is_one_piece(self) -> None:
         bob = self.subscriber(self.news)
         self.box(bob).hold()
-        self.route(self.news, b"." * PORTION, b"." * PORTION)
+        self.route(self.news, b"." * WRITE_BYTES, b"." * WRITE_BYTES)
         self.route(self.news, b"small")
         self.bench.turn()
         assert [entry[1:] for entry in self.box(bob)._queue or ()] == [
@@ -193,7 +192,7 @@ class PortionTests(RouterCase):
         ]
 
     def test_a_subscriber_over_its_limit_gets_no_more_of_the_turn(self) -> None:
-        bob = self.bench.outbox(SlowPolicy(DISCONNECT, 2 * PORTION, 30))
+        bob = self.bench.outbox(SlowPolicy(DISCONNECT, 2 * WRITE_BYTES, 30))
         eve = self.subscriber(self.news)
         self.router.subscribe(self.box(bob), self.news, Lines())
         self.box(bob).pause()

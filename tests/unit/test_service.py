@@ -12,7 +12,7 @@ from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
-from pubsub.broker.topics import TOPIC_BYTES
+from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import (
     START,
@@ -79,7 +79,7 @@ class PublishTests(ServiceCase):
 
 
 class TopicTests(ServiceCase):
-    """end_topic, recheck, shared"""
+    """end, recheck, shared"""
 
     def test_a_topic_that_ends_takes_its_subscriptions_and_its_key_along(self) -> None:
         bob = self.subscriber(self.broker, "news")
@@ -87,19 +87,19 @@ class TopicTests(ServiceCase):
         self.publish("news", b"before")
         self.broker.queue_keys.close(topic, b"key", "ada", "client")
         used = self.broker.memory.used
-        self.broker.end_topic(topic)
+        self.broker.topic_lifecycle.end(topic)
         assert bob.data == b"before\n"
         assert bob.outbox is not None
         assert not bob.outbox.subscriptions
         assert "news" not in self.broker.topics
         assert not self.broker.queue_keys.names
         assert self.broker.memory.used == used - TOPIC_BYTES
-        self.broker.end_topic(topic)
+        self.broker.topic_lifecycle.end(topic)
         assert self.broker.memory.used == used - TOPIC_BYTES
 
     def test_its_name_is_free_for_one_that_has_none_of_it(self) -> None:
         bob = self.subscriber(self.broker, "news")
-        self.broker.end_topic(self.broker.topics.named("news"))
+        self.broker.topic_lifecycle.end(self.broker.topics.named("news"))
         eve = self.subscriber(self.broker, "news")
         self.publish("news", b"new")
         self.clock.advance(0)
@@ -109,7 +109,7 @@ class TopicTests(ServiceCase):
         topic, publisher = self.broker.topics.create("news"), Held()
         topic.block(object())
         topic.wait(publisher)
-        self.broker.end_topic(topic)
+        self.broker.topic_lifecycle.end(topic)
         assert publisher.reasons == set()
         assert not topic.blockers
 
@@ -119,33 +119,34 @@ class TopicTests(ServiceCase):
             box = listener.outbox(Transport(), Ruled(listener))
             for name in names:
                 self.broker.router.subscribe(box, self.broker.topics.create(name), Lines())
-        assert self.broker.recheck() == (4, 0)
+        assert self.broker.router.recheck_all(self.broker.topics) == (4, 0)
         listener.reconfigure({**listener.settings, "allow-subscribe": ("a", "c")})
-        assert self.broker.recheck() == (2, 2)
-        assert self.broker.recheck() == (2, 0)
+        assert self.broker.router.recheck_all(self.broker.topics) == (2, 2)
+        assert self.broker.router.recheck_all(self.broker.topics) == (2, 0)
         assert [t.name for t in self.broker.topics if t.groups] == ["a", "c"]
 
     def test_what_is_shared_is_made_once(self) -> None:
-        made = [self.broker.shared(key, lambda: object()) for key in ("a", "b", "a")]
+        listener = listener_of(self.broker)
+        made = [listener.shared(key, lambda: object()) for key in ("a", "b", "a")]
         assert made[0] is made[2]
         assert made[0] is not made[1]
-        assert self.broker.shared("none", lambda: None) is None
+        assert listener.shared("none", lambda: None) is None
 
 
 class TimeTests(ServiceCase):
     """timestamp"""
 
     def test_it_is_microseconds_since_the_epoch(self) -> None:
-        assert self.broker.timestamp() == int(START * 1_000_000)
+        assert self.broker.dispatcher.timestamp() == int(START * 1_000_000)
         self.clock.advance(0.25)
-        assert self.broker.timestamp() == int(START * 1_000_000) + 250_000
+        assert self.broker.dispatcher.timestamp() == int(START * 1_000_000) + 250_000
 
     def test_it_stands_still_while_the_clock_is_behind(self) -> None:
-        first = self.broker.timestamp()
+        first = self.broker.dispatcher.timestamp()
         self.clock.rightNow = START - 3600
-        assert self.broker.timestamp() == first
+        assert self.broker.dispatcher.timestamp() == first
         self.clock.rightNow = START + 1
-        assert self.broker.timestamp() == first + 1_000_000
+        assert self.broker.dispatcher.timestamp() == first + 1_000_000
 
     @given(st.lists(st.floats(0, 2e9)))
     def test_it_never_goes_backwards(self, times: list[float]) -> None:
@@ -154,7 +155,7 @@ class TimeTests(ServiceCase):
         stamps = []
         for time in times:
             clock.rightNow = time
-            stamps.append(broker.timestamp())
+            stamps.append(broker.dispatcher.timestamp())
         assert stamps == sorted(stamps)
 
 
@@ -168,7 +169,7 @@ class IdTests(ServiceCase):
             asked.append(bits)
             return 7
 
-        assert make_broker(draw=draw).run_id == 7
+        assert make_broker(draw=draw).dispatcher.run_id == 7
         assert asked == [60]
 
     def test_session_ids_have_64_random_bits(self) -> None:
@@ -214,7 +215,7 @@ class StopTests(ServiceCase):
         assert willing.calls == ["drain"]
         assert stubborn.calls == ["drain"]
         self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
-        self.broker.left(stubborn)
+        self.broker.clients.discard(stubborn)
         self.successResultOf(stopped)
         assert not self.clock.getDelayedCalls()
 
@@ -241,7 +242,7 @@ class StopTests(ServiceCase):
         self.stop()
         self.clock.advance(5)
         assert guest.calls == ["drain"]
-        self.broker.left(guest)
+        self.broker.clients.discard(guest)
 
 
 class SweepTests(ServiceCase):
@@ -260,7 +261,7 @@ class SweepTests(ServiceCase):
         guest = Guest(self.broker)
         self.advance(2)
         assert guest.calls == [f"sweep {START + 1}", f"sweep {START + 2}"]
-        self.broker.left(guest)
+        self.broker.clients.discard(guest)
         self.advance(1)
         assert len(guest.calls) == 2
 

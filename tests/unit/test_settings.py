@@ -88,7 +88,7 @@ class KindTests(SynchronousTestCase):
     def test_choices(self) -> None:
         kind = choice("pause", "drop")
         assert kind.parse("drop") == "drop"
-        assert kind.form == "pause|drop"
+        assert kind.syntax == "pause|drop"
         self.refuses(kind, "Drop", "", None, 1, ["drop"])
         with pytest.raises(ValueError, match="pause, drop"):
             kind.parse("stop")

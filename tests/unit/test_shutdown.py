@@ -29,7 +29,7 @@ class ForcedShutdownTests(TestCase):
 
     def test_until_the_stop_begins_the_signals_are_the_reactors(self) -> None:
         assert {number: signal.getsignal(number) for number in SIGNALS} == self.before
-        self.broker.left(self.guest)
+        self.broker.clients.discard(self.guest)
         self.successResultOf(self.broker.stopService())
 
     def test_either_signal_ends_the_wait(self) -> None:

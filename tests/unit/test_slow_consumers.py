@@ -107,8 +107,8 @@ class PauseTests(OutboxCase):
         assert len(bob.data) >= 100 * 2 * 101 - 2 * KIB
 
     def test_the_largest_mark_is_a_mebibyte(self) -> None:
-        assert SlowPolicy(PAUSE, 64 * KIB * KIB).mark == KIB * KIB
-        assert SlowPolicy(PAUSE, 2 * KIB).mark == 512
+        assert SlowPolicy(PAUSE, 64 * KIB * KIB).high_water_mark == KIB * KIB
+        assert SlowPolicy(PAUSE, 2 * KIB).high_water_mark == 512
 
 
 class DropTests(OutboxCase):

@@ -105,7 +105,7 @@ class RefusalTests(SynchronousTestCase):
         listener = home.listeners["spot"]
         reader = join(home, b"DEALER", subscribe(b"t"))
         listener.reconfigure({**listener.settings, "allow-subscribe": ()})
-        assert home.broker.recheck() == (0, 1)
+        assert home.broker.router.recheck_all(home.broker.topics) == (0, 1)
         listener.reconfigure({**listener.settings, "allow-subscribe": ("*",)})
         join(home, b"DEALER", publish(b"t", b"x"))
         assert reader.take() == b""
@@ -163,7 +163,7 @@ class EndTests(SynchronousTestCase):
     def test_unsubscribing_from_what_is_gone(self) -> None:
         home = house()
         client = join(home, b"DEALER", subscribe(b"t"))
-        home.broker.end_topic(home.broker.topics.named("t"))
+        home.broker.topic_lifecycle.end(home.broker.topics.named("t"))
         client.send(unsubscribe(b"t") + QUERY)
         assert client.take() == message(b"", b"\x05", bytes(4))
 

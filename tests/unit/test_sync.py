@@ -100,7 +100,8 @@ class RheosTests(SynchronousTestCase):
         assert len(message_ids(self.client.take())) == 1
 
     def test_creating_a_sync_topic_waits_too(self) -> None:
-        self.rheos.broker._durability.of = lambda name: Durability.SYNC  # type: ignore[method-assign]
+        rules = self.rheos.broker.topic_lifecycle._rules
+        rules.durability = lambda name: Durability.SYNC  # type: ignore[method-assign]
         self.client.send(create(ALICE, b"fresh"))
         assert self.client.take() == b""
         self.disk.commit()

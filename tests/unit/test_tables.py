@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -19,9 +20,11 @@ from deltalake import DeltaTable, QueryBuilder
 from twisted.trial.unittest import TestCase
 
 from pubsub.errors import ConfigurationError
+from pubsub.pipeline.tables import delta
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.names import Batch, batch_of, directory, merge_file, replaces
 from pubsub.pipeline.tables.parquet import ParquetFiles
-from pubsub.pipeline.tables.parts import Parts, directory
+from pubsub.pipeline.tables.parts import File, Parts
 
 TOPICS = [
     "orders", "a/b/../c", "..", ".", "/etc/passwd", 'q\'uo"te', "snow ☃ and 🦊", "a=b&c%20d",
@@ -64,10 +67,17 @@ def batch(first: int, count: int, topics: list[str] | None = None) -> pa.RecordB
 
 def put(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> bool:
     """Write and commit one batch, as workers and driver do."""
-    parts = Parts(table.path, table.by, table.keeps_partition_columns, table.staging)
+    table.prepare()
+    return table.commit(write(table, query, number, *batches), query, number)
+
+
+def write(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> list[File]:
+    """Write the files of one batch, as workers do."""
+    keep, staging = table.keeps_partition_columns, table.staging
+    parts = Parts(table.path, table.by, keep, staging, batch=Batch(query, number))
     for each in batches:
         parts.add(each)
-    return table.commit(parts.finish(), query, number)
+    return parts.finish()
 
 
 def offsets(path: str) -> list[int]:
@@ -83,6 +93,39 @@ def scratch(test: TestCase) -> str:
     parent = mkdtemp()
     test.addCleanup(rmtree, parent)
     return os.path.join(parent, "table")
+
+
+def fill(table: Table, *numbers: int) -> None:
+    """Commit batches of the query q, of 16 messages each, to one topic."""
+    for number in numbers:
+        put(table, "q", number, batch(16 * number, 16, ["orders"]))
+
+
+def kept(path: str | Path) -> set[str]:
+    """All files at and below ``path``, links among them, by their paths within it."""
+    found = (Path(root, name) for root, _, names in os.walk(path) for name in names)
+    return {str(file.relative_to(path)) for file in found}
+
+
+def age(path: str | Path) -> None:
+    """Make all that is at and below ``path`` very old, as a clock put ahead would do."""
+    for name in kept(path):
+        os.utime(Path(path, name), (0, 0), follow_symlinks=False)
+
+
+def unlisted(path: str) -> set[str]:
+    """The data files below ``path`` that are not in the Delta table there."""
+    listed = {str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()}
+    return {name for name in kept(path) if name.endswith(".parquet")} - listed
+
+
+class Died(BaseException):
+    """The process ends here: no handler of the code under test may see to anything."""
+
+
+def dies(*_: object, **__: object) -> None:
+    """Any function, in a process that is killed when it is called."""
+    raise Died
 
 
 class PartsTests(TestCase):
@@ -206,9 +249,6 @@ class CommitTests(TestCase):
     def test_parquet_goes_on_after_a_death_anywhere_in_a_commit(self) -> None:
         moves = 0
 
-        class Died(Exception):
-            pass
-
         def dying(_source: str, _target: str) -> None:
             nonlocal moves
             if moves == 0:
@@ -273,3 +313,445 @@ class CompactionTests(TestCase):
         os.utime(kept, (0, 0))
         table.compact()
         assert kept.exists()
+
+
+class NameTests(TestCase):
+    """What a file's name says."""
+
+    def test_a_name_says_the_batch(self) -> None:
+        for query in ("q", "a-7", "x/../y", "_é🦊", "3f0c1d5e-late"):
+            for place in ("", "orders", "orders/2026-03-01"):
+                path = Batch(query, 12).file(place)
+                assert batch_of(path) == Batch(query, 12)
+                assert not replaces(path, [path])
+                assert path.rpartition("/")[0] == place
+                assert len(os.path.basename(path)) < 255
+
+    def test_a_name_says_what_a_merge_replaces(self) -> None:
+        path = merge_file("orders", "orders/a.parquet")
+        assert replaces(path, ["orders/b.parquet", "orders/a.parquet"])
+        assert not replaces(path, ["orders/b.parquet", "a.parquet", path])
+        assert batch_of(path) is None
+
+    def test_a_name_elsewhere_or_of_others_says_nothing(self) -> None:
+        path = Batch("q", 0).file("orders/2026-03-01")
+        name = os.path.basename(path)
+        for other in (
+            name,
+            f"orders/{name}",
+            f"sub/{path}",
+            f"orders/2026-03-02/{name}",
+            path.replace("-0-", "-1-"),
+            path.removesuffix(".parquet"),
+            f"{path}.parquet",
+            "orders/2026-03-01/pubsub-batch-q-0.parquet",
+            f"orders/2026-03-01/{'a' * 32}.parquet",
+        ):
+            assert batch_of(other) is None, other
+
+    def test_a_query_whose_name_is_cut_is_not_guessed(self) -> None:
+        assert batch_of(Batch("q" * 500, 0).file("orders")) is None
+
+
+class AdmissionTests(TestCase):
+    """A table is made in a new or empty directory, or not at all."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self)
+
+    def refuse(self, kind: type[Delta] | type[ParquetFiles], *says: str) -> None:
+        """Check that a table is refused, with these words, and nothing changes."""
+        before = kept(self.path)
+        directories = {root for root, _, _ in os.walk(self.path)}
+        with pytest.raises(ConfigurationError) as caught:
+            kind.admit(self.path)
+        with pytest.raises(ConfigurationError):
+            put(kind(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
+        for text in (self.path, *says, "Name a"):
+            assert text in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert kept(self.path) == before
+        assert {root for root, _, _ in os.walk(self.path)} == directories
+
+    def test_a_directory_with_other_files(self) -> None:
+        os.mkdir(self.path)
+        for name in ("notes.txt", "a\nb", "c", "d"):
+            Path(self.path, name).touch()
+        for kind in (Delta, ParquetFiles):
+            self.refuse(kind, "has other files: 'a\\nb', 'c', 'd' and 1 more")
+
+    def test_a_directory_with_an_empty_one(self) -> None:
+        os.makedirs(os.path.join(self.path, "orders"))
+        self.refuse(Delta, "'orders'")
+
+    def test_a_directory_with_a_table_below(self) -> None:
+        put(Delta(os.path.join(self.path, "sub"), SCHEMA, BY), "q", 0, batch(0, 16))
+        self.refuse(Delta, "'sub'")
+
+    def test_a_table_of_the_other_kind(self) -> None:
+        put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
+        self.refuse(ParquetFiles, "has a Delta table already", "or the format of that table")
+        rmtree(self.path)
+        put(ParquetFiles(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
+        self.refuse(Delta, "has a table of Parquet files already")
+
+    def test_no_directory(self) -> None:
+        Path(self.path).touch()
+        for kind in (Delta, ParquetFiles):
+            with pytest.raises(ConfigurationError, match="it is no directory"):
+                kind.admit(self.path)
+
+    def test_a_table_that_cannot_be_read(self) -> None:
+        log = Path(self.path, "_delta_log")
+        log.mkdir(parents=True)
+        (log / f"{3:020}.json").write_text("{}")
+        with pytest.raises(ConfigurationError, match=r"the table cannot be read: .*No table"):
+            Delta(self.path, SCHEMA, BY).prepare()
+
+    def test_another_table_is_refused_before_files_are_written(self) -> None:
+        DeltaTable.create(self.path, pa.schema([("name", pa.string())]))
+        before = kept(self.path)
+        with pytest.raises(ConfigurationError, match=r"partitioned by nothing.*Name another"):
+            put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
+        assert kept(self.path) == before
+
+    def test_columns_that_a_table_cannot_have(self) -> None:
+        schema = pa.schema([("length", pa.duration("us"))])
+        with pytest.raises(ConfigurationError, match=r"cannot be made: .*Duration"):
+            Delta(self.path, schema, ()).prepare()
+
+    def test_what_a_job_leaves_that_was_killed_at_once(self) -> None:
+        for kind, own in ((Delta, "_delta_log"), (ParquetFiles, "_staging")):
+            os.makedirs(os.path.join(self.path, own))
+            for home in ("_checkpoints/archive", "mine/metrics"):
+                checkpoint = Path(self.path, home)
+                (checkpoint / "offsets").mkdir(parents=True)
+                (checkpoint / "metadata").touch()
+            assert put(kind(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
+            assert Path(self.path, "mine/metrics/metadata").exists()
+            rmtree(self.path)
+
+
+class CleaningTests(TestCase):
+    """Compaction of a Delta table removes what is the table's own and proven dead, only that."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self)
+        self.table = Delta(self.path, SCHEMA, BY)
+
+    def leave(self, query: str, number: int) -> set[str]:
+        """The files that a killed writer of a batch leaves."""
+        self.table.prepare()
+        return {file.path for file in write(self.table, query, number, batch(0, 16, ["orders"]))}
+
+    def test_what_others_put_there_stays(self) -> None:
+        fill(self.table, 0, 1)
+        (own,) = self.leave("q", 0)
+        root = Path(self.path)
+        others = [
+            "notes.txt",
+            "x.parquet",
+            f"orders/2026-03-01/{'a' * 32}.parquet",
+            "orders/2026-03-01/notes.txt",
+            "mine/2026-03-01/data.parquet",
+            "check/point/offsets/0",
+            "_checkpoints/archive/offsets/0",
+            # Files of the table's own, where somebody copied them.
+            f"backup/{own}",
+            f"backup/2026-03-01/{os.path.basename(own)}",
+            os.path.basename(own),
+        ]
+        for name in others:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("mine")
+        age(root)
+        self.table.compact()
+        assert set(others) <= kept(root)
+        assert own not in kept(root)
+        assert offsets(self.path) == list(range(32))
+
+    def test_tables_below_stay_whatever_they_leave(self) -> None:
+        fill(self.table, 0, 1)
+        below = Delta(os.path.join(self.path, "sub"), SCHEMA, BY)
+        plain = ParquetFiles(os.path.join(self.path, "plain"), SCHEMA, BY)
+        # A table in a directory that is a partition's as well.
+        inside = Delta(os.path.join(self.path, "inside"), SCHEMA, ["day"])
+        for table in (below, plain, inside):
+            # The same query, as with the same checkpoint.
+            fill(table, 0)
+            write(table, "q", 0, batch(0, 16, ["orders"]))
+        leftovers = write(self.table, "q", 0, batch(0, 16, ["inside"]))
+        age(self.path)
+        before = kept(self.path)
+        self.table.compact()
+        assert kept(self.path) == before
+        assert {file.path for file in leftovers} <= before
+        assert offsets(below.path) == offsets(inside.path) == list(range(16))
+        # Each table sees to its own.
+        inside.compact()
+        below.compact()
+        assert unlisted(below.path) == set()
+        assert offsets(below.path) == offsets(inside.path) == list(range(16))
+        assert offsets(self.path) == list(range(32))
+
+    def test_links_are_not_followed(self) -> None:
+        fill(self.table, 0)
+        outside = Path(self.path).with_name("outside")
+        outside.mkdir()
+        name = Batch("q", 0).file("linked/2026-03-01")
+        (outside / os.path.basename(name)).touch()
+        os.mkdir(os.path.join(self.path, "linked"))
+        os.symlink(outside, os.path.join(self.path, "linked", "2026-03-01"))
+        link = Batch("q", 0).file("orders/2026-03-01")
+        os.symlink(outside / os.path.basename(name), os.path.join(self.path, link))
+        age(outside)
+        age(self.path)
+        self.table.compact()
+        assert kept(outside) == {os.path.basename(name)}
+        assert os.path.islink(os.path.join(self.path, link))
+
+    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
+        left = self.leave("q", 1)
+        fill(self.table, 0, 1)
+        self.table.compact()
+        assert unlisted(self.path) == left
+        age(self.path)
+        self.table.compact()
+        assert unlisted(self.path) == set()
+        assert offsets(self.path) == list(range(32))
+
+    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+        fill(self.table, 0)
+        waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
+        other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
+        age(self.path)
+        self.table.compact()
+        assert self.table.commit(waiting, "q", 1)
+        assert self.table.commit(other, "other", 0)
+        assert offsets(self.path) == list(range(48))
+
+    def test_files_of_older_versions_of_this_package_stay(self) -> None:
+        old = Parts(self.path, BY)
+        old.add(batch(0, 16, ["orders"]))
+        self.table.prepare()
+        self.table.commit(old.finish(), "q", 0)
+        left = Parts(self.path, BY)
+        left.add(batch(0, 16, ["orders"]))
+        (file,) = left.finish()
+        age(self.path)
+        self.table.compact()
+        assert unlisted(self.path) == {file.path}
+        assert offsets(self.path) == list(range(16))
+
+    def test_what_was_replaced_goes_after_a_week(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        version = DeltaTable(self.path).version()
+        before_a_week = delta._milliseconds() - 8 * 86_400_000
+        with patch.object(delta, "_milliseconds", lambda: before_a_week):
+            assert self.table.compact() == 4
+        assert unlisted(self.path) == set()
+        assert offsets(self.path) == list(range(64))
+        with pytest.raises(FileNotFoundError):
+            DeltaTable(self.path, version).to_pyarrow_table()
+
+    def test_what_was_replaced_stays_for_a_week_however_old_it_seems(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        version = DeltaTable(self.path).version()
+        age(self.path)
+        assert self.table.compact() == 4
+        age(self.path)
+        self.table.compact()
+        assert len(unlisted(self.path)) == 4
+        assert DeltaTable(self.path, version).to_pyarrow_table().num_rows == 64
+
+    def test_a_table_that_keeps_its_files_longer_keeps_them(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        longer = {"delta.deletedFileRetentionDuration": "interval 30 days"}
+        DeltaTable(self.path).alter.set_table_properties(longer)
+        before_a_week = delta._milliseconds() - 8 * 86_400_000
+        with patch.object(delta, "_milliseconds", lambda: before_a_week):
+            assert self.table.compact() == 4
+        assert len(unlisted(self.path)) == 4
+
+    def test_a_death_anywhere_in_compaction(self) -> None:
+        def torn(target: str, *_: object) -> None:
+            Path(target).write_bytes(b"PAR1")
+            raise Died
+
+        commit = DeltaTable.create_write_transaction
+
+        def late(*arguments: Any, **named: Any) -> None:
+            commit(*arguments, **named)
+            raise Died
+
+        moments: list[AbstractContextManager[object]] = [
+            patch.object(delta, "write_file", torn),
+            patch.object(DeltaTable, "create_write_transaction", dies),
+            patch.object(DeltaTable, "create_write_transaction", late),
+            patch.object(DeltaTable, "vacuum", dies),
+            patch.object(Path, "unlink", dies),
+        ]
+        count = 0
+        for moment in moments:
+            fill(self.table, *range(count, count + 4))
+            count += 4
+            # So that there is something to remove in the end.
+            self.leave("q", 0)
+            age(self.path)
+            with pytest.raises(Died), moment:
+                self.table.compact()
+            assert offsets(self.path) == list(range(16 * count))
+            self.table.compact()
+            assert offsets(self.path) == list(range(16 * count))
+        age(self.path)
+        self.table.compact()
+        # What is left was replaced, and stays for readers of older versions.
+        assert unlisted(self.path) == delta._removed(DeltaTable(self.path))
+        assert offsets(self.path) == list(range(16 * count))
+
+    def test_a_merge_under_way_stays_however_old_it_seems(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        commit = DeltaTable.create_write_transaction
+
+        def slow(*arguments: Any, **named: Any) -> None:
+            age(self.path)
+            self.table._clean()
+            commit(*arguments, **named)
+
+        with patch.object(DeltaTable, "create_write_transaction", slow):
+            assert self.table.compact() == 4
+        assert offsets(self.path) == list(range(64))
+
+    def test_of_two_that_merge_the_same_files_one_does(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        small = delta._small
+        commit = DeltaTable.create_write_transaction
+
+        def seen_by_both(*arguments: Any) -> Any:
+            found = small(*arguments)
+            with patch.object(delta, "_small", small):
+                assert self.table.compact() == 4
+            return found
+
+        with patch.object(delta, "_small", seen_by_both):
+            assert self.table.compact() == 0
+        assert offsets(self.path) == list(range(64))
+
+        fill(self.table, 4, 5, 6, 7)
+
+        def overtaken(*arguments: Any, **named: Any) -> None:
+            with patch.object(DeltaTable, "create_write_transaction", commit):
+                assert self.table.compact() == 5
+            commit(*arguments, **named)
+
+        with patch.object(DeltaTable, "create_write_transaction", overtaken):
+            assert self.table.compact() == 0
+        assert offsets(self.path) == list(range(128))
+
+    def test_batches_committed_meanwhile_do_not_keep_it_from_merging(self) -> None:
+        fill(self.table, 0, 1, 2, 3)
+        commit = DeltaTable.create_write_transaction
+        waiting = [4, 5]
+
+        def busy(*arguments: Any, **named: Any) -> None:
+            if waiting:
+                with patch.object(DeltaTable, "create_write_transaction", commit):
+                    fill(self.table, waiting.pop())
+            commit(*arguments, **named)
+
+        with patch.object(DeltaTable, "create_write_transaction", busy):
+            assert self.table.compact() == 4
+        assert waiting == []
+
+    def test_a_commit_that_is_tried_again_keeps_its_files(self) -> None:
+        self.table.prepare()
+        files = write(self.table, "q", 0, batch(0, 16, ["orders"]))
+        assert self.table.commit(files, "q", 0)
+        assert not self.table.commit(files, "q", 0)
+        self.table.discard(files, "q")
+        assert offsets(self.path) == list(range(16))
+
+
+class StagingTests(TestCase):
+    """Compaction of Parquet files removes what was staged and will never be committed."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self)
+        self.table = ParquetFiles(self.path, SCHEMA, BY)
+        self.staging = Path(self.path, "_staging")
+
+    def check(self, count: int) -> None:
+        """All rows are there, each once."""
+        found = ds.dataset(self.path).to_table()["offset"].to_pylist()
+        assert sorted(found) == list(range(count))
+
+    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+        fill(self.table, 0)
+        waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
+        other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
+        age(self.path)
+        self.table.compact()
+        assert self.table.commit(waiting, "q", 1)
+        assert self.table.commit(other, "other", 0)
+        self.check(48)
+
+    def test_a_commit_that_was_killed_keeps_its_files(self) -> None:
+        fill(self.table, 0)
+        files = write(self.table, "q", 1, batch(16, 64))
+        moved = 0
+
+        def dying(source: str, target: str) -> None:
+            nonlocal moved
+            os.rename(source, target)
+            moved += 1
+            if moved == 4:
+                raise Died
+
+        with pytest.raises(Died), patch("pubsub.pipeline.tables.parquet.os.replace", dying):
+            self.table.commit(files, "q", 1)
+        age(self.path)
+        # Another query's clean-up, and what Spark does when a commit fails.
+        self.table.compact()
+        self.table.discard(files, "q")
+        assert not put(self.table, "q", 1, batch(16, 64))
+        self.check(80)
+        assert kept(self.staging) == set()
+
+    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
+        self.table.prepare()
+        left = {file.path for file in write(self.table, "q", 1, batch(0, 32))}
+        fill(self.table, 0, 1)
+        self.table.compact()
+        assert kept(self.staging) == left
+        age(self.path)
+        self.table.compact()
+        assert kept(self.staging) == set()
+        self.check(32)
+
+    def test_what_others_put_there_stays(self) -> None:
+        fill(self.table, 0)
+        (left,) = (file.path for file in write(self.table, "q", 0, batch(0, 16, ["orders"])))
+        outside = Path(self.path).with_name("outside")
+        outside.mkdir()
+        name = os.path.basename(Batch("q", 0).file("linked/2026-03-01"))
+        (outside / name).touch()
+        (self.staging / "linked").mkdir()
+        os.symlink(outside, self.staging / "linked" / "2026-03-01")
+        others = [
+            "notes.parquet",
+            f"orders/2026-03-01/{'a' * 32}.parquet",
+            f"backup/{left}",
+            f"backup/2026-03-01/{os.path.basename(left)}",
+        ]
+        for other in others:
+            (self.staging / other).parent.mkdir(parents=True, exist_ok=True)
+            (self.staging / other).touch()
+        below = ParquetFiles(str(self.staging / "sub"), SCHEMA, BY)
+        fill(below, 0)
+        write(below, "q", 0, batch(0, 16))
+        age(outside)
+        age(self.path)
+        before = kept(self.path)
+        self.table.compact()
+        assert before - kept(self.path) == {f"_staging/{left}"}
+        assert kept(outside) == {name}

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import MemoryBudget
-from pubsub.broker.topics import (
-    TOPIC_BYTES,
-    TOPIC_NAMESPACE,
-    Topic,
-    TopicRegistry,
-    fnv1a32,
-    topic_name,
-)
+from pubsub.broker.topic_registry import TOPIC_BYTES, TopicRegistry
+from pubsub.broker.topics import TOPIC_NAMESPACE, Topic, fnv1a32, topic_name
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound
 from tests.unit.fakes import Bench, Held, Lines
 
@@ -229,7 +223,7 @@ class RemovalTests(SynchronousTestCase):
 
 
 class HostTests(SynchronousTestCase):
-    """hosted, standing, wanted"""
+    """hosted, history_readers, has_readers"""
 
     def test_a_topic_that_is_only_offered_is_nobodys_until_it_is_used(self) -> None:
         topics = TopicRegistry(3, MemoryBudget(0))
@@ -246,16 +240,16 @@ class HostTests(SynchronousTestCase):
         bench, topic = Bench(), Topic("news")
         box = bench.outbox().outbox
         assert box is not None
-        assert not topic.wanted
+        assert not topic.has_readers
         bench.router.subscribe(box, topic, Lines())
         bench.router.read_history(topic)
         bench.router.unsubscribe(box, topic)
-        assert bool(topic.wanted)
+        assert bool(topic.has_readers)
         bench.router.leave_history(topic)
-        assert not topic.wanted
+        assert not topic.has_readers
         bench.router.leave_history(topic)
         bench.router.read_history(topic)
-        assert bool(topic.wanted)
+        assert bool(topic.has_readers)
 
 
 class BlockTests(SynchronousTestCase):

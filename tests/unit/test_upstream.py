@@ -39,7 +39,7 @@ class HostedTests(SynchronousTestCase):
         broker = make_broker()
         offered = broker.topics.create("t", hosted=False)
         assert not offered.hosted
-        broker.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
         assert offered.hosted
         assert broker.topics.create("u").hosted
         broker.topics.create("v", hosted=False)
@@ -66,14 +66,14 @@ class HostedTests(SynchronousTestCase):
         offered, own = broker.topics.create("t", hosted=False), broker.topics.create("u")
         broker.topics.claim_checks.append(check)
         with pytest.raises(TopicUnreachable):
-            broker.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+            broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
         for name in ("t", "v"):
             with pytest.raises(TopicUnreachable):
                 broker.topics.create(name)
         assert not offered.hosted
         assert "v" not in broker.topics
         assert broker.store.next_offset == 0
-        broker.publish(own, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(own, MessageRun.of([b"x"]), b"", "toy")
         assert broker.topics.create("u") is own
         assert seen == ["t", "t", "v"]
 
@@ -115,14 +115,15 @@ class PublishTests(SynchronousTestCase):
 
     def test_ids_go_on(self) -> None:
         batches = [
-            self.broker.publish(self.topic, MessageRun.of([b"x"]), b"", "toy") for _ in range(2)
+            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            for _ in range(2)
         ]
         assert [batch.sequence for batch in batches] == [0, 1]
 
     def test_unreachable_is_refused_and_changes_nothing(self) -> None:
         self.far.reachable = False
         with pytest.raises(TopicUnreachable):
-            self.broker.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
         assert self.broker.counters.published == 0
         assert not self.topic.hosted
 
@@ -131,7 +132,7 @@ class PublishTests(SynchronousTestCase):
         sink = _Sink()
         outbox = make_listener(self.broker).outbox(sink, Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
-        self.broker.relay(self.topic, MessageRun.of([b"x"]), b"tcp://b:1", "spot")
+        self.broker.dispatcher.relay(self.topic, MessageRun.of([b"x"]), b"tcp://b:1", "spot")
         self.broker.router.flush()
         assert sink.written == [b"x\n"]
         assert self.far.batches == []
@@ -154,13 +155,13 @@ class ReaderTests(SynchronousTestCase):
             assert box is not None
             self.bench.router.subscribe(box, self.topic, Lines(b"%d" % number))
         assert self.far.calls == [("want", "t")] * 2
-        assert self.topic.wanted
+        assert self.topic.has_readers
         self.far.calls.clear()
         for box in boxes:
             assert box is not None
             self.bench.router.unsubscribe(box, self.topic)
         assert self.far.calls == [("unwant", "t")]
-        assert not self.topic.wanted
+        assert not self.topic.has_readers
 
     def test_readers_of_the_history_count(self) -> None:
         box = self.bench.outbox().outbox
@@ -173,7 +174,7 @@ class ReaderTests(SynchronousTestCase):
         router.leave_history(self.topic)
         assert self.far.calls[2:] == [("unwant", "t")]
         router.leave_history(self.topic)
-        assert self.topic.standing == 0
+        assert self.topic.history_readers == 0
 
     def test_a_topic_of_our_own_asks_nobody(self) -> None:
         topic = Topic("own")

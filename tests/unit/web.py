@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 from pubsub.admin.server import SETTINGS as OWN
 from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
-from pubsub.broker.listener import SETTINGS, Listener
+from pubsub.broker.listener import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.message_run import MessageRun
 from pubsub.interfaces import IStore
@@ -177,9 +177,10 @@ class WebHouse:
         self.broker = make_broker(self.clock, store=self.store, ring=ring, events=events)
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         values = {**read_all(SETTINGS, given), **read_all(OWN, given)}
-        self.listener = Listener(self.broker, "admin", values)
-        self.broker.listeners.append(self.listener)
-        self.factory = AdminFactory(self.listener, run)
+        self.listener = self.broker.make_listener("admin", values)
+        self.broker.add_listener(self.listener)
+        self.run_in_thread = run
+        self.factory = AdminFactory(self.listener, lambda call: self.run_in_thread(call))
         self.broker.startService()
         self._port = 40_000
 
@@ -199,7 +200,9 @@ class WebHouse:
     def publish(self, topic: str, *payloads: bytes, headers: list[Headers] | None = None) -> None:
         """Messages of alice."""
         found = self.broker.topics.create(topic)
-        self.broker.publish(found, MessageRun.of(list(payloads)), b"alice", "toy", headers)
+        self.broker.dispatcher.publish(
+            found, MessageRun.of(list(payloads)), b"alice", "toy", headers
+        )
 
     def lock(self, topic: str, key: bytes) -> None:
         """The topic has a key from now on."""

@@ -25,6 +25,7 @@ from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.offset_ranges import FORMAT, RangeSource, load_ranges
 from pubsub.pipeline.schemas import arrow_schema, schema_of
+from pubsub.pipeline.tables.names import Batch
 from pubsub.pipeline.tables.parts import File
 from pubsub.pipeline.tables.spark import Target
 
@@ -37,9 +38,14 @@ def rows(messages: pa.RecordBatch) -> pa.RecordBatch:
     return messages.append_column(_DAY, messages["timestamp"].cast(pa.date32()))
 
 
-def write(stream: Iterator[Row], target: Target) -> Iterator[File]:
-    """In a worker: read the ranges of a task and write their files."""
-    parts = target.parts()
+def columns(headers: bool) -> pa.Schema:
+    """The table's columns, with or without ``headers``."""
+    return arrow_schema(schema_of(MESSAGES, headers)).append(_DAY)
+
+
+def write(stream: Iterator[Row], target: Target, batch: Batch) -> Iterator[File]:
+    """In a worker: read the ranges of a task and write their files, which are of ``batch``."""
+    parts = target.parts(batch)
     for each in load_ranges(stream):
         for messages in each.read():
             parts.add(rows(messages))
@@ -48,10 +54,12 @@ def write(stream: Iterator[Row], target: Target) -> Iterator[File]:
 
 def save(batch: DataFrame, target: Target, headers: bool, query: str, number: int) -> int:
     """Write the messages of one batch of ranges to ``target``, once; how many there are."""
+    table = target.table(columns(headers))
+    table.prepare()
+    task = partial(write, target=target, batch=Batch(query, number))
     # Not mapInArrow, which needs pandas: there are few rows.
-    files: list[File] = batch.rdd.mapPartitions(partial(write, target=target)).collect()
-    schema = arrow_schema(schema_of(MESSAGES, headers)).append(_DAY)
-    target.table(schema).commit(files, query, number)
+    files: list[File] = batch.rdd.mapPartitions(task).collect()
+    table.commit(files, query, number)
     return sum(file.rows for file in files)
 
 
@@ -94,13 +102,12 @@ class Archive:
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job; returns the exit code."""
     by = tuple(options.partition_by.split(","))
-    archive = Archive(
-        Target(os.path.abspath(options.to), by, options.format),
-        options.headers,
-        options.compact_every,
-    )
+    target = Target(os.path.abspath(options.to), by, options.format)
+    archive = Archive(target, options.headers, options.compact_every)
     spark.dataSource.register(RangeSource)
     stream = job_source.stream(spark, options, NAME, headers=options.headers, source_format=FORMAT)
+    # Before the checkpoint: where that is made in the table's directory, the table has to be first.
+    target.table(columns(options.headers)).prepare()
     query = JobQuery(
         stream,
         handle_batch=archive.write_batch,

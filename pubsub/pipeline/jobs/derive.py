@@ -1,7 +1,7 @@
-"""``derive``: a SELECT from a file over the stream; its result to a topic, a table or the console.
+"""``derive``: writes the result of a SELECT over the stream to a topic, a table or the console.
 
-The views are ``messages`` and ``events``, with the columns of the source. ``timestamp`` has a
-watermark, so that windows of it can be counted.
+The views ``messages`` and ``events`` have the columns of the source. ``timestamp`` has a watermark,
+so a query can aggregate by window.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import Target, arrow_columns, save
 
 NAME = "derive"
 _PUBLISHED = ("topic", "value", "key", "headers")
 
 
 def read_sql(path: str) -> str:
-    """The statement in a file. Raises ConfigurationError for a file that cannot be read."""
+    """Return the statement in a file. Raises ConfigurationError for an unreadable file."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -39,7 +39,7 @@ def read_sql(path: str) -> str:
 
 
 def parse_destination(text: str) -> tuple[str, str]:
-    """Kind and name in ``--to``. Raises ConfigurationError."""
+    """Return kind and name in ``--to``. Raises ConfigurationError."""
     kind, _, name = text.partition(":")
     if text == "console" or kind == "topic" or (kind == "table" and name):
         return kind, name
@@ -47,18 +47,25 @@ def parse_destination(text: str) -> tuple[str, str]:
 
 
 def to_messages(result: DataFrame, topic: str) -> DataFrame:
-    """What to publish of ``result``: its columns if ``value`` is among them, else each row as JSON.
+    """Return the messages to publish: the columns of ``result`` if it has ``value``, else JSON
+    rows.
 
-    ``topic`` is where to, or empty if the column ``topic`` says so. Raises ConfigurationError.
+    ``topic`` is the destination, or empty if the column ``topic`` has it. Raises
+    ConfigurationError.
     """
     names = result.columns
     if not topic and "topic" not in names:
-        raise ConfigurationError("--to topic: needs a column topic; or name one: --to topic:NAME")
+        raise ConfigurationError(
+            "--to topic: the query has no column topic; add it, or use --to topic:NAME"
+        )
     topic_column = F.lit(topic) if topic else F.col("topic")
     if "value" in names:
         unknown = [name for name in names if name not in _PUBLISHED]
         if unknown:
-            raise ConfigurationError(f"a message has no {', '.join(unknown)}: leave it out")
+            raise ConfigurationError(
+                f"--sql: the columns of a message are {', '.join(_PUBLISHED)}; "
+                f"remove {', '.join(unknown)}"
+            )
         kind = result.schema["value"].dataType
         value = F.col("value")
         if not isinstance(kind, BinaryType | StringType):
@@ -74,7 +81,7 @@ def to_messages(result: DataFrame, topic: str) -> DataFrame:
 
 
 def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
-    """Make the views that ``sql`` names."""
+    """Create the views that ``sql`` names."""
     for kind in ("messages", "events"):
         if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
             stream = job_source.stream(spark, options, NAME, kind)
@@ -83,21 +90,24 @@ def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> 
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     kind, name = parse_destination(options.to)
     sql = read_sql(options.sql)
     create_views(spark, options, sql)
     result = spark.sql(sql)
     if not result.isStreaming:
-        raise ConfigurationError("--sql: it reads neither messages nor events")
+        raise ConfigurationError(
+            "--sql: the query reads neither the view messages nor the view events"
+        )
     return run_query(NAME, job_query(result, kind, name, options), options, stop)
 
 
 def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> JobQuery:
-    """Where the rows of ``result`` go."""
+    """Return the query that writes ``result`` to its destination."""
     if kind == "table":
         by = tuple(column for column in options.partition_by.split(",") if column)
         target = Target(name, by)
+        target.table(arrow_columns(result.schema)).prepare()
 
         def write_batch(batch: DataFrame, number: int, query: str) -> None:
             save(batch, target, query, number)
@@ -106,9 +116,11 @@ def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespa
     if kind == "console":
         return JobQuery(result, configure_sink=_to_console)
     if options.path:
-        raise ConfigurationError("--to topic: needs --url: a file cannot be published to")
+        raise ConfigurationError(
+            "--to topic: use --url instead of --path; a file cannot be published to"
+        )
     if options.checkpoint is None:
-        raise ConfigurationError("--to topic: needs --checkpoint")
+        raise ConfigurationError("--to topic: option --checkpoint is required")
     broker = job_source.broker_options(options)
 
     def to_topic(writer: DataStreamWriter) -> DataStreamWriter:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pubsub.pipeline.tables.parts import File, directory
+from pubsub.pipeline.tables.names import batch_of, directory, old_files
+from pubsub.pipeline.tables.parts import File
+from pubsub.pipeline.tables.vacancy import require_vacant
 
 _STAGING, _COMMITS = "_staging", "_commits"
 _FORGOTTEN_SECONDS = 86_400
@@ -35,30 +37,65 @@ class ParquetFiles:
         self.schema = schema
         self.by = list(by)
 
+    @staticmethod
+    def admit(path: str) -> None:
+        """Raises ConfigurationError if ``path`` has a content other than a table of this kind."""
+        if not os.path.isdir(os.path.join(path, _COMMITS)):
+            require_vacant(path, "table of Parquet files", [_STAGING])
+
+    def prepare(self) -> None:
+        """Make the table unless it is there. To be called before files of it are written.
+
+        Raises ConfigurationError if the directory has another content.
+        """
+        self.admit(self.path)
+        os.makedirs(os.path.join(self.path, _COMMITS), exist_ok=True)
+
     def commit(self, files: Sequence[File], query: str, batch: int) -> bool:
         """Add ``files``, which batch number ``batch`` of ``query`` wrote.
 
         False if that batch, or a later one of the same query, is there already: then the files
         are removed.
         """
-        log = Path(self.path, _COMMITS, f"{directory([query])}.json")
+        log = self._log(query)
         done, moving = _read(log)
         self._move(moving)
         if done >= batch:
-            for file in files:
-                os.unlink(self._staged(file.path))
+            self.discard(files, query)
             return False
         paths = [file.path for file in files]
         _replace(log, json.dumps({"batch": batch, "files": paths}))
         self._move(paths)
         return True
 
+    def discard(self, files: Sequence[File], query: str) -> None:
+        """Remove ``files`` of ``query``, whose commit was refused or failed.
+
+        Those that are committed stay, as the next batch moves them to where they belong.
+        """
+        _, moving = _read(self._log(query))
+        for file in files:
+            if file.path not in moving:
+                Path(self._staged(file.path)).unlink(missing_ok=True)
+
     def compact(self) -> int:
-        """Remove what killed writers left aside a day ago; files are not merged."""
-        for path in Path(self.path, _STAGING).rglob("*.parquet"):
-            if path.stat().st_mtime < time.time() - _FORGOTTEN_SECONDS:
-                path.unlink()
+        """Remove what killed writers left aside a day ago or more; files are not merged.
+
+        Age alone proves nothing, as clocks may be wrong. What is removed is of a batch that is done
+        and does not have the file: it never will.
+        """
+        staging = os.path.join(self.path, _STAGING)
+        for path in old_files(staging, len(self.by), time.time() - _FORGOTTEN_SECONDS):
+            batch = batch_of(path)
+            if batch is None:
+                continue
+            done, moving = _read(self._log(batch.query))
+            if done >= batch.number and path not in moving:
+                Path(staging, path).unlink(missing_ok=True)
         return 0
+
+    def _log(self, query: str) -> Path:
+        return Path(self.path, _COMMITS, f"{directory([query])}.json")
 
     def _staged(self, path: str) -> str:
         return os.path.join(self.path, _STAGING, path)

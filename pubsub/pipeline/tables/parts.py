@@ -6,11 +6,9 @@ integers, and cut where they change.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pubsub.pipeline.tables.names import Batch, directory
+
 HELD = 192 * 1024 * 1024
 """Bytes of Arrow data that a task keeps until it writes the largest partition of them."""
 _ROW_GROUP = 1_000_000
-# Readers pass over what begins with an underscore or a dot.
-_UNSAFE = re.compile(rb"^_|[^A-Za-z0-9_-]")
-_LONGEST = 120
 # Ids count up within a run, so that each shares most of its text with the one before.
 _PREFIXED = "message_id"
 _COUNTING = ("offset", "timestamp")
@@ -51,36 +48,31 @@ class File:
     nulls: Mapping[str, int]
 
 
-def directory(values: Iterable[str]) -> str:
-    """Where the files of a partition are, within the table.
-
-    Safe on any file system, in any URL and for every reader of Delta (some change a ``~``, a ``%``
-    or a ``=``), whatever the values are, and short enough. It is for people: the values are read
-    from the table's log or the files themselves, never from here.
-    """
-    return "/".join(map(_quote, values))
-
-
-def _quote(value: str) -> str:
-    data = value.encode()
-    quoted = _UNSAFE.sub(lambda match: b"+%02x" % match[0][0], data).decode() or "+"
-    if len(quoted) <= _LONGEST:
-        return quoted
-    return f"{quoted[:_LONGEST]}++{hashlib.sha256(data).hexdigest()[:16]}"
+def places(files: Sequence[File]) -> set[str]:
+    """The names in a table's own directory that ``files`` are at or below."""
+    return {file.path.partition("/")[0] for file in files}
 
 
 class Parts:
     """Sorts batches into partitions and writes their files below ``root``.
 
     ``by`` are the columns that make a partition; ``keep`` says whether the files hold them too.
-    Files appear under their final names, under a directory ``staging`` if one is given.
+    Files appear under their final names, under a directory ``staging`` if one is given. The names
+    say which ``batch`` they are of; without one nothing ever removes them as leftovers.
     """
 
     def __init__(
-        self, root: str, by: Sequence[str], keep: bool = False, staging: str = "", held: int = HELD
+        self,
+        root: str,
+        by: Sequence[str],
+        keep: bool = False,
+        staging: str = "",
+        held: int = HELD,
+        batch: Batch | None = None,
     ) -> None:
         self._root = root
         self._by = list(by)
+        self._batch = batch
         self._keep = keep
         self._staging = staging
         self._limit = held
@@ -143,9 +135,14 @@ class Parts:
     def _write(self, values: Values) -> None:
         batches = self._waiting.pop(values)
         self._held -= self._bytes.pop(values)
-        path = f"{directory(values)}/{uuid.uuid4().hex}.parquet".lstrip("/")
+        path = self._path(directory(values))
         target = os.path.join(self._root, self._staging, path)
         self._files.append(write_file(target, path, values, pa.Table.from_batches(batches)))
+
+    def _path(self, place: str) -> str:
+        if self._batch is not None:
+            return self._batch.file(place)
+        return f"{place}/{uuid.uuid4().hex}.parquet".lstrip("/")
 
 
 def write_file(target: str, path: str, values: Values, table: pa.Table) -> File:

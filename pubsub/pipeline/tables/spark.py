@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables.delta import Delta
+from pubsub.pipeline.tables.names import Batch
 from pubsub.pipeline.tables.parquet import ParquetFiles
 from pubsub.pipeline.tables.parts import File, Parts
 
@@ -52,20 +53,32 @@ def query_id(spark: SparkSession) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table to write to: a directory, the columns that make a partition, delta or parquet."""
+    """A table to write to: a directory, the columns that make a partition, delta or parquet.
+
+    Raises ConfigurationError if the directory has another content. Jobs make their target first,
+    so that nothing is written there, not even a checkpoint.
+    """
 
     path: str
     by: tuple[str, ...] = ()
     kind: str = "delta"
 
+    def __post_init__(self) -> None:
+        KINDS[self.kind].admit(self.path)
+
     def table(self, schema: pa.Schema) -> Table:
         """The table, for rows of ``schema``."""
         return KINDS[self.kind](self.path, schema, self.by)
 
-    def parts(self) -> Parts:
-        """What writes files for it."""
+    def parts(self, batch: Batch) -> Parts:
+        """What writes the files of ``batch`` for it; the table has to be prepared."""
         kind = KINDS[self.kind]
-        return Parts(self.path, self.by, kind.keeps_partition_columns, kind.staging)
+        return Parts(self.path, self.by, kind.keeps_partition_columns, kind.staging, batch=batch)
+
+
+def arrow_columns(schema: StructType) -> pa.Schema:
+    """The columns of a table of rows of ``schema``."""
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def save(df: DataFrame, target: Target, query: str, batch: int) -> None:
@@ -79,7 +92,8 @@ def save(df: DataFrame, target: Target, query: str, batch: int) -> None:
 def append(target: Target, rows: pa.Table, query: str, batch: int) -> bool:
     """As ``save``, for rows that are in this process already; False if they are there already."""
     table = target.table(rows.schema)
-    parts = target.parts()
+    table.prepare()
+    parts = target.parts(Batch(query, batch))
     for part in rows.combine_chunks().to_batches():
         parts.add(part)
     return table.commit(parts.finish(), query, batch)
@@ -131,12 +145,9 @@ class TableSource(DataSource):
             raise ConfigurationError("tables are appended to, not overwritten")
         options = self.options
         target = Target(options["path"], tuple(json.loads(options["by"])), options["kind"])
-        return _Writer(
-            target,
-            to_arrow_schema(schema, timezone="UTC"),
-            options["query"],
-            int(options["batch"]),
-        )
+        columns = arrow_columns(schema)
+        target.table(columns).prepare()
+        return _Writer(target, columns, Batch(options["query"], int(options["batch"])))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         filters = pickle.loads(bytes.fromhex(self.options["filters"]))
@@ -152,26 +163,24 @@ class _Written(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     """Pickled and sent to the workers, and used by the driver to commit."""
 
-    def __init__(self, target: Target, schema: pa.Schema, query: str, batch: int) -> None:
+    def __init__(self, target: Target, schema: pa.Schema, batch: Batch) -> None:
         self._target = target
         self._schema = schema
-        self._query = query
         self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        parts = self._target.parts()
+        parts = self._target.parts(self._batch)
         for batch in iterator:
             parts.add(batch)
         return _Written(parts.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._target.table(self._schema)
-        table.commit(_files(messages), self._query, self._batch)
+        table.commit(_files(messages), self._batch.query, self._batch.number)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._target.table(self._schema)
-        for file in _files(messages):
-            os.unlink(os.path.join(table.path, table.staging, file.path))
+        table.discard(_files(messages), self._batch.query)
 
 
 def _files(messages: list[WriterCommitMessage | None]) -> list[File]:

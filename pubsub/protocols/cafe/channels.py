@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.topics import Topic, TopicRegistry, topic_name
+from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import InvalidTopicName
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
 from pubsub.protocols.cafe.scan import encode_messages

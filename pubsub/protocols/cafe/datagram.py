@@ -19,57 +19,70 @@ from pubsub.protocols.cafe.codec import (
     ErrorCode,
     needed,
 )
-from pubsub.protocols.cafe.conversation import Conversation
+from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
 from pubsub.protocols.cafe.scan import split_frames
+from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 
 if TYPE_CHECKING:
+    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.queue_keys import KeyChange
-    from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
+    from pubsub.broker.publisher import Publisher, PublishingConnection
+    from pubsub.broker.sessions import Session
+    from pubsub.broker.topics import KeyChange, Topic
 
 MAX_DATAGRAM = 65_507
-# Several frames share a datagram up to here, which no common path has to fragment.
+# Frames are combined into datagrams of up to this many bytes, which no common path fragments.
 FULL_DATAGRAM = 1_400
 SILENCE = 300.0
+"""Seconds without a datagram after which a peer's session ends."""
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
 Address = tuple[str, int]
 
 
-class CafePeer(Conversation):
-    """A client behind one address, its own ``Link`` and ``Consumer``."""
+class CafePeer:
+    """The client at one address: a ``ServedClient`` over datagrams, and a ``Consumer``."""
 
-    def __init__(self, server: CafeDatagrams, address: Address, channels: Channels) -> None:
+    def __init__(self, server: CafeDatagrams, address: Address) -> None:
         self.listener = server.listener
+        self.state = State.NEW
+        self.name = b""
+        self.session: Session | None = None
+        self.catch_up: CatchUp | None = None
+        self.publisher: Publisher | None = None
         self.outbox: Outbox | None = None
         self.closing = False
         self.address = address
-        self.heard = server.listener.broker.seconds()
+        self.heard = server.listener.clock.seconds()
+        """When the last datagram arrived."""
         self._server = server
-        self._channels = channels
         self._events = server.listener.connection_events(self.peer)
 
     @property
     def peer(self) -> str:
-        """See ``Link``."""
+        """See ``ServedClient``."""
         return f"{self.address[0]}:{self.address[1]}"
 
     @property
-    def publishing(self) -> Publishing | None:
-        """See ``Link``: nothing can keep datagrams from coming."""
+    def label(self) -> str:
+        """See ``Subscriber``."""
+        return label_of(self)
+
+    @property
+    def publishing(self) -> PublishingConnection | None:
+        """See ``ServedClient``: the sender of datagrams cannot be held."""
         return None
 
     def write(self, data: bytes) -> None:
-        """Send frames, as few datagrams as sensible (see ``Consumer``)."""
+        """Send frames in as few datagrams as sensible (see ``Consumer``)."""
         for piece in split_frames(data, FULL_DATAGRAM):
             if not self._server.send(piece, self.address):
-                counters = self.listener.broker.counters
+                counters = self.listener.counters
                 counters.drop(self.label, OTHERS, "unsendable", 1)
 
     def reply(self, data: bytes) -> None:
-        """See ``Link``."""
+        """See ``ServedClient``."""
         if self.outbox is not None:
             self.outbox.send(data)
         else:
@@ -78,74 +91,79 @@ class CafePeer(Conversation):
     def refuse(
         self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
     ) -> None:
-        """See ``Link``."""
-        label = self.label
+        """See ``ServedClient``."""
         self.listener.refuse(
-            reason, label, count, topic=topic, connection_events=self._events, frame=frame
+            reason, self.label, count, topic=topic, connection_events=self._events, frame=frame
         )
 
     def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
-        """See ``Link``."""
+        """See ``ServedClient``."""
         self.refuse(reason, frame=frame)
         self.close(answer, reason)
 
-    def close(self, last: bytes = b"", why: str = "left") -> None:
-        """See ``Link``: the session ends, as nothing else marks the end of a connection."""
+    def close(self, last: bytes = b"", end_reason: str = "left") -> None:
+        """See ``ServedClient``.
+
+        The session ends as well, as nothing else marks the end of a connection over UDP.
+        """
         if last and not self.closing:
             self.reply(last)
-        self._end(why, keep=False)
+        self._end(end_reason, keep=False)
 
-    def abort(self, reason: str) -> None:
-        """See ``Link``: another connection goes on with the session."""
-        self._end(reason, keep=True)
+    def displaced(self) -> None:
+        """See ``ServedClient``."""
+        self._end(DISPLACED, keep=True)
 
     def evict(self, reason: str) -> None:
         """See ``Subscriber``."""
         self.listener.evicted(reason, self.label, self._events)
-        self.abort(reason)
+        self._end(reason, keep=True)
 
-    def _end(self, why: str, keep: bool) -> None:
+    def _end(self, end_reason: str, keep: bool) -> None:
         if not self.closing:
-            self.ended(keep)
+            self._server.conversations.ended(self, keep)
             self.closing = True
             if self._events is not None:
-                self._events.end(self.label, why, *self.published)
+                publisher = self.publisher
+                counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
+                self._events.end(self.label, end_reason, *counts)
             self._server.forget(self)
 
     def open_outbox(self) -> Outbox:
-        """See ``Link``."""
+        """See ``ServedClient``."""
         if self.outbox is None:
             self.outbox = self.listener.outbox(self, self)
         return self.outbox
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber`` (cafe §5.4)."""
-        if self.listener.may_stay(self.label, topic):
+        if self.listener.may_continue(self.label, topic):
             return True
         self.reply(error(ErrorCode.UNAUTHORIZED))
         return False
 
 
 class CafeDatagrams(DatagramProtocol):
-    """Serves every UDP client of a listener; a ``Client`` of the broker as a whole."""
+    """Serves all UDP clients of a listener; one ``Client`` of the broker for all of them."""
 
     noisy = False
     _closing = False
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._channels = Channels(
-            listener.settings["channels"], listener.broker.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
+        channels = Channels(
+            listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
+        self.conversations = Conversations(listener, channels)
         self._peers: dict[Address, CafePeer] = {}
 
     def startProtocol(self) -> None:
         """The port is open."""
-        self.listener.broker.arrived(self)
+        self.listener.clients.add(self)
 
     def stopProtocol(self) -> None:
         """The port is closed."""
-        self.listener.broker.left(self)
+        self.listener.clients.discard(self)
 
     def datagramReceived(self, datagram: bytes, addr: Address) -> None:
         """Handle the frames of one datagram."""
@@ -153,17 +171,17 @@ class CafeDatagrams(DatagramProtocol):
             return
         peer = self._peers.get(addr)
         if peer is None:
-            peer = self._welcome(datagram, addr)
+            peer = self._admit(datagram, addr)
             if peer is None:
                 return
-        peer.heard = self.listener.broker.seconds()
-        done, _need = peer.consume(datagram)
+        peer.heard = self.listener.clock.seconds()
+        done, _need = self.conversations.consume(peer, datagram)
         if done < len(datagram) and not peer.closing:
             peer.fail("truncated-datagram", error(ErrorCode.MALFORMED_MESSAGE), datagram[done:])
 
-    def _welcome(self, datagram: bytes, addr: Address) -> CafePeer | None:
-        """A peer for an unknown address whose first frame is a handshake, if there is room."""
-        answer = self._unwelcome(datagram)
+    def _admit(self, datagram: bytes, addr: Address) -> CafePeer | None:
+        """A peer for an unknown address that begins with a handshake, if the limits allow it."""
+        answer = self._handshake_error(datagram)
         if answer is None:
             try:
                 self.listener.admit(addr[0])
@@ -171,7 +189,7 @@ class CafeDatagrams(DatagramProtocol):
                 self.listener.refuse(refused.reason, addr[0])
                 answer = error(code_of(refused))
             else:
-                peer = self._peers[addr] = CafePeer(self, addr, self._channels)
+                peer = self._peers[addr] = CafePeer(self, addr)
                 return peer
         else:
             self.listener.refuse("no-handshake", addr[0], frame=datagram)
@@ -179,8 +197,8 @@ class CafeDatagrams(DatagramProtocol):
         return None
 
     @staticmethod
-    def _unwelcome(datagram: bytes) -> bytes | None:
-        """What to answer an unknown peer that does not begin with a handshake (cafe §7.2)."""
+    def _handshake_error(datagram: bytes) -> bytes | None:
+        """The reply to an unknown peer whose first frame is not a handshake (cafe §7.2)."""
         try:
             length = needed(datagram, 0)
         except CafeError as problem:
@@ -190,7 +208,7 @@ class CafeDatagrams(DatagramProtocol):
         return None if datagram[2] in _HANDSHAKES else error(ErrorCode.INVALID_HANDSHAKE)
 
     def send(self, data: bytes, address: Address) -> bool:
-        """Send one datagram; False if it is as lost as on the way."""
+        """Send one datagram; False if it could not even leave this host."""
         assert self.transport is not None
         try:
             self.transport.write(data, address)
@@ -200,14 +218,14 @@ class CafeDatagrams(DatagramProtocol):
         return True
 
     def forget(self, peer: CafePeer) -> None:
-        """``peer`` has closed."""
+        """Remove ``peer``, which has closed."""
         if self._peers.pop(peer.address, None) is not None:
             self.listener.leave(peer.address[0])
 
     # Client
 
     def drain(self) -> None:
-        """The broker stops: say goodbye to every peer and close the port (see ``Client``)."""
+        """The broker stops: send every peer a goodbye and close the port (see ``Client``)."""
         for peer in tuple(self._peers.values()):
             if peer.outbox is not None:
                 peer.outbox.release()
@@ -219,13 +237,13 @@ class CafeDatagrams(DatagramProtocol):
         self._close_port()
 
     def _close_port(self) -> None:
-        # Once: the broker may have lost its patience while it was closing.
+        # Once: the broker may abort while the port is closing.
         if not self._closing and self.transport is not None:
             self._closing = True
             self.transport.stopListening()
 
     def sweep(self, now: float) -> None:
-        """End the sessions that have been silent for too long (see ``Client``)."""
+        """End the sessions of peers that have been silent for too long (see ``Client``)."""
         timeout = self.listener.idle_timeout
         for peer in tuple(self._peers.values()):
             silence = now - peer.heard
@@ -233,4 +251,4 @@ class CafeDatagrams(DatagramProtocol):
                 peer.refuse("idle")
                 peer.close(GOODBYE, "idle")
             elif silence > SILENCE:
-                peer.close(why="idle")
+                peer.close(end_reason="idle")

@@ -11,18 +11,22 @@ from pubsub.errors import Refused
 from pubsub.interfaces import IDatagramSource
 from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
-from pubsub.protocols.cafe.conversation import Conversation
+from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
+from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 from pubsub.settings import BOOLEAN, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
+    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.listener import Listener
+    from pubsub.broker.publisher import PublishingConnection
+    from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
-    from pubsub.interfaces import Publishing
+    from pubsub.wire.read_buffer import PayloadHandler
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
@@ -36,16 +40,34 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-class CafeConnection(Conversation, Connection):
-    """A client on TCP or TLS."""
+class CafeConnection(Connection):
+    """A client on TCP or TLS: a ``ServedClient`` over a stream."""
 
-    def __init__(self, listener: Listener, channels: Channels) -> None:
-        Connection.__init__(self, listener)
-        self._channels = channels
+    state = State.NEW
+    name = b""
+    session: Session | None = None
+    catch_up: CatchUp | None = None
+
+    def __init__(self, listener: Listener, conversations: Conversations) -> None:
+        super().__init__(listener)
+        self._conversations = conversations
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``."""
+        return self._conversations.consume(self, data)
+
+    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
+        """See ``Connection``."""
+        return self._conversations.large_payload(self, head, need)
 
     @property
-    def publishing(self) -> Publishing | None:
-        """See ``Link``."""
+    def label(self) -> str:
+        """See ``Connection``."""
+        return label_of(self)
+
+    @property
+    def publishing(self) -> PublishingConnection | None:
+        """See ``ServedClient``."""
         return self
 
     def refusal(self, refused: Refused) -> bytes:
@@ -60,18 +82,27 @@ class CafeConnection(Conversation, Connection):
         """See ``Connection``."""
         return GOODBYE
 
+    def displaced(self) -> None:
+        """See ``ServedClient``."""
+        self.abort(DISPLACED)
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        self._conversations.ended(self)
+
 
 @implementer(IDatagramSource)
 class CafeFactory(ConnectionFactory):
-    """Builds stream connections, and the datagram protocol beside them if asked to."""
+    """Builds stream connections, and the datagram protocol beside them if it is enabled."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self._channels = Channels(listener.settings["channels"], listener.broker.topics)
+        channels = Channels(listener.settings["channels"], listener.topics)
+        self._conversations = Conversations(listener, channels)
 
     def buildProtocol(self, addr: IAddress | None) -> CafeConnection:
         """See IProtocolFactory."""
-        return CafeConnection(self.listener, self._channels)
+        return CafeConnection(self.listener, self._conversations)
 
     def datagram_protocol(self) -> CafeDatagrams | None:
         """See IDatagramSource."""

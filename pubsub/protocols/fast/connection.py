@@ -43,17 +43,18 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.scan import Row
+from pubsub.protocols.fast.ownership import TopicOwnership
+from pubsub.protocols.fast.scan import Row, Scanner
 from pubsub.protocols.fast.subscriptions import Readers
-from pubsub.wire.connection import Connection
+from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
     from pubsub.broker.listener import Listener
-    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.tokens import Token
-    from pubsub.broker.topics import Topic
-    from pubsub.protocols.fast.server import FastFactory
+    from pubsub.broker.topics import KeyChange, Topic
 
 CODES: dict[type[Refused], ErrorCode] = {
     BadToken: ErrorCode.BAD_TOKEN,
@@ -89,7 +90,7 @@ class FastConnection(Connection):
         super().__init__(listener)
         self._server = server
         self._publisher = listener.publisher(self, b"")
-        self._throttle = TokenThrottle(listener.broker.verifications)
+        self._throttle = TokenThrottle(listener.verifications)
 
     # Input
 
@@ -173,14 +174,14 @@ class FastConnection(Connection):
 
     def _must_wait(self, raw: bytes) -> bool:
         """Has this client to wait before a signature is verified for it?"""
-        if self.listener.broker.tokens.known(raw):
+        if self.listener.tokens.known(raw):
             return False
         seconds = self._throttle.wait()
         if not seconds:
             return False
         self._waiting = True
         self.hold("tokens")
-        self.listener.broker.clock.callLater(seconds, self._go_on)
+        self.listener.clock.callLater(seconds, self._go_on)
         return True
 
     def _go_on(self) -> None:
@@ -190,7 +191,7 @@ class FastConnection(Connection):
 
     def _token(self, raw: bytes) -> Token:
         try:
-            token = self.listener.broker.tokens.check(raw, self.listener.broker.seconds())
+            token = self.listener.tokens.check(raw, self.listener.clock.seconds())
         except BadToken:
             self._throttle.failed()
             raise
@@ -200,9 +201,9 @@ class FastConnection(Connection):
     def _proved(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
         """The token and the topic of a request; raises what is wrong with them (fast §5.2)."""
         token = self._token(raw)
-        broker = self.listener.broker
-        topic = broker.topics.by_id(topic_id)
-        if not broker.queue_keys.matches(topic, token.queue_key):
+        listener = self.listener
+        topic = listener.topics.by_id(topic_id)
+        if not listener.queue_keys.matches(topic, token.queue_key):
             raise WrongKey(topic.name)
         if permission is not None and not token.permits(permission):
             raise MissingPermission(permission)
@@ -221,12 +222,12 @@ class FastConnection(Connection):
             raise InvalidRequest("flags")
         if not self.listener.access.may_subscribe(name):
             self.listener.access.check_publish(name)
-        self._server.create(name, token, self, packet.flags)
+        self._server.ownership.create(name, token, self, packet.flags)
 
     def _subscribe(self, packet: Subscribe) -> None:
         token, topic = self._proved(packet.token, packet.topic_id, "subscribe")
         self.listener.access.check_subscribe(topic.name)
-        if not self._server.may_read(topic, self):
+        if not self._server.ownership.may_read(topic, self):
             raise MissingPermission("the topic is exclusive")
         if self._readers is None:
             self._readers = Readers(self.listener, self.open_outbox(), self._ended, self._updated)
@@ -246,7 +247,7 @@ class FastConnection(Connection):
         if not key or len(packet.key) > MAX_KEY:
             # No token could hold such a key, so that nobody could ever use the topic again.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
-        self.listener.broker.queue_keys.rotate(topic, packet.key, token.subject, self.label)
+        self.listener.queue_keys.rotate(topic, packet.key, token.subject, self.label)
 
     # Answers and ends
 
@@ -263,7 +264,7 @@ class FastConnection(Connection):
 
     def _name(self, topic_id: int) -> str | None:
         try:
-            return self.listener.broker.topics.by_id(topic_id).name
+            return self.listener.topics.by_id(topic_id).name
         except TopicNotFound:
             return None
 
@@ -290,7 +291,21 @@ class FastConnection(Connection):
             self._readers.clear()
         if self.outbox is not None:
             self.outbox.shut("disconnected")
-        self._server.left(self)
+        self._server.ownership.end_topics(self)
+
+
+class FastFactory(ConnectionFactory):
+    """Builds the connections of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self.max_payload: int = listener.settings["max-payload"]
+        self.scanner = Scanner(self.max_payload)
+        self.ownership = TopicOwnership(listener)
+
+    def buildProtocol(self, addr: IAddress | None) -> FastConnection:
+        """See IProtocolFactory."""
+        return FastConnection(self.listener, self)
 
 
 def _token_of(packet: Packet) -> bytes:

@@ -17,9 +17,8 @@ from pubsub.protocols.fast.scan import encode_messages
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
-    from pubsub.broker.queue_keys import KeyChange
     from pubsub.broker.tokens import Token
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import KeyChange, Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ class Readers:
         updated: Callable[[Topic, bytes], None],
     ) -> None:
         self._listener = listener
-        self._broker = listener.broker
         self._outbox = outbox
         self._ended = ended
         self._updated = updated
@@ -81,14 +79,14 @@ class Readers:
             if len(self._readers) >= self._listener.settings["max-subscriptions"]:
                 raise LimitReached("subscriptions of a connection")
             reader = self._readers[topic] = _Reader(token, token.queue_key)
-            self._broker.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
+            self._listener.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
         reader.token, reader.key, reader.grace = token, token.queue_key, inf
-        self._end_at(topic, reader, self._broker.tokens.end(token))
+        self._end_at(topic, reader, self._listener.tokens.end(token))
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
         self._forget(topic)
-        self._broker.router.unsubscribe(self._outbox, topic)
+        self._listener.router.unsubscribe(self._outbox, topic)
 
     def clear(self) -> None:
         """The connection is gone, and with it the timers."""
@@ -106,26 +104,26 @@ class Readers:
             return False
         if change is None:
             # Its secret may have been given an end, or another one.
-            self._end_at(topic, reader, min(reader.grace, self._broker.tokens.end(reader.token)))
+            self._end_at(topic, reader, min(reader.grace, self._listener.tokens.end(reader.token)))
         else:
             reader.key = change.new
             self._updated(topic, change.new)
             grace = self._listener.settings["rotation-grace"]
             if grace:
-                reader.grace = min(self._broker.seconds() + grace, reader.grace)
+                reader.grace = min(self._listener.clock.seconds() + grace, reader.grace)
                 self._end_at(topic, reader, min(reader.grace, reader.ends))
         return True
 
     def _holds(self, topic: Topic, reader: _Reader, change: KeyChange | None) -> bool:
         if change is None:
-            proved = self._broker.queue_keys.matches(topic, reader.key)
+            proved = self._listener.queue_keys.matches(topic, reader.key)
         else:
             proved = change.old is not None and hmac.compare_digest(change.old, reader.key)
         return (
             proved
             and reader.token.permits("subscribe")
             and self._listener.access.may_subscribe(topic.name)
-            and self._broker.tokens.valid(reader.token, self._broker.seconds())
+            and self._listener.tokens.valid(reader.token, self._listener.clock.seconds())
         )
 
     def _end_at(self, topic: Topic, reader: _Reader, when: float) -> None:
@@ -133,8 +131,8 @@ class Readers:
         reader.cancel()
         reader.ends = when
         if when < inf:
-            delay = max(when - self._broker.seconds(), 0.0)
-            reader.timer = self._broker.clock.callLater(delay, self._expired, topic)
+            delay = max(when - self._listener.clock.seconds(), 0.0)
+            reader.timer = self._listener.clock.callLater(delay, self._expired, topic)
 
     def _expired(self, topic: Topic) -> None:
         """The token's time is over, or that of grace."""

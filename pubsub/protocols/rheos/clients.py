@@ -58,7 +58,7 @@ class Place:
         open_outbox: Callable[[], Outbox],
         encoding: Callable[[Topic], Encoding],
     ) -> None:
-        self._router = listener.broker.router
+        self._router = listener.router
         self._open_outbox = open_outbox
         self._encoding = encoding
         self._readers: dict[Topic, set[Client]] = {}
@@ -86,7 +86,7 @@ class Place:
         Where another id reads the topic here it comes all the same.
         """
         if self._readers.get(topic) == {client}:
-            return self._router.withheld(self._open_outbox(), topic)
+            return self._router.excluding(self._open_outbox(), topic)
         return nullcontext()
 
 
@@ -98,7 +98,6 @@ class Clients:
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._broker = listener.broker
         self._clients: dict[bytes, Client] = {}
         # Those without a connection. Insertion order is expiry order: the window is one for all.
         self._kept: dict[bytes, Client] = {}
@@ -127,21 +126,21 @@ class Clients:
         if client.places or client.expiry is not None or client.id not in self._clients:
             # There is another, or it ended while subscriptions moved to it, and all this is done.
             return
-        window = self._broker.limits.resume_window
+        window = self._listener.sessions.window
         if client.topics and window:
             self._kept[client.id] = client
-            client.expiry = self._broker.clock.callLater(window, self._expired, client)
+            client.expiry = self._listener.clock.callLater(window, self._expired, client)
         else:
             self._drop(client)
 
     def _make(self, client_id: bytes) -> Client:
-        if len(self._clients) >= self._broker.limits.max_sessions:
+        if len(self._clients) >= self._listener.sessions.limit:
             oldest = next(iter(self._kept.values()), None)
             if oldest is None or oldest.expiry is None:
                 raise LimitReached("client ids")
             oldest.expiry.cancel()
             self._expired(oldest)
-        self._broker.memory.reserve(CLIENT_BYTES)
+        self._listener.memory.reserve(CLIENT_BYTES)
         client = self._clients[client_id] = Client(client_id)
         return client
 
@@ -151,7 +150,7 @@ class Clients:
 
     def _drop(self, client: Client) -> None:
         del self._clients[client.id]
-        self._broker.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
+        self._listener.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
 
     def _move(self, client: Client, old: Place | None) -> None:
         """Deliveries go to the latest connection instead of ``old``, if they still may.
@@ -179,7 +178,7 @@ class Clients:
         self._listener.access.check_subscribe(topic.name)
         if topic not in client.topics:
             self._make_room(client)
-            self._broker.memory.reserve(SUBSCRIPTION_BYTES)
+            self._listener.memory.reserve(SUBSCRIPTION_BYTES)
             client.topics[topic] = None
         client.places[-1].add(client, topic)
 
@@ -208,8 +207,8 @@ class Clients:
 
     def _forget(self, client: Client, topic: Topic) -> None:
         del client.topics[topic]
-        self._broker.memory.free(SUBSCRIPTION_BYTES)
+        self._listener.memory.free(SUBSCRIPTION_BYTES)
 
     def _exists(self, topic: Topic) -> bool:
-        topics = self._broker.topics
+        topics = self._listener.topics
         return topic.name in topics and topics.named(topic.name) is topic

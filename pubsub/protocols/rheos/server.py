@@ -92,7 +92,7 @@ class RheosConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. All the acknowledgments of a read are one write."""
         codec, scanner = self._server.codec, self._server.scanner
-        replies = Replies(codec, self.listener.broker.run_id)
+        replies = Replies(codec, self.listener.dispatcher.run_id)
         at, need = 0, HEADER_SIZE
         while not self.closing:
             at, rows = scanner.scan(data, at)
@@ -153,7 +153,7 @@ class RheosConnection(Connection):
             if created:
                 topic = self._create(client, name)
             else:
-                topic = self.listener.broker.topics.named(name)
+                topic = self.listener.topics.named(name)
                 self._server.clients.subscribe(client, topic)
         except Refused as refused:
             self._refuse(refused, request.topic, replies)
@@ -163,13 +163,14 @@ class RheosConnection(Connection):
         replies.add(codec.encode(Ack(topic.uuid.bytes, SUCCESS)), codec.failed if sync else None)
 
     def _create(self, client: Client, name: str) -> Topic:
-        access, broker = self.listener.access, self.listener.broker
-        if name in broker.topics:
+        listener = self.listener
+        access, topics = listener.access, listener.topics
+        if name in topics:
             raise TopicExists(name)
         if not access.may_subscribe(name):
             access.check_publish(name)
-        topic = broker.topics.create(name)
-        broker.store.put(PARENTS, name, client.id)
+        topic = topics.create(name)
+        listener.store.put(PARENTS, name, client.id)
         return topic
 
     def _publish(self, row: Row, replies: Replies) -> None:
@@ -181,7 +182,7 @@ class RheosConnection(Connection):
         try:
             name = topic_name(row.topic)
             client = self._client(row.client_id)
-            topic = self.listener.broker.topics.named(name)
+            topic = self.listener.topics.named(name)
             batch = self._server.clients.publish(client, self._publisher, topic, row.run)
         except Refused as refused:
             self._refuse(refused, row.topic, replies, len(row.run.payloads))

@@ -59,12 +59,12 @@ class Cluster(Service):
     ) -> None:
         self._listener = listener
         self._chance = chance
-        self._reach = reach or reach_by(listener.broker.clock)
+        self._reach = reach or reach_by(listener.clock)
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
         self._warned: set[tuple[str, str]] = set()
-        listener.broker.topics.claim_checks.append(self._check_claim)
-        self.setServiceParent(listener.broker)  # type: ignore[no-untyped-call]
+        listener.topics.claim_checks.append(self._check_claim)
+        self.setServiceParent(listener.services)  # type: ignore[no-untyped-call]
 
     def join(self, endpoint: str) -> None:
         """Share topics with the broker at ``endpoint``."""
@@ -100,7 +100,7 @@ class Cluster(Service):
                 # Each broker has its own.
                 continue
             try:
-                topic = self._listener.broker.topics.create(raw, hosted=False)
+                topic = self._listener.topics.create(raw, hosted=False)
             except Refused as refused:
                 self._listener.refuse(refused.reason, node.endpoint)
             else:

@@ -85,7 +85,7 @@ class Node:
         self._topics = topics
         self._listener = listener
         self._chance = chance
-        self._clock = listener.broker.clock
+        self._clock = listener.clock
         self._endpoint = reach(*parse_peer(endpoint))
         self.tried = False
         self._hosts: frozenset[str] | None = None
@@ -146,7 +146,7 @@ class Node:
         self._hosts = None
         log.info("{node} is connected", node=self.endpoint)
         for topic in self._mine:
-            if topic.wanted:
+            if topic.has_readers:
                 link.subscribe(topic)
 
     def lost(self, link: PeerConnection) -> None:
@@ -181,7 +181,7 @@ class Node:
     def own(self, topic: Topic) -> None:
         """``topic`` is hosted there."""
         self._mine.add(topic)
-        if topic.wanted:
+        if topic.has_readers:
             self.want(topic)
 
     def disown(self, topic: Topic) -> None:

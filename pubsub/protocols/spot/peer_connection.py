@@ -78,7 +78,7 @@ class PeerConnection(ZmtpConnection):
 
     def connectionMade(self) -> None:
         """Not counted among the listener's clients, which did not come here by themselves."""
-        self.listener.broker.arrived(self)
+        self.listener.clients.add(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
@@ -91,7 +91,7 @@ class PeerConnection(ZmtpConnection):
 
     @property
     def _node_id(self) -> bytes:
-        return b"%015x" % self.listener.broker.run_id
+        return b"%015x" % self.listener.dispatcher.run_id
 
     def opened(self) -> Role:
         """See ``ZmtpConnection``."""
@@ -112,7 +112,7 @@ class PeerConnection(ZmtpConnection):
         """Ask which topics are hosted there."""
         self._since_query = 0
         if self._asked is None:
-            self._asked = self.listener.broker.seconds()
+            self._asked = self.listener.clock.seconds()
         self._send(Query())
 
     def subscribe(self, topic: Topic) -> None:
@@ -137,16 +137,16 @@ class PeerConnection(ZmtpConnection):
             if fitting is None:
                 raise MessageTooLarge(batch.nbytes)
         assert fitting is not None
-        broker, count = self.listener.broker, len(fitting.payloads)
+        listener, count = self.listener, len(fitting.payloads)
         if count < len(batch.payloads):
-            broker.counters.drop(
+            listener.counters.drop(
                 self.label, topic.name, MessageTooLarge.reason, len(batch.payloads) - count
             )
         data = StemEncoding(publish_stem(topic.name.encode())).encode(fitting)
-        broker.counters.delivered += count
+        listener.counters.delivered += count
         self._sent += count
         self.outbox.deliver(data, count, topic, -1)
-        broker.router.flush_soon()
+        listener.router.flush_soon()
 
     def _send(self, request: Request) -> None:
         """Unlike ``reply`` this never stops us from reading: two brokers would stop for good."""
@@ -174,9 +174,9 @@ class PeerConnection(ZmtpConnection):
 
     def take(self, stem: MessageHead, run: MessageRun) -> None:
         """See ``Role``: deliver here what was published there, and only here."""
-        broker = self.listener.broker
+        listener = self.listener
         try:
-            topic = broker.topics.create(stem.topic, hosted=False)
+            topic = listener.topics.create(stem.topic, hosted=False)
         except Refused as refused:
             self.listener.refuse(refused.reason, self.label, len(run.payloads))
             return
@@ -184,11 +184,11 @@ class PeerConnection(ZmtpConnection):
             # It crossed our UNSUBSCRIBE, or is nothing we asked for.
             return
         sender = self._far.endpoint.encode()
-        broker.relay(topic, run, sender, self.listener.protocol)
+        listener.dispatcher.relay(topic, run, sender, listener.protocol)
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
-        if broker.memory.full:
-            broker.memory.wait(self)
+        if listener.memory.full:
+            listener.memory.wait(self)
 
     def left(self) -> None:
         """See ``Role``; ``ended`` has seen to it."""
@@ -224,7 +224,7 @@ class PeerConnection(ZmtpConnection):
 
     def _ping(self) -> None:
         outbox = self.outbox
-        if outbox is not None and self.handshake.has_commands and not self._output_full:
+        if outbox is not None and self.handshake.has_commands and not self.output_full:
             # Sent behind everything before it, so that its answer confirms all of that.
             outbox.flush()
             if not outbox.queued:
@@ -239,7 +239,7 @@ class PeerConnection(ZmtpConnection):
 
     def ended(self) -> None:
         """See ``Connection``: what nobody knows to have arrived is counted."""
-        counters = self.listener.broker.counters
+        counters = self.listener.counters
         before = counters.dropped
         super().ended()
         if not self.is_open:
@@ -252,5 +252,5 @@ class PeerConnection(ZmtpConnection):
     def connectionLost(self, reason: Failure | None = None) -> None:
         """See ``Connection``."""
         super().connectionLost()
-        self.listener.broker.left(self)
+        self.listener.clients.discard(self)
         self._far.lost(self)

@@ -58,7 +58,7 @@ class XSubSide:
         listener, count = self._link.listener, len(run.payloads)
         try:
             listener.access.check_publish(stem.topic)
-            topic = listener.broker.topics.create(stem.topic, hosted=False)
+            topic = listener.topics.create(stem.topic, hosted=False)
             if topic.upstream is not None and self._link.is_node:
                 raise TopicUnreachable(stem.topic)
             batch = self._publisher.publish(topic, run, sender=stem.origin)
@@ -81,7 +81,7 @@ class RouterSide(XSubSide):
     ) -> None:
         super().__init__(link)
         self._session = session
-        left = None if session is None else session.kept
+        left = None if session is None else session.state
         assert left is None or isinstance(left, Left)
         self._subscriptions = Subscriptions(link, patterns, publish_stem, left)
         if left is not None:
@@ -111,7 +111,7 @@ class RouterSide(XSubSide):
             if not self._subscriptions.has_prefix(topic[:-1]):
                 self._subscriptions.add_prefix(topic[:-1])
             return
-        topics = self._link.listener.broker.topics
+        topics = self._link.listener.topics
         name = topic_name(topic)
         if self._link.is_node and name in topics and topics.named(name).upstream is not None:
             # What comes from another broker is not passed on to a third (spot §7.4).
@@ -130,7 +130,7 @@ class RouterSide(XSubSide):
     def _hosted(self) -> list[bytes]:
         """The names of this broker's own topics that the peer may use (spot §3.3)."""
         listener = self._link.listener
-        names = [topic.name for topic in listener.broker.topics if topic.hosted]
+        names = [topic.name for topic in listener.topics if topic.hosted]
         return sorted(name.encode() for name in names if self._may_use(name))
 
     def _may_use(self, name: str) -> bool:
@@ -145,10 +145,10 @@ class RouterSide(XSubSide):
 
     def left(self) -> None:
         """See ``Role``."""
-        session, sessions = self._session, self._link.listener.broker.sessions
+        session, sessions = self._session, self._link.listener.sessions
         if session is not None:
             left = self._subscriptions.leave() if sessions.keeps(session) else None
-            session.kept = left
+            session.state = left
             if left is None:
                 sessions.close(session)
             else:

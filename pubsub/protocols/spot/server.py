@@ -78,7 +78,7 @@ class SpotConnection(ZmtpConnection):
         ours = SERVER_TYPES.get(self.handshake.socket_type)
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
-        self.reply(ready(ours, {NODE: b"%015x" % self.listener.broker.run_id}))
+        self.reply(ready(ours, {NODE: b"%015x" % self.listener.dispatcher.run_id}))
         self.stems = self._factory.stems[ours]
         if ours == b"ROUTER":
             return RouterSide(self, self._factory.patterns, self._session())
@@ -95,7 +95,7 @@ class SpotConnection(ZmtpConnection):
         identity = self.handshake.metadata.get(b"identity", b"")
         if not identity or self.is_node:
             return None
-        sessions, kind = self.listener.broker.sessions, self.listener.kind("spot")
+        sessions, kind = self.listener.sessions, self.listener.session_kind("spot")
         session = sessions.absent(kind, identity)
         if session is not None:
             sessions.resume(session, _IDENTITY_OWNER)
@@ -113,7 +113,7 @@ class SpotConnection(ZmtpConnection):
         if self._beat < self.listener.settings["heartbeat"]:
             return
         self._beat = 0
-        if self.is_node and not self.closing and not self._output_full:
+        if self.is_node and not self.closing and not self.output_full:
             self.reply(ping(b""))
 
 
@@ -122,8 +122,7 @@ class SpotFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        broker = listener.broker
-        self.patterns = broker.shared("spot-patterns", lambda: Patterns(broker.topics))
+        self.patterns = listener.shared("spot-patterns", lambda: Patterns(listener.topics))
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         # By what we are to them, as the same bytes mean one thing to a ROUTER, another to an XSUB.
         self.stems: Mapping[bytes, dict[bytes, MessageHead]] = {
@@ -138,5 +137,5 @@ class SpotFactory(ConnectionFactory):
 def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol; with peers it also joins their cluster."""
     for peer in listener.settings["peers"]:
-        listener.broker.shared("spot-cluster", lambda: Cluster(listener)).join(peer)
+        listener.shared("spot-cluster", lambda: Cluster(listener)).join(peer)
     return SpotFactory(listener)

@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
-from pubsub.broker.catch_up import Replay, leave
-from pubsub.broker.topics import Topic, TopicRegistry, topic_name
+from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
+from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.scan import StemEncoding
 
@@ -94,7 +95,7 @@ class Subscriptions:
         self._prefixes: Counter[bytes] = Counter()
         self._left = left
         self._missed: dict[Topic, int] = {}
-        self._replay: Replay | None = None
+        self._catching_up: CatchUp | None = None
 
     def restore(self, left: Left) -> None:
         """Subscribe to everything that the client had before."""
@@ -114,9 +115,12 @@ class Subscriptions:
         if not (self._names or self._prefixes):
             return None
         outbox = self._link.outbox
-        replayed = {} if self._replay is None else self._replay.positions
-        end: int = self._link.listener.broker.store.next_offset
-        positions = {} if outbox is None else leave(outbox, {**replayed, **self._missed}, end)
+        replayed = {} if self._catching_up is None else self._catching_up.positions
+        end: int = self._link.listener.store.next_offset
+        if outbox is None:
+            positions = {}
+        else:
+            positions = shut_and_get_offsets(outbox, {**replayed, **self._missed}, end)
         return Left(frozenset(self._names), tuple(self._prefixes), positions, end)
 
     def add(self, raw: bytes, hosted: bool = False) -> None:
@@ -130,7 +134,7 @@ class Subscriptions:
         if name not in self._names:
             self._check_room()
         # Subscribed again even if it is not new: the subscription may have been revoked.
-        topic = listener.broker.topics.create(name, hosted=False)
+        topic = listener.topics.create(name, hosted=False)
         topic.hosted = topic.hosted or hosted
         self._subscribe(topic)
         self._names.add(name)
@@ -147,7 +151,7 @@ class Subscriptions:
         if prefix not in self._prefixes:
             self._check_room()
             self._patterns.add(prefix, self)
-            topics = tuple(self._link.listener.broker.topics)
+            topics = tuple(self._link.listener.topics)
             for topic in topics:
                 if topic.name.encode().startswith(prefix):
                     self.join(topic)
@@ -192,33 +196,33 @@ class Subscriptions:
         if topic in outbox.subscriptions or self._is_missed(topic):
             return
         if position is None:
-            self._link.listener.broker.router.subscribe(outbox, topic, self._encoding(topic))
+            self._link.listener.router.subscribe(outbox, topic, self._encoding(topic))
             return
         if not self._missed:
             # When all subscriptions of this read are known.
-            self._link.listener.broker.at_tick_end(self._catch_up)
+            self._link.listener.at_tick_end(self._catch_up)
         self._missed[topic] = position
 
     def _is_missed(self, topic: Topic) -> bool:
         return topic in self._missed or (
-            self._replay is not None and topic in self._replay.positions
+            self._catching_up is not None and topic in self._catching_up.positions
         )
 
     def _encoding(self, topic: Topic) -> StemEncoding:
         return StemEncoding(self._stem(topic.name.encode()))
 
     def _catch_up(self) -> None:
-        """Replay what was missed, one replay after the other."""
+        """Deliver what was missed, one CatchUp after the other."""
         outbox = self._link.outbox
-        if self._replay is not None or not self._missed or outbox is None or outbox.closed:
+        if self._catching_up is not None or not self._missed or outbox is None or outbox.closed:
             return
         missed, self._missed = self._missed, {}
         encodings = {topic: self._encoding(topic) for topic in missed}
-        self._replay = Replay(self._link.listener.broker, outbox, missed, encodings)
-        self._replay.start().addCallback(self._caught_up)
+        self._catching_up = self._link.listener.catch_up(outbox, missed, encodings)
+        self._catching_up.start().addCallback(self._caught_up)
 
     def _caught_up(self, result: None) -> None:
-        self._replay = None
+        self._catching_up = None
         self._catch_up()
 
     def _prune(self) -> None:
@@ -227,13 +231,13 @@ class Subscriptions:
         prefixes = tuple(self._prefixes)
         for topic in tuple(outbox.subscriptions):
             if not self._covers(topic, prefixes):
-                self._link.listener.broker.router.unsubscribe(outbox, topic)
+                self._link.listener.router.unsubscribe(outbox, topic)
         for topic in [topic for topic in self._missed if not self._covers(topic, prefixes)]:
             del self._missed[topic]
-        if self._replay is not None:
-            for topic in tuple(self._replay.positions):
+        if self._catching_up is not None:
+            for topic in tuple(self._catching_up.positions):
                 if not self._covers(topic, prefixes):
-                    self._replay.discard(topic)
+                    self._catching_up.discard(topic)
 
     def _covers(self, topic: Topic, prefixes: tuple[bytes, ...]) -> bool:
         return topic.name in self._names or topic.name.encode().startswith(prefixes)

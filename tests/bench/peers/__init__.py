@@ -1,14 +1,14 @@
-"""Our broker beside the ones that people would pick instead: ``python -m tests.bench.peers``.
+"""This broker beside other brokers: ``python -m tests.bench.peers``.
 
-mosquitto, redis-server and nats-server come from Debian (``make bench-peers`` installs them); a
-process with libzmq's XPUB/XSUB proxy stands for ZeroMQ. All get the same load from the same
-generator, by turns, each in a process of its own on the same core:
+mosquitto, redis-server and nats-server come from Debian (``make peers`` installs them); a process
+with libzmq's XPUB/XSUB proxy stands for ZeroMQ. All get the same load from the same generator, in
+turns, each in a process of its own on the same core:
 
-- ``contenders``: how each is started, and the wire it is spoken to with;
+- ``contenders``: how each broker is started, and its wire protocol;
 - ``proxy``: the process with libzmq's proxy;
-- ``rounds``: who is measured when, and what came out;
-- ``sections``: what is measured, and the tables it makes;
-- ``scaling``: how our costs grow with subscribers, topics and sizes;
-- ``logs``, ``durable``: what is on disk: against Redis' append-only file and JetStream;
-- ``docs``: puts the tables where ``docs/performance.md`` has their marks.
+- ``rounds``: the order of the measurements, and their results;
+- ``sections``: the measurements, and the tables that they make;
+- ``scaling``: how the costs of this broker grow with subscribers, topics and sizes;
+- ``logs``, ``durable``: storage on disk, beside Redis' append-only file and JetStream;
+- ``docs``: writes the tables into ``docs/performance.md``.
 """

@@ -1,4 +1,4 @@
-"""Measures our broker beside others: ``python -m tests.bench.peers --help``."""
+"""Measure this broker beside others: ``python -m tests.bench.peers --help``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Section = Callable[[Sequence[Contender], argparse.Namespace], tuple[str, list[st
 def throughput(
     contenders: Sequence[Contender], options: argparse.Namespace
 ) -> tuple[str, list[str]]:
-    """Batched publishers, and what idle connections cost."""
+    """Batched publishers, and the cost of idle connections."""
     idles = measure_usage.idle(contenders, options)
     results = measure_usage.rates(contenders, measure_usage.SMALL, options)
     text = measure_usage.rate_table(results, contenders, measure_usage.SMALL, idles)
@@ -39,19 +39,19 @@ def throughput(
 
 
 def large(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Large payloads."""
+    """Measure large payloads."""
     results = measure_usage.rates(contenders, measure_usage.LARGE, options)
     return measure_usage.single_table(results, contenders, measure_usage.LARGE), results.failures
 
 
 def single(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """One message at a time."""
+    """Measure one message at a time."""
     results = measure_usage.rates(contenders, measure_usage.SINGLE, options)
     return measure_usage.single_table(results, contenders, measure_usage.SINGLE), results.failures
 
 
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """A fixed rate."""
+    """Measure a fixed rate."""
     results = measure_usage.steady(contenders, options)
     return measure_usage.steady_table(results, contenders), results.failures
 
@@ -66,22 +66,22 @@ SECTIONS: dict[str, Section] = {
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     add = parser.add_argument
     add("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all of them)")
-    add("--rounds", type=int, default=3, help="turns that everybody gets (default: 3)")
+    add("--rounds", type=int, default=3, help="runs of each broker in each column (default: 3)")
     add("--seconds", type=float, default=2.0, help="measured time of each run (default: 2)")
-    add("--connections", type=int, default=10_000, help="idle ones (default: 10000)")
+    add("--connections", type=int, default=10_000, help="idle connections (default: 10000)")
     add("--only", action="append", default=[], metavar="NAME",
-        help="only those whose name begins so; may be repeated")  # fmt: skip
+        help="only brokers whose name begins with NAME; may be repeated")  # fmt: skip
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     add("--compiled", type=Path, metavar="TWISTD",
-        help="of an environment with compiled codecs, to be measured as well")  # fmt: skip
+        help="twistd of an environment with compiled modules, measured as well")  # fmt: skip
     add("--docs", type=Path, default=Path("docs/performance.md"), metavar="FILE",
-        help="with marks for the tables (default: docs/performance.md)")  # fmt: skip
-    add("--durable", action="store_true", help="measure what is on disk, and nothing else")
-    add("--dry", action="store_true", help="print the tables, leave the file alone")
+        help="page to write the tables into (default: docs/performance.md)")  # fmt: skip
+    add("--durable", action="store_true", help="measure only storage on disk")
+    add("--dry", action="store_true", help="print the tables and do not write the page")
     options = parser.parse_args(arguments)
     unknown = set(options.sections) - SECTIONS.keys()
     if unknown:
@@ -94,7 +94,7 @@ WIRES = ("cafe", "fast", "rheos", "spot")
 
 
 def field(options: argparse.Namespace) -> list[Contender]:
-    """Everybody, or those that were asked for. Raises BenchError."""
+    """Return all brokers, or those that ``--only`` names. Raises BenchError."""
     everybody = [*peers(), *_ours(options.twistd)]
     if options.compiled is not None:
         everybody += _ours(options.compiled, " (compiled)")
@@ -104,12 +104,12 @@ def field(options: argparse.Namespace) -> list[Contender]:
 
 def _ours(twistd: Path, suffix: str = "") -> list[Contender]:
     free, stored = ["--durability=*=none"], ["--durability=*=async"]
-    # Whoever subscribes over nsd asks for what is in the history, which is in memory here.
+    # Subscribers over nsd read from the history, which is in memory here.
     return [*ours(twistd, WIRES, suffix, free), *ours(twistd, ["nsd"], suffix, stored)]
 
 
 def main() -> int:
-    """Returns the exit code: 1 if any run failed."""
+    """Return the exit code: 1 if a run failed."""
     options = parse()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _terminated)
@@ -129,7 +129,7 @@ def main() -> int:
 
 
 def _write(options: argparse.Namespace, name: str, text: str) -> None:
-    """At once, so that a run that ends early leaves what it has measured."""
+    """Write at once, so that a run that ends early keeps its results."""
     print(f"\n{name}\n\n{text}\n", flush=True)
     if not options.dry:
         update(options.docs, [(name, text)])

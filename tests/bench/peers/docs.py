@@ -1,4 +1,4 @@
-"""Puts tables where a document has their marks: ``<!-- peers: NAME -->`` to ``<!-- end -->``."""
+"""Write tables into a document between ``<!-- peers: NAME -->`` and ``<!-- end -->``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.bench import BenchError
 
 
 def replace(text: str, name: str, content: str) -> str:
-    """``text`` with ``content`` between the marks of ``name``. Raises BenchError without them."""
+    """Return ``text`` with ``content`` between the marks of ``name``. Raises BenchError without
+    them.
+    """
     marks = re.compile(rf"(<!-- peers: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
     replaced, count = marks.subn(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
     if count != 1:
@@ -19,7 +21,7 @@ def replace(text: str, name: str, content: str) -> str:
 
 
 def update(path: Path, sections: Sequence[tuple[str, str]]) -> None:
-    """Write each section to its place."""
+    """Write each section between its marks."""
     text = path.read_text()
     for name, content in sections:
         text = replace(text, name, content)
@@ -27,11 +29,11 @@ def update(path: Path, sections: Sequence[tuple[str, str]]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown; all but the first column hold numbers."""
+    """Return a Markdown table; all columns but the first hold numbers."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def millions(rate: float) -> str:
-    """To three digits."""
+    """Format ``rate`` in millions, to three digits."""
     return f"{rate / 1e6:#.3g}".rstrip(".")

@@ -1,4 +1,4 @@
-"""What is measured beside the others, and the table that each of it makes."""
+"""The measurements of the comparison and their tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.bench import BenchError  # isort: skip
 
 @dataclass(frozen=True)
 class Column:
-    """One kind of load; ``single`` sends a message at a time, the next when it has arrived."""
+    """One kind of load. With ``single``, each message is sent after the previous one arrived."""
 
     topology: Topology
     size: int
@@ -48,7 +48,7 @@ IDLE, STEADY = "idle", "steady"
 def measure_column(
     seconds: float, broker: Broker, who: Contender, column: Column
 ) -> Throughput | None:
-    """One run; None if the wire has no room for such a payload. Raises BenchError."""
+    """Return one run, or None if the wire cannot carry such a payload. Raises BenchError."""
     if who.wire.max_payload < 0.99 * column.size:
         return None
     batch, window = (1, 1) if column.single else (64 * 1024, None)
@@ -59,7 +59,7 @@ def measure_column(
 
 
 def check(accounting: Accounting) -> None:
-    """Raises BenchError if a message went astray."""
+    """Raise BenchError if a message was lost, duplicated or out of order."""
     if not accounting.clean:
         raise BenchError(f"not all arrived: {accounting}")
 
@@ -67,7 +67,7 @@ def check(accounting: Accounting) -> None:
 def rates(
     contenders: Sequence[Contender], columns: Sequence[Column], options: argparse.Namespace
 ) -> Results[Throughput]:
-    """Deliveries a CPU-second of every contender in every column."""
+    """Measure deliveries a CPU-second of every contender in every column."""
 
     def measure(broker: Broker, who: Contender, column: Hashable) -> Throughput | None:
         return measure_column(options.seconds, broker, who, cast(Column, column))
@@ -76,7 +76,7 @@ def rates(
 
 
 def idle(contenders: Sequence[Contender], options: argparse.Namespace) -> Results[Idle]:
-    """What an idle connection costs, subscribed to one topic."""
+    """Measure the memory of an idle connection subscribed to one topic, and the accept rate."""
     raise_file_limit(options.connections)
 
     def measure(broker: Broker, who: Contender, column: Hashable) -> Idle:
@@ -86,7 +86,7 @@ def idle(contenders: Sequence[Contender], options: argparse.Namespace) -> Result
 
 
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> Results[Steady]:
-    """5,000 messages a second to ten subscribers."""
+    """Measure latency at 5,000 messages a second to ten subscribers."""
 
     def measure(broker: Broker, who: Contender, column: Hashable) -> Steady:
         result = measure_steady(broker, who.wire, Topology(1, 10), 64, 5000, options.seconds)
@@ -105,7 +105,7 @@ def rate_of(run: Throughput) -> float:
 
 
 def rate_cell(results: Results[Throughput], name: str, column: Column) -> str:
-    """Million deliveries a CPU-second, marked where the generator could not do more."""
+    """Million deliveries a CPU-second, marked where the generator was the bottleneck."""
     rate = results.median(name, column, rate_of)
     if rate is None:
         return "-"
@@ -119,7 +119,7 @@ def rate_table(
     columns: Sequence[Column],
     idles: Results[Idle] | None = None,
 ) -> str:
-    """A row a contender, a column a load."""
+    """One row for each contender, one column for each load."""
     head = ["million deliveries / CPU s", *map(str, columns)]
     rows = []
     for name in results.names(contenders):
@@ -137,21 +137,21 @@ def rate_table(
 def ratio_table(
     results: Results[Throughput], contenders: Sequence[Contender], columns: Sequence[Column]
 ) -> str:
-    """Ours as a multiple of the best of the others, and of each of them."""
+    """Rates of this broker divided by those of the best other broker, and of each other one."""
     names = results.names(contenders)
     mine = [who.name for who in contenders if who.ours and who.name in names]
     others = [who.name for who in contenders if not who.ours and who.name in names]
     rows = []
     for name in mine:
         rows.append(
-            [f"{name} : the best of them", *(_best(results, name, others, c) for c in columns)]
+            [f"{name} / best of the others", *(_best(results, name, others, c) for c in columns)]
         )
         rows += [
-            [f"{name} : {other}", *(_times(results, name, other, c) for c in columns)]
+            [f"{name} / {other}", *(_times(results, name, other, c) for c in columns)]
             for other in (*others, *(["cafe"] if name == "fast" and "cafe" in mine else ()))
             if name != "cafe"
         ]
-    return table(["times", *map(str, columns)], rows)
+    return table(["ratio of rates", *map(str, columns)], rows)
 
 
 def _best(results: Results[Throughput], name: str, others: Sequence[str], column: Column) -> str:
@@ -167,7 +167,7 @@ def _times(results: Results[Throughput], name: str, other: str, column: Column) 
 
 
 def steady_table(results: Results[Steady], contenders: Sequence[Contender]) -> str:
-    """Latency and what it takes."""
+    """Return a table of latencies and their processor time."""
     rows = []
     for name in results.names(contenders):
         runs = results.of(name, STEADY)
@@ -191,7 +191,7 @@ def _middle(values: list[float]) -> float:
 def single_table(
     results: Results[Throughput], contenders: Sequence[Contender], columns: Sequence[Column]
 ) -> str:
-    """One message at a time: thousands rather than millions."""
+    """Return a table of deliveries per CPU second, not in millions."""
     rows = []
     for name in results.names(contenders):
         cells = [results.median(name, column, rate_of) for column in columns]

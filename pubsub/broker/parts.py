@@ -1,0 +1,63 @@
+"""The parts of a broker that its listeners use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from twisted.application.service import IServiceCollection
+from twisted.internet.interfaces import IReactorTime
+
+if TYPE_CHECKING:
+    from pubsub.broker.client_registry import ClientRegistry
+    from pubsub.broker.counters import Counters
+    from pubsub.broker.dispatcher import Dispatcher
+    from pubsub.broker.events import Events
+    from pubsub.broker.limits import MemoryBudget, TokenBucket
+    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.router import Router
+    from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.tokens import TokenVerifier
+    from pubsub.broker.topic_lifecycle import TopicLifecycle
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.interfaces import IStore
+
+_Shared = TypeVar("_Shared")
+
+
+class SharedObjects(Protocol):
+    """Returns the object for a key, made by ``make`` on the first request."""
+
+    def __call__(self, key: Hashable, make: Callable[[], _Shared]) -> _Shared: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """Made by ``BrokerService``; each listener has these as attributes of its own.
+
+    ``verifications`` limits how many unknown tokens are verified a second: one bucket for all
+    connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
+    the events of the current reactor tick. ``when_open`` runs a call when the store is open, before
+    any client is served. ``shared`` has the state that the listeners of one protocol share.
+    ``services`` is the parent for services of a protocol.
+    """
+
+    clock: IReactorTime
+    store: IStore
+    memory: MemoryBudget
+    counters: Counters
+    topics: TopicRegistry
+    router: Router
+    sessions: SessionRegistry
+    clients: ClientRegistry
+    dispatcher: Dispatcher
+    tokens: TokenVerifier
+    verifications: TokenBucket
+    queue_keys: QueueKeys
+    topic_lifecycle: TopicLifecycle
+    events: Events | None
+    services: IServiceCollection
+    at_tick_end: Callable[[Callable[[], None]], object]
+    when_open: Callable[[Callable[[], object]], None]
+    shared: SharedObjects

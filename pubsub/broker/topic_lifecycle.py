@@ -1,0 +1,90 @@
+"""What the broker keeps of a topic besides its messages, from its creation to its end.
+
+The store's metadata lists the topics that this broker hosts, and for each what its creator
+requires of it, so that they exist again after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from pubsub.broker.durability import Durability, DurabilityRules
+from pubsub.errors import Refused
+
+if TYPE_CHECKING:
+    from pubsub.broker.queue_keys import QueueKeys
+    from pubsub.broker.router import Router
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import IStore
+
+log = Logger()
+TOPICS = "topics"
+"""The table of the store's metadata with the hosted topics and their creators' requirements."""
+_SYNC, _EXCLUSIVE = b"s", b"x"
+
+
+class TopicLifecycle:
+    """Applies the durability rules to new topics, restores topics at start, and ends them."""
+
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        store: IStore,
+        router: Router,
+        queue_keys: QueueKeys,
+        rules: DurabilityRules,
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._router = router
+        self._queue_keys = queue_keys
+        self._rules = rules
+        topics.watch(self._apply_rules)
+        topics.claimed = self._record
+
+    def _apply_rules(self, topic: Topic) -> None:
+        topic.durability = self._rules.durability(topic.name)
+
+    def _record(self, topic: Topic) -> None:
+        self._store.put(TOPICS, topic.name, b"")
+
+    def set_requirements(self, topic: Topic, sync: bool, exclusive: bool) -> None:
+        """Record what the creator of ``topic`` requires of it.
+
+        With ``sync`` the topic is SYNC whatever the rules say. An ``exclusive`` topic ends with
+        its creator's connection; after a crash it is removed at the next start.
+        """
+        topic.durability = Durability.SYNC if sync else self._rules.durability(topic.name)
+        requirements = (_SYNC if sync else b"") + (_EXCLUSIVE if exclusive else b"")
+        self._store.put(TOPICS, topic.name, requirements)
+
+    def end(self, topic: Topic) -> None:
+        """End ``topic``: its subscriptions end, its messages and its queue key are deleted."""
+        self._router.end(topic)
+        self._queue_keys.forget(topic)
+        self._topics.remove(topic)
+        self._delete(topic.name)
+
+    def _delete(self, name: str) -> None:
+        self._queue_keys.drop(name)
+        self._store.delete(TOPICS, name)
+        self._store.forget(name)
+
+    def restore(self) -> None:
+        """Create the topics of the previous run, with their queue keys."""
+        self._queue_keys.restore()
+        for name, requirements in self._store.items(TOPICS):
+            if _EXCLUSIVE in requirements:
+                self._delete(name)
+                continue
+            try:
+                topic = self._topics.create(name, hosted=False)
+            except Refused as refused:
+                log.warn("topic {name!r} is not restored: {reason}", name=name, reason=refused)
+            else:
+                topic.hosted = True
+                if _SYNC in requirements:
+                    topic.durability = Durability.SYNC

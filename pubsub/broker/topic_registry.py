@@ -1,0 +1,120 @@
+"""The topic space: every topic by name, by u32 id and by UUID."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pubsub.broker.topics import Topic, topic_name
+from pubsub.errors import LimitReached, TopicNotFound
+
+if TYPE_CHECKING:
+    from pubsub.broker.limits import MemoryBudget
+
+# Estimated cost of a topic with its three index entries, for the memory budget.
+TOPIC_BYTES = 1024
+
+
+class TopicRegistry:
+    """All topics, at most ``limit`` of them."""
+
+    def __init__(self, limit: int, memory: MemoryBudget) -> None:
+        self._limit = limit
+        self._memory = memory
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._by_uuid: dict[UUID, Topic] = {}
+        self._watchers: list[Callable[[Topic], None]] = []
+        self.claim_checks: list[Callable[[str], None]] = []
+        self.claimed: Callable[[Topic], None] = lambda topic: None
+        """Called with every topic that this broker begins to host."""
+
+    def watch(self, watcher: Callable[[Topic], None]) -> None:
+        """Call ``watcher`` with every topic created from now on, before it is used."""
+        self._watchers.append(watcher)
+
+    def claim(self, topic: Topic) -> None:
+        """Host ``topic`` here, unless it already is or another broker hosts it.
+
+        Each of ``claim_checks`` is called with the topic's name and may refuse by raising.
+        """
+        if not topic.hosted and topic.upstream is None:
+            self._check_claim(topic.name)
+            topic.hosted = True
+            self.claimed(topic)
+
+    def _check_claim(self, name: str) -> None:
+        for check in self.claim_checks:
+            check(name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def create(self, raw: bytes | str, hosted: bool = True) -> Topic:
+        """Return the topic of this name, creating it if there is none.
+
+        Raises InvalidTopicName, LimitReached or MemoryExhausted. Two names with the same u32 id
+        are two topics; the id then stands for the first. With ``hosted`` the topic is claimed
+        (see ``claim``). Without it the topic is only offered or known; another broker may turn
+        out to host it.
+        """
+        name = topic_name(raw)
+        topic = self._by_name.get(name)
+        if topic is not None:
+            # The id is free again if the topic that had it has ended.
+            self._by_id.setdefault(topic.id, topic)
+            if hosted:
+                self.claim(topic)
+            return topic
+        if len(self._by_name) >= self._limit:
+            raise LimitReached("topics")
+        if hosted:
+            self._check_claim(name)
+        self._memory.reserve(TOPIC_BYTES)
+        topic = Topic(name)
+        topic.hosted = hosted
+        self._by_name[name] = topic
+        self._by_id.setdefault(topic.id, topic)
+        self._by_uuid[topic.uuid] = topic
+        for watcher in self._watchers:
+            watcher(topic)
+        if hosted:
+            self.claimed(topic)
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        """Remove a topic that has ended; its memory and its ids are free again."""
+        if self._by_name.pop(topic.name, None) is None:
+            return
+        self._memory.free(TOPIC_BYTES)
+        del self._by_uuid[topic.uuid]
+        if self._by_id.get(topic.id) is topic:
+            del self._by_id[topic.id]
+
+    def named(self, name: str) -> Topic:
+        """Return the topic of this name; raises TopicNotFound."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise TopicNotFound(name) from None
+
+    def by_id(self, number: int) -> Topic:
+        """Return the topic whose name hashes to this u32; raises TopicNotFound."""
+        try:
+            return self._by_id[number]
+        except KeyError:
+            raise TopicNotFound(f"{number:#010x}") from None
+
+    def by_uuid(self, uuid: UUID) -> Topic:
+        """Return the topic with this UUID; raises TopicNotFound."""
+        try:
+            return self._by_uuid[uuid]
+        except KeyError:
+            raise TopicNotFound(str(uuid)) from None

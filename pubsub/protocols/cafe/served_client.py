@@ -1,0 +1,75 @@
+"""A client as its conversation sees it: a stream connection, or a peer that sends datagrams."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pubsub.broker.catch_up import CatchUp
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher, PublishingConnection
+    from pubsub.broker.sessions import Session
+
+
+class State(Enum):
+    """What a client is (see ``conversation.py``)."""
+
+    NEW = "new"
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+
+
+class ServedClient(Protocol):
+    """One client: the state of its conversation, and the means to reply to it.
+
+    Only ``Conversations`` changes the state.
+    """
+
+    state: State
+    name: bytes
+    """The name that the client gave in its handshake."""
+    session: Session | None
+    catch_up: CatchUp | None
+    """Delivers what the client's session missed."""
+    publisher: Publisher | None
+    outbox: Outbox | None
+    closing: bool
+
+    @property
+    def peer(self) -> str:
+        """The client's address as text."""
+
+    @property
+    def publishing(self) -> PublishingConnection | None:
+        """What backpressure can hold; None for the sender of datagrams."""
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply."""
+
+    def refuse(
+        self, reason: str, count: int = 1, topic: str | None = None, frame: bytes | None = None
+    ) -> None:
+        """Count requests that were answered with an error."""
+
+    def fail(self, reason: str, answer: bytes, frame: bytes | None = None) -> None:
+        """The client broke the protocol: count that, send ``answer``, close."""
+
+    def close(self, last: bytes = b"") -> None:
+        """Send ``last``, then close."""
+
+    def displaced(self) -> None:
+        """Another connection resumed the client's session (see ``Owner``)."""
+
+    def open_outbox(self) -> Outbox:
+        """The client's outbox, which is created by the first call."""
+
+
+def label_of(client: ServedClient) -> str:
+    """The client's name in counters and logs."""
+    name = client.name.decode(errors="replace")
+    return f"{name}@{client.peer}" if name else client.peer
+
+
+DISPLACED = "its session was resumed by another connection"
+"""The reason with which ``displaced`` closes the connection."""

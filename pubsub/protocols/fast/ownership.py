@@ -1,0 +1,94 @@
+"""CREATE, and the owners of exclusive topics (fast §3.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.topics import fnv1a32
+from pubsub.errors import IdCollision, TopicExists, TopicNotFound
+from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.tokens import Token
+    from pubsub.broker.topics import Topic
+
+
+class Owner(Protocol):
+    """A connection that creates topics; ``owned`` are the exclusive topics that end with it."""
+
+    owned: set[Topic] | None
+
+    @property
+    def label(self) -> str: ...
+
+
+class TopicOwnership:
+    """Creates topics, and ends the exclusive ones with the connections that created them.
+
+    The owners are those of all fast listeners of the broker.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._topics = listener.topics
+        self._keys = listener.queue_keys
+        self._lifecycle = listener.topic_lifecycle
+        self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
+
+    def create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
+        """Create the topic, or close one that is open, with the token's queue key.
+
+        Raises IdCollision, TopicExists, LimitReached or MemoryExhausted.
+        """
+        exclusive = bool(flags & EXCLUSIVE)
+        self._check_id(name)
+        new = name not in self._topics
+        topic = self._topics.create(name, hosted=False)
+        closed = topic in self._keys
+        if (
+            topic.upstream is not None
+            or (closed and not self._keys.matches(topic, token.queue_key))
+            or not self.may_read(topic, creator)
+            or (exclusive and not new and topic not in self._owners)
+        ):
+            raise TopicExists(name)
+        self._topics.claim(topic)
+        if exclusive:
+            self._own(topic, creator)
+        elif topic in self._owners:
+            self._disown(topic, creator)
+        self._lifecycle.set_requirements(topic, bool(flags & DURABLE), exclusive)
+        # Last, because it rechecks the subscriptions of an open topic.
+        if not closed:
+            self._keys.close(topic, token.queue_key, token.subject, creator.label)
+
+    def may_read(self, topic: Topic, connection: Owner) -> bool:
+        """Return whether no other connection owns ``topic``."""
+        return self._owners.get(topic, connection) is connection
+
+    def _own(self, topic: Topic, owner: Owner) -> None:
+        self._owners[topic] = owner
+        self._keys.exclusive.add(topic.name)
+        if owner.owned is None:
+            owner.owned = set()
+        owner.owned.add(topic)
+
+    def _disown(self, topic: Topic, owner: Owner) -> None:
+        del self._owners[topic]
+        self._keys.exclusive.discard(topic.name)
+        if owner.owned is not None:
+            owner.owned.discard(topic)
+
+    def end_topics(self, owner: Owner) -> None:
+        """End the exclusive topics of a connection that is closed."""
+        for topic in tuple(owner.owned or ()):
+            self._disown(topic, owner)
+            self._lifecycle.end(topic)
+
+    def _check_id(self, name: str) -> None:
+        try:
+            other = self._topics.by_id(fnv1a32(name.encode()))
+        except TopicNotFound:
+            return
+        if other.name != name:
+            raise IdCollision(name)

@@ -1,0 +1,168 @@
+"""Each protocol is a folder and a dropin: without any one of them the rest works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+import pubsub
+from pubsub.plugin import installed_protocols
+from tests.integration.broker import (
+    DEFECTS,
+    HOST,
+    PATIENCE,
+    Broker,
+    Start,
+    brokers,
+    environment,
+    listen,
+    run,
+)
+from tests.integration.clients import Cafe, Nsd
+from tests.integration.fast_client import make_secret, make_token
+
+PACKAGE = Path(pubsub.__file__).parent
+PROTOCOLS = sorted(installed_protocols())
+TOPIC = "cafe/1"
+"""The topic of cafe's channel 1, and any topic to the others."""
+KEYED = "keyed"
+"""Where fast publishes, as its topics have a key."""
+# Plugins are found wherever on the path there are some: only the copy may be left there.
+SITE = """
+import os, sys
+home = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [
+    path for path in sys.path if path == home or not os.path.isdir(os.path.join(path, "pubsub"))
+]
+"""
+CLIENTS = """
+import json, sys
+import pubsub.pipeline.publisher_urls as publisher_urls
+from pubsub.pipeline.connector_options import sink_options
+from pubsub.pipeline.dissect import dissect, dissectors
+from pubsub.errors import ConfigurationError
+
+def destination(given):
+    return publisher_urls.find_destination(sink_options(given, publisher_urls.client_options()))
+
+home, missing, topics, sinks = json.loads(sys.argv[1])
+assert publisher_urls.__file__.startswith(home), publisher_urls.__file__
+for protocol, given in sinks.items():
+    with destination(given).publishers() as publisher:
+        publisher.add(topics[protocol], protocol.encode())
+        publisher.finish()
+    assert "is known" not in dissect(dissectors(), protocol, b"x").fault, protocol
+assert dissect(dissectors(), missing, b"x").fault == f"no protocol {missing!r} is known"
+try:
+    destination({"url": f"{missing}://127.0.0.1"})
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(params=PROTOCOLS)
+def missing(request: pytest.FixtureRequest) -> str:
+    """The protocol that is removed."""
+    return str(request.param)
+
+
+@pytest.fixture
+def home(tmp_path: Path, missing: str) -> Path:
+    """A copy of the package and its dropins without that protocol's folder and dropin."""
+    home = tmp_path / "copy"
+    # The sources alone: compiled modules of all protocols are one library.
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(PACKAGE, home / "pubsub", ignore=ignored)
+    shutil.rmtree(home / "pubsub" / "protocols" / missing)
+    plugins = home / "twisted" / "plugins"
+    plugins.mkdir(parents=True)
+    for dropin in (PACKAGE.parent / "twisted" / "plugins").glob("pubsub_*.py"):
+        if dropin.stem != f"pubsub_{missing}":
+            shutil.copy(dropin, plugins)
+    (home / "sitecustomize.py").write_text(SITE)
+    return home
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with brokers(tmp_path) as starter:
+        yield starter
+
+
+def path(home: Path) -> dict[str, str]:
+    """An environment in which the copy is the only package."""
+    return {"PYTHONPATH": str(home)}
+
+
+def others(missing: str) -> list[str]:
+    """The protocols that are left."""
+    return [name for name in PROTOCOLS if name != missing]
+
+
+def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
+    """Publish a message by each protocol's client in the copy; returns what it printed."""
+    names = others(missing)
+    topics = {name: KEYED if name == "fast" else TOPIC for name in names}
+    sinks = {name: {"url": f"{name}://{HOST}:{broker.port(name)}"} for name in names}
+    if "fast" in sinks:
+        sinks["fast"]["token"] = token
+    result = subprocess.run(
+        [sys.executable, "-c", CLIENTS, json.dumps([str(home), missing, topics, sinks])],
+        cwd=home,
+        env=environment(path(home)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def over_http(broker: Broker) -> list[bytes]:
+    """All messages, read from the HTTP API."""
+    url = f"http://{HOST}:{broker.port('admin')}/v1/history?start=0&format=jsonl"
+    with urlopen(url, timeout=PATIENCE) as answer:
+        return [json.loads(line)["value"].encode() for line in answer]
+
+
+def received(reader: Cafe | Nsd, count: int) -> Sequence[bytes]:
+    """The messages that a subscriber has got."""
+    if isinstance(reader, Cafe):
+        return reader.receive_texts(count)
+    return [message["body"].encode() for message in reader.get("ada")]
+
+
+def test_help_lists_the_others(home: Path, missing: str) -> None:
+    result = run(["--help"], home, env=path(home))
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.partition("Protocols:\n")[2].split("\n")
+    listed = [line.split()[0] for line in lines if line.strip()]
+    assert listed == others(missing)
+    assert f"--{missing}-" not in result.stdout
+    assert not any(word in result.stdout + result.stderr for word in DEFECTS)
+
+
+def test_messages_cross(home: Path, missing: str, start: Start, tmp_path: Path) -> None:
+    secret = make_secret(tmp_path / "secret")
+    broker = start(
+        *listen(*others(missing)), f"--admin-port=tcp:0:interface={HOST}",
+        f"--secret-file={secret}", "--grant=*", env=path(home),
+    )  # fmt: skip
+    with Nsd.to(broker) if missing == "cafe" else Cafe.subscriber(broker) as reader:
+        if isinstance(reader, Nsd):
+            reader.do("Open", TOPIC)
+            reader.do("Subscribe", "ada", channel=TOPIC)
+        printed = publish(home, missing, broker, make_token(secret).decode())
+        sent = [name.encode() for name in others(missing)]
+        open_to_all = [name for name in sent if name != b"fast"]
+        assert list(received(reader, len(open_to_all))) == open_to_all
+    assert over_http(broker) == sent
+    assert printed.startswith(f"option url: the protocol {missing} is not installed; choose from ")

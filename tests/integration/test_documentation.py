@@ -1,0 +1,66 @@
+"""The examples of the documents, run as they are printed except for the ports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import urlopen
+
+from tests.integration.broker import HOST, Start, listen
+from tests.integration.clients import Client
+
+ROOT = Path(__file__).parents[2]
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of ``page`` in one language."""
+    found = _FENCED.finditer((ROOT / page).read_text())
+    return [block[2] for block in found if block[1] == language]
+
+
+def test_the_quick_start(start: Start) -> None:
+    broker = start(*listen("cafe", "nsd"), f"--admin-port=tcp:0:interface={HOST}")
+    ports = {"7070": "cafe", "7071": "nsd", "7080": "admin"}
+    shell = []
+    for text in blocks("README.md", "sh"):
+        for number, protocol in ports.items():
+            text = text.replace(number, str(broker.port(protocol)))
+        shell.append(text)
+    publish, read = (text for text in shell if "<<'END'" in text)
+    (url,) = (url for text in shell for url in re.findall(r'curl "(.*?)"', text))
+    expected = next(text for text in blocks("README.md", "") if "MessageListResponse" in text)
+
+    def run(text: str) -> str:
+        text = text.replace("python3", sys.executable)
+        return subprocess.run(
+            ["sh", "-ec", text], capture_output=True, text=True, check=True
+        ).stdout
+
+    assert re.fullmatch(r"session [0-9a-f]{16}\n", run(publish))
+    assert run(read) == expected
+    with urlopen(url) as response:
+        assert len(response.read().splitlines()) == 2
+
+
+def test_the_example_of_a_protocol(start: Start, tmp_path: Path) -> None:
+    plugin, server = blocks("docs/protocols.md", "python")
+    plugins = tmp_path / "twisted" / "plugins"
+    plugins.mkdir(parents=True)
+    (plugins / "pubsub_toy.py").write_text(plugin)
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "__init__.py").touch()
+    (tmp_path / "toy" / "server.py").write_text(server)
+    broker = start(*listen("toy"), "--toy-max-line=30", env={"PYTHONPATH": str(tmp_path)})
+    with Client(broker.port("toy")) as subscriber, Client(broker.port("toy")) as publisher:
+        subscriber.send(b"SUB a\n")
+        publisher.send(b"SUB a\nPUB a hello\n")
+        assert publisher.sock.recv(100) == b"hello\n"
+        # The subscriber's own message shows that its subscription was handled.
+        subscriber.send(b"PUB a again\n")
+        received = b""
+        while not received.endswith(b"again\n"):
+            received += subscriber.sock.recv(100)
+        assert received in (b"again\n", b"hello\nagain\n")

@@ -1,0 +1,230 @@
+"""The documents against the tree: links, paths, options, settings, the glossary, the diagram."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
+from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.server.configuration import BROKER_SETTINGS, flag
+from scripts import architecture
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(p for d in ("docs", "seeds") for p in (ROOT / d).rglob("*.md"))]
+)
+OPERATING = ROOT / "docs" / "operating.md"
+GLOSSARY = ROOT / "docs" / "glossary.md"
+MOST_TERMS = 40
+
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`]+)`")
+_HEADING = re.compile(r"^#+ +(.*?)\s*$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PATH = re.compile(
+    r"(?<![\w./-])(?:pubsub|tests|docs|seeds|scripts|twisted|changelog\.d)/[\w./-]*\w"
+)
+_MODULE = re.compile(r"(?<![\w./-])(?:pubsub|tests)(?:\.[a-z_]+)+(?![\w/-])")
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
+_WORD = re.compile(r"\w+")
+# Files that operators have, which look like modules.
+_FILES = {"pubsub.key", "pubsub.toml", "pubsub.service"}
+# Options of twistd and curl, and of the protocol that docs/protocols.md has as an example.
+_FOREIGN = {
+    "pidfile",
+    "logfile",
+    "uid",
+    "reactor",
+    "help",
+    "version",
+    "data-binary",
+    "toy-max-line",
+}
+# Keys of tables that are no settings.
+_KEYS = {"protocol", "port", "endpoint", "ends", "algorithm", "public-key-file", "secret-file"}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return _FENCED.sub("", page.read_text())
+
+
+def code(page: Path) -> str:
+    """The page's fenced blocks and inline code."""
+    text = page.read_text()
+    blocks = [found[2] for found in _FENCED.finditer(text)]
+    return "\n".join(blocks + _SPAN.findall(prose(page)))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as GitHub makes them."""
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in _HEADING.findall(prose(page)):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return found
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The targets of the page's relative links: file and anchor."""
+    for target in _LINK.findall(prose(page)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+def is_module(name: str) -> bool:
+    """Return whether ``name`` is a module or package, or an attribute of one."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    module = path.parent.with_suffix(".py")
+    return module.exists() and path.name in _WORD.findall(module.read_text())
+
+
+def options() -> set[str]:
+    """Every option of the broker, of the command ``pubsub``, and of the programs in tests/."""
+    found = {"proto", "port", "listen", "config", "secret", *_FOREIGN}
+    found |= {s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)}
+    found |= {flag(p, s) for p in (*installed_protocols().values(), ADMIN) for s in p.settings}
+    for folder in ("pubsub/client", "pubsub/pipeline", "tests/bench", "tests/crash"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found |= set(re.findall(r'"--([a-z0-9-]+)"', path.read_text()))
+    return found
+
+
+def settings() -> set[str]:
+    """The name of every setting, as a key of the file."""
+    own = (s.name for p in (*installed_protocols().values(), ADMIN) for s in p.settings)
+    return {*own, *(s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS))}
+
+
+def keys(table: Mapping[str, object]) -> Iterator[str]:
+    """The keys of a TOML document whose values are no tables."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from keys(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            for entry in value:
+                yield from keys(entry)
+        else:
+            yield key
+
+
+class LinkTests(SynchronousTestCase):
+    """Links and names of files"""
+
+    def test_relative_links_resolve(self) -> None:
+        broken = [
+            f"{name_of(page)}: {target}#{anchor}"
+            for page in PAGES
+            for target, anchor in links(page)
+            if not target.exists() or (anchor and anchor not in anchors(target))
+        ]
+        assert not broken
+
+    def test_paths_exist(self) -> None:
+        missing = [
+            f"{name_of(page)}: {path}"
+            for page in PAGES
+            for path in _PATH.findall(page.read_text())
+            if not (ROOT / path).exists()
+        ]
+        assert not missing
+
+    def test_modules_exist(self) -> None:
+        missing = [
+            f"{name_of(page)}: {name}"
+            for page in PAGES
+            for name in _MODULE.findall(page.read_text())
+            if name not in _FILES and not is_module(name)
+        ]
+        assert not missing
+
+
+class SettingTests(SynchronousTestCase):
+    """Options and settings"""
+
+    def test_options_exist(self) -> None:
+        known = options()
+        unknown = [
+            f"{name_of(page)}: --{name}"
+            for page in PAGES
+            for name in _OPTION.findall(code(page))
+            if name not in known
+        ]
+        assert not unknown
+
+    def test_settings_in_tables_exist(self) -> None:
+        known = settings() | options()
+        unknown = [
+            f"{name_of(page)}: {name}"
+            for page in PAGES
+            for rows in re.findall(r"^\| settings? \|.*\n((?:\|.*\n)+)", prose(page), re.MULTILINE)
+            for row in rows.splitlines()[1:]
+            for name in _SPAN.findall(row.split("|")[1])
+            if name not in known
+        ]
+        assert not unknown
+
+    def test_keys_of_files_exist(self) -> None:
+        known = settings() | _KEYS
+        unknown = [
+            f"{name_of(page)}: {key}"
+            for page in PAGES
+            for found in _FENCED.finditer(page.read_text())
+            if found[1] == "toml"
+            for key in keys(tomllib.loads(found[2]))
+            if key not in known
+        ]
+        assert not unknown
+
+    def test_every_setting_is_documented(self) -> None:
+        text = code(OPERATING)
+        named = set(re.findall(r"(?<![\w-])(?:--)?([a-z][a-z-]*)", text))
+        missing = {s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)} - named
+        for protocol in (*installed_protocols().values(), ADMIN):
+            for setting in protocol.settings:
+                if not {setting.name, flag(protocol, setting)} & named:
+                    missing.add(flag(protocol, setting))
+        assert not missing
+
+
+class GlossaryTests(SynchronousTestCase):
+    """The glossary's column of code"""
+
+    def test_what_it_names_exists(self) -> None:
+        rows = [line.split("|")[1:-1] for line in GLOSSARY.read_text().splitlines() if "|" in line]
+        terms = rows[2:]
+        assert 0 < len(terms) <= MOST_TERMS
+        source = "\n".join(path.read_text() for path in (ROOT / "pubsub").rglob("*.py"))
+        words = set(_WORD.findall(source))
+        unknown = [
+            name
+            for row in terms
+            for name in _SPAN.findall(row[2])
+            if not (ROOT / "pubsub" / name).exists()
+            and ("/" in name or not words.issuperset(_WORD.findall(name.removesuffix(".py"))))
+        ]
+        assert not unknown
+
+
+class DiagramTests(SynchronousTestCase):
+    """The import graph in docs/architecture.md"""
+
+    def test_it_is_current(self) -> None:
+        page = architecture.PAGE.read_text()
+        assert architecture.drawn(page) == page, "run scripts/architecture.py"
