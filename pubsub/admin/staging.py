@@ -186,7 +186,7 @@ class StagingHandler:
             access.check_publish(names)
             row = self._publish(query, batch, runs, topics)
             if row["messages"]:
-                request.count_published(row["messages"], sum(one.run.nbytes for one in runs))
+                request.count_published(row["messages"], sum(one.columns.nbytes for one in runs))
         finally:
             self._release(ids)
         # This includes the parts of tasks that failed after staging.
