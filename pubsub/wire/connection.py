@@ -65,7 +65,8 @@ class Connection(Protocol):
     _read_buffer: ReadBuffer | None = None
     # Sweeps since the last input.
     _idle_ticks = 0
-    _output_full = False
+    output_full = False
+    """The transport has more than it can send now."""
     _hold_reasons: set[object] | None = None
     _replies: ReplyQueue | None = None
     _linger: Linger | None = None
@@ -227,13 +228,13 @@ class Connection(Protocol):
 
     def pauseProducing(self) -> None:
         """The transport has more than it can send now."""
-        self._output_full = True
+        self.output_full = True
         if self.outbox is not None:
             self.outbox.pause()
 
     def resumeProducing(self) -> None:
         """The transport has sent all it had."""
-        self._output_full = False
+        self.output_full = False
         self.release("output")
         if self.outbox is not None:
             self.outbox.resume()
@@ -245,7 +246,7 @@ class Connection(Protocol):
         """The connection's outbox, which is created by the first call."""
         if self.outbox is None:
             self.outbox = self.listener.outbox(self.stream, self)
-            if self._output_full:
+            if self.output_full:
                 self.outbox.pause()
         return self.outbox
 
@@ -275,7 +276,7 @@ class Connection(Protocol):
             self.outbox.send(data)
         else:
             self.stream.write(data)
-        if self._output_full:
+        if self.output_full:
             self.hold("output")
 
     def all_replies_sent(self) -> None:

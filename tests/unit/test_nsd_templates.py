@@ -1,4 +1,4 @@
-"""Rows of nsd publishes: what is cut out unparsed means what it would mean parsed."""
+"""Templates of nsd publishes: bodies that are cut out are what parsing would have given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.protocols.nsd.codec import Publish, messages, parse
-from pubsub.protocols.nsd.templates import MAX_TEMPLATE, Rows, Template, row, surroundings, template
+from pubsub.protocols.nsd.templates import (
+    MAX_TEMPLATE,
+    EncodedBatches,
+    Template,
+    encode_batch,
+    make_template,
+    text_around_body,
+)
 from tests.unit.fakes import batch_of
 from tests.unit.nsd_lines import SUCCESS, Nsd, bodies, error, get, open_, publish
 
@@ -43,8 +50,8 @@ def like(line: bytes) -> Template | None:
     """The template that ``line`` gives."""
     request = parse(line, line)
     assert isinstance(request, Publish)
-    around = surroundings(line, request)
-    return None if around is None else template(*around, request)
+    around = text_around_body(line, request)
+    return None if around is None else make_template(*around, request)
 
 
 def there(nsd: Nsd) -> list[tuple[str, str, object]]:
@@ -140,7 +147,7 @@ class TemplateTests(SynchronousTestCase):
         found = like(START + b"a" + END)
         assert found is not None
         data = START + b"b" + END + START + b"" + END + START + b"c"
-        assert found.scan(data, 0, 10) == ([b"b", b""], len(data) - len(START) - 1)
+        assert found.cut(data, 0, 10) == ([b"b", b""], len(data) - len(START) - 1)
 
     def test_it_is_the_body_that_counts(self) -> None:
         assert like(BEFORE + b'"body":"a","x":{"body":"a"}}}\n') is None
@@ -155,32 +162,32 @@ class TemplateTests(SynchronousTestCase):
         assert like(START + b"\\u0061" + END) is None
 
 
-class RowTests(SynchronousTestCase):
-    """Answers"""
+class EncodedBatchTests(SynchronousTestCase):
+    """Batches in responses"""
 
     @given(st.lists(st.one_of(BODIES, st.binary(max_size=4)), min_size=1, max_size=6), BODIES)
-    def test_a_row_is_its_messages(self, payloads: list[bytes], sender: bytes) -> None:
+    def test_a_batch_is_its_messages(self, payloads: list[bytes], sender: bytes) -> None:
         batch = _batch(payloads, sender)
-        assert row(batch) == b",".join(messages(batch))
-        json.loads(b"[" + row(batch) + b"]")
+        assert encode_batch(batch) == b",".join(messages(batch))
+        json.loads(b"[" + encode_batch(batch) + b"]")
 
     def test_what_is_known_to_be_plain_is_not_looked_at(self) -> None:
         batch = _batch([b"a", b"b"], b"x")
-        rows = Rows(1000)
-        rows.note(batch)
-        assert rows.of(batch) == b",".join(messages(batch))
+        encoded = EncodedBatches(1000)
+        encoded.note_plain(batch)
+        assert encoded.encode(batch) == b",".join(messages(batch))
         part = _batch([b'"'], b"x")
-        assert rows.of(part) == b",".join(messages(part))
+        assert encoded.encode(part) == b",".join(messages(part))
 
     def test_it_is_made_once_and_kept_within_bounds(self) -> None:
         first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
         second.offset = 1
-        rows = Rows(250)
-        assert rows.of(first) is rows.of(first)
-        made = rows.of(first)
-        assert rows.of(second) != made
-        assert rows.of(first) is not made
-        assert rows.of(first) == made
+        encoded = EncodedBatches(250)
+        assert encoded.encode(first) is encoded.encode(first)
+        made = encoded.encode(first)
+        assert encoded.encode(second) != made
+        assert encoded.encode(first) is not made
+        assert encoded.encode(first) == made
 
 
 def _batch(payloads: list[bytes], sender: bytes) -> Batch:

@@ -1,8 +1,8 @@
-"""nsd: rows of publishes that differ in their bodies alone, and rows of messages in an answer.
+"""nsd: publishes that differ in their bodies alone, and encoded batches for responses. Sans-IO.
 
-Sans-IO. A client writes its publishes all alike. Once two began the same, what surrounds the body
-is a template, and lines that fit it are not parsed: their bodies are cut out. A body with anything
-in it that JSON would escape does not fit, so the bytes between the quotes are the text.
+A client writes all its publishes alike. Once two in a row have the same text around the body, that
+text is a template. Lines that fit it are not parsed: their bodies are cut out. A body with a
+character that JSON escapes does not fit, so that the bytes between the quotes are the text.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pubsub.protocols.nsd.codec import (
     text,
 )
 
-# Longer surroundings, attachments mostly, are not worth keeping.
+# Bytes around the body. Longer text, mostly attachments, is not worth keeping.
 MAX_TEMPLATE = 1024
-# Batches that are known to be plain; they are asked for at once or not for long.
+# Batches that are noted as plain. Clients read a batch soon after it was published, or rarely.
 _NOTED = 1000
 _BODY = re.compile(rb'"body"[ ]?:[ ]?"')
 _ESCAPED = bytes(range(0x20)) + b'"\\'
@@ -41,10 +41,11 @@ class Template:
     after: bytes
     request: Publish
 
-    def scan(self, data: bytes, at: int, max_body: int) -> tuple[list[bytes], int]:
-        """The bodies of the lines from ``at`` on that fit, and where the first other begins.
+    def cut(self, data: bytes, at: int, max_body: int) -> tuple[list[bytes], int]:
+        """Return the bodies of the lines from ``at`` on that fit, and where they end.
 
-        None of them has more than ``max_body`` bytes, so neither more characters.
+        A body of more than ``max_body`` bytes does not fit. One that fits has no more characters
+        either, which is what the limit counts.
         """
         before, after = self.before, self.after
         skip, step = len(before), len(after)
@@ -57,14 +58,17 @@ class Template:
             bodies.append(data[at + skip : end])
             at = end + step
         limit = min(max_body, MAX_LINE - skip - step)
-        if bodies and (max(map(len, bodies)) > limit or not plain(bodies)):
-            bodies = list(takewhile(lambda body: len(body) <= limit and plain([body]), bodies))
+        if bodies and (max(map(len, bodies)) > limit or not is_plain(bodies)):
+            bodies = list(takewhile(lambda body: len(body) <= limit and is_plain([body]), bodies))
             at = start + sum(map(len, bodies)) + len(bodies) * (skip + step)
         return bodies, at
 
 
-def surroundings(line: bytes, request: Publish) -> tuple[bytes, bytes] | None:
-    """What may stand before and after the body in ``line``, which came with its end."""
+def text_around_body(line: bytes, request: Publish) -> tuple[bytes, bytes] | None:
+    """Return the text before and after the body in ``line``, which includes its line end.
+
+    None if the body is not there as plain text, or the text is longer than MAX_TEMPLATE.
+    """
     body = request.message.body.encode()
     starts = [found.end() for found in _BODY.finditer(line)]
     if not starts or len(line) - len(body) > MAX_TEMPLATE or not line.startswith(b"{"):
@@ -75,27 +79,27 @@ def surroundings(line: bytes, request: Publish) -> tuple[bytes, bytes] | None:
     return line[:start], line[end:]
 
 
-def template(before: bytes, after: bytes, request: Publish) -> Template | None:
-    """The template, if another body there gives this very request but for the body."""
+def make_template(before: bytes, after: bytes, request: Publish) -> Template | None:
+    """Return the template, if the text around another body gives ``request`` with that body."""
     message = request.message
-    probe = message.body + "x"
-    line = before + probe.encode() + after
+    other_body = message.body + "x"
+    line = before + other_body.encode() + after
     try:
-        told = parse(line, line)
+        parsed = parse(line, line)
     except InvalidRequest:
         return None
-    if not isinstance(told, Publish) or told.identity != request.identity:
+    if not isinstance(parsed, Publish) or parsed.identity != request.identity:
         return None
-    if (told.message.sender, told.message.body) != (message.sender, probe):
+    if (parsed.message.sender, parsed.message.body) != (message.sender, other_body):
         return None
-    if told.message.extra != message.extra:
+    if parsed.message.extra != message.extra:
         return None
     return Template(before, after, request)
 
 
-def plain(payloads: Sequence[bytes]) -> bool:
-    """Are all of them UTF-8 that JSON shows as it is?"""
-    # Nothing is put together over a space, so what is UTF-8 joined is UTF-8 in its parts.
+def is_plain(payloads: Sequence[bytes]) -> bool:
+    """Return whether all are UTF-8 without characters that JSON escapes."""
+    # No character spans a space, so that all parts of the joined text are UTF-8 if it is.
     joined = b" ".join(payloads)
     if len(joined.translate(None, _ESCAPED)) != len(joined):
         return False
@@ -108,13 +112,13 @@ def plain(payloads: Sequence[bytes]) -> bool:
     return True
 
 
-def row(batch: Batch, known: bool = False) -> bytes:
-    """The batch's messages as JSON objects with commas between them (nsd §4).
+def encode_batch(batch: Batch, known_plain: bool = False) -> bytes:
+    """Return the batch's messages as JSON objects with commas between them (nsd §4).
 
-    ``known`` says that they are plain.
+    With ``known_plain`` the payloads are not examined.
     """
     has_extra = batch.protocol == NAME and batch.headers is not None
-    if has_extra or not (known or plain(batch.payloads)):
+    if has_extra or not (known_plain or is_plain(batch.payloads)):
         return b",".join(messages(batch))
     head = b'{"_class":"Message","from":%b,"when":' % text(batch.sender.decode(errors="replace"))
     between = b'"},' + head
@@ -126,7 +130,7 @@ def row(batch: Batch, known: bool = False) -> bytes:
     return b"".join(pieces)
 
 
-# Where a batch is in the history, how many messages it has, and when they came.
+# The first offset of a batch, its number of messages, and their timestamp.
 _Key: TypeAlias = tuple[int, int, int]
 
 
@@ -134,28 +138,28 @@ def _key(batch: Batch) -> _Key:
     return batch.offset, len(batch.payloads), batch.timestamp
 
 
-class Rows:
-    """The rows that were asked for last, within ``nbytes``: many clients ask for the same."""
+class EncodedBatches:
+    """The encoded batches that were read last, within ``nbytes``: many clients read the same."""
 
     def __init__(self, nbytes: int) -> None:
-        self._left = nbytes
-        self._kept: OrderedDict[_Key, bytes] = OrderedDict()
+        self._free = nbytes
+        self._encoded: OrderedDict[_Key, bytes] = OrderedDict()
         self._plain: OrderedDict[_Key, None] = OrderedDict()
 
-    def note(self, batch: Batch) -> None:
-        """All of ``batch``, just published, is plain: whoever asks for it need not look."""
+    def note_plain(self, batch: Batch) -> None:
+        """Note that all payloads of ``batch``, which was just published, are plain."""
         if batch.offset >= 0:
             self._plain[_key(batch)] = None
             if len(self._plain) > _NOTED:
                 self._plain.popitem(last=False)
 
-    def of(self, batch: Batch) -> bytes:
-        """``row`` of a batch that was read from the history."""
+    def encode(self, batch: Batch) -> bytes:
+        """As ``encode_batch``, for a batch that was read from the history."""
         key = _key(batch)
-        found = self._kept.get(key)
+        found = self._encoded.get(key)
         if found is None:
-            found = self._kept[key] = row(batch, key in self._plain)
-            self._left -= len(found)
-            while self._left < 0:
-                self._left += len(self._kept.popitem(last=False)[1])
+            found = self._encoded[key] = encode_batch(batch, key in self._plain)
+            self._free -= len(found)
+            while self._free < 0:
+                self._free += len(self._encoded.popitem(last=False)[1])
         return found

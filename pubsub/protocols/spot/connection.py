@@ -234,7 +234,7 @@ class ZmtpConnection(Connection):
         other would stop for good that way, so another broker is, and while it does not read it is
         owed the latest answer of each ``kind``.
         """
-        if not (self.is_node and self._output_full):
+        if not (self.is_node and self.output_full):
             self.reply(make())
             return
         if self._owed is None:
@@ -258,7 +258,7 @@ class ZmtpConnection(Connection):
             self.listener.at_tick_end(self._go_on)
 
     def _go_on(self) -> None:
-        if self._resting and (self.is_node or not self._output_full):
+        if self._resting and (self.is_node or not self.output_full):
             self._resting = False
             self.release("rest")
             self.parse_buffered()

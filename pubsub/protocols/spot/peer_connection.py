@@ -224,7 +224,7 @@ class PeerConnection(ZmtpConnection):
 
     def _ping(self) -> None:
         outbox = self.outbox
-        if outbox is not None and self.handshake.has_commands and not self._output_full:
+        if outbox is not None and self.handshake.has_commands and not self.output_full:
             # Sent behind everything before it, so that its answer confirms all of that.
             outbox.flush()
             if not outbox.queued:

@@ -113,7 +113,7 @@ class SpotConnection(ZmtpConnection):
         if self._beat < self.listener.settings["heartbeat"]:
             return
         self._beat = 0
-        if self.is_node and not self.closing and not self._output_full:
+        if self.is_node and not self.closing and not self.output_full:
             self.reply(ping(b""))
 
 

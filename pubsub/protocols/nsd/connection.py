@@ -1,0 +1,302 @@
+"""nsd's connection: one request a line, one response a line, in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import ensureDeferred
+
+from pubsub.broker.durability import Durability
+from pubsub.broker.message_run import MessageRun
+from pubsub.errors import (
+    HistoryUnavailable,
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    TopicNotFound,
+    TopicUnreachable,
+)
+from pubsub.protocols.nsd.codec import (
+    MAX_LINE,
+    SHOWN,
+    SUCCESS,
+    Get,
+    InvalidRequest,
+    LineStream,
+    Open,
+    Publish,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    error,
+    parse,
+    unwrap,
+    wrap,
+)
+from pubsub.protocols.nsd.message_list import MessageList
+from pubsub.protocols.nsd.templates import (
+    EncodedBatches,
+    Template,
+    make_template,
+    text_around_body,
+)
+from pubsub.wire.connection import Connection
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.nsd.identities import Identities
+
+TEXTS: dict[type[Refused], str] = {
+    TopicNotFound: "NO SUCH CHANNEL: {0}",
+    TopicUnreachable: "NO SUCH CHANNEL: {0}",
+    NotAuthorized: "NOT AUTHORIZED: {0}",
+    MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
+    LimitReached: "LIMIT REACHED: {0}",
+    RateLimited: "RATE LIMIT EXCEEDED",
+    MemoryExhausted: "BROKER BUSY",
+    HistoryUnavailable: "HISTORY UNAVAILABLE",
+}
+"""The protocol's words for each refusal of the broker (nsd §6.1)."""
+
+
+class NsdConnection(Connection):
+    """A client. It has no outbox, as it is sent only what it has requested."""
+
+    delimiter = b"\n"
+    # The text around the body of the last publish that was parsed; and the template of publishes
+    # once two in a row were alike.
+    _around_body: tuple[bytes, bytes] | None = None
+    _template: Template | None = None
+    # The response to a Get while it is sent; no other request is handled meanwhile.
+    _message_list: MessageList | None = None
+    _in_consume = False
+    _close_after_list = False
+
+    def __init__(self, listener: Listener, identities: Identities, encoded: EncodedBatches) -> None:
+        super().__init__(listener)
+        self._identities = identities
+        self._encoded = encoded
+        # Each message names its sender, not the connection.
+        self._publisher = listener.publisher(self, b"")
+
+    # Lines
+
+    def consume(self, data: bytes) -> tuple[int, int]:
+        """See ``Connection``.
+
+        Stops after a Get whose response takes longer, and while the client does not read its
+        responses.
+        """
+        at = 0
+        self._in_consume = True
+        while self._message_list is None and not self.output_full and not self.closing:
+            if self._template is not None:
+                at = self._publish_alike(self._template, data, at)
+            end = data.find(b"\n", at)
+            if end < 0:
+                if len(data) - at > MAX_LINE + data.endswith(b"\r"):
+                    self._fail_too_long(data[at:])
+                break
+            line = data[at:end].removesuffix(b"\r")
+            if len(line) > MAX_LINE:
+                self._fail_too_long(line)
+                break
+            self._answer(line, data[at : end + 1])
+            at = end + 1
+        self._in_consume = False
+        return at, MAX_LINE + 2
+
+    def _fail_too_long(self, line: bytes) -> None:
+        shown = line[: 4 * SHOWN].decode(errors="replace")[:SHOWN]
+        answer = wrap(error(f"INVALID REQUEST: [{shown}]"), False)
+        self.fail("line-too-long", answer, line)
+
+    def _publish_alike(self, template: Template, data: bytes, at: int) -> int:
+        """Publish the lines from ``at`` on that fit ``template``; return where they end."""
+        bodies, at = template.cut(data, at, self.listener.settings["max-body"])
+        if not bodies:
+            return at
+        count = accepted = len(bodies)
+        try:
+            topic, batch = self._publish(template.request, bodies)
+            self._encoded.note_plain(batch)
+            accepted = len(batch.payloads)
+            if topic.durability is Durability.SYNC:
+                failed = wrap(error(TEXTS[HistoryUnavailable]), False) * accepted
+                self.reply_when_stored(wrap(SUCCESS, False) * accepted, failed, accepted)
+            else:
+                self.reply(wrap(SUCCESS, False) * accepted)
+            if accepted < count:
+                raise RateLimited(self.listener.protocol)
+        except Refused as refused:
+            refusals = count - accepted if accepted < count else count
+            self.refuse(refused.reason, refusals, topic=template.request.identity)
+            self.reply(wrap(error(TEXTS[type(refused)].format(*refused.args)), False) * refusals)
+        return at
+
+    def _learn(self, request: Publish, line: bytes) -> None:
+        """Make a template when two publishes in a row have the same text around the body."""
+        around, before = text_around_body(line, request), self._around_body
+        self._around_body = around
+        if around is not None and around == before:
+            self._template = make_template(*around, request)
+
+    def _answer(self, line: bytes, line_with_end: bytes) -> None:
+        text, in_base64 = unwrap(line)
+        try:
+            request = parse(text, line)
+            if isinstance(request, Get):
+                self._get(request, in_base64)
+                return
+            topic = self._carry_out(request)
+            if isinstance(request, Publish):
+                self._learn(request, line_with_end)
+            if topic.durability is Durability.SYNC:
+                failed = error(TEXTS[HistoryUnavailable])
+                self.reply_when_stored(wrap(SUCCESS, in_base64), wrap(failed, in_base64))
+                return
+            response = SUCCESS
+        except InvalidRequest as invalid:
+            self.refuse("invalid-request", frame=line)
+            response = error(f"INVALID REQUEST: [{invalid.shown}]")
+        except Refused as refused:
+            self.refuse(refused.reason, topic=_topic_of(request))
+            response = error(TEXTS[type(refused)].format(*refused.args))
+        self.reply(wrap(response, in_base64))
+
+    # Requests
+
+    def _carry_out(self, request: Request) -> Topic:
+        """Carry out a request other than Get; return its topic."""
+        match request:
+            case Open():
+                return self._open(request.identity)
+            case Publish():
+                message = request.message
+                if len(message.body) > self.listener.settings["max-body"]:
+                    self._check_publish(request.identity)
+                    raise MessageTooLarge(len(message.body))
+                return self._publish(request, [message.body.encode()])[0]
+            case Subscribe():
+                topic = self.listener.topics.named(request.channel)
+                self.listener.access.check_subscribe(request.channel)
+                self._subscribe(request.identity, request.channel)
+            case Unsubscribe():
+                topic = self.listener.topics.named(request.channel)
+                self._unsubscribe(request.identity, request.channel)
+            case Get():
+                raise AssertionError("answered by _get")
+        return topic
+
+    def _open(self, name: str) -> Topic:
+        access = self.listener.access
+        readable = access.may_subscribe(name)
+        if not readable:
+            access.check_publish(name)
+        settings = self.listener.settings
+        limits = (settings["max-identities"], settings["max-subscriptions"])
+        self._identities.check_room(name, name if readable else None, *limits)
+        topic = self.listener.topics.create(name)
+        self._identities.open(name)
+        if readable:
+            self._subscribe(name, name)
+        return topic
+
+    def _check_publish(self, identity: str) -> None:
+        if not self._identities.opened(identity):
+            raise TopicNotFound(identity)
+        self.listener.access.check_publish(identity)
+
+    def _publish(self, request: Publish, payloads: list[bytes]) -> tuple[Topic, Batch]:
+        """Publish ``payloads`` with the other fields of ``request``; return what was accepted."""
+        self._check_publish(request.identity)
+        # After a restart an identity may be known before its channel is.
+        topic = self.listener.topics.create(request.identity)
+        message = request.message
+        batch = self._publisher.publish(
+            topic,
+            MessageRun.of(payloads),
+            headers=[message.extra] * len(payloads) if message.extra else None,
+            sender=message.sender.encode(),
+        )
+        return topic, batch
+
+    def _subscribe(self, name: str, channel: str) -> None:
+        settings = self.listener.settings
+        if self._identities.subscribe(
+            name, channel, settings["max-identities"], settings["max-subscriptions"]
+        ):
+            listener = self.listener
+            listener.router.read_history(listener.topics.named(channel))
+
+    def _unsubscribe(self, name: str, channel: str) -> None:
+        if self._identities.unsubscribe(name, channel):
+            listener = self.listener
+            listener.router.leave_history(listener.topics.named(channel))
+
+    # Get
+
+    def _get(self, request: Get, in_base64: bool) -> None:
+        identity = self._identities.find(request.identity)
+        subscribed = () if identity is None else identity.channels
+        channels = frozenset(filter(self.listener.access.may_subscribe, subscribed))
+        line = LineStream(in_base64)
+        self._message_list = MessageList(self, channels, request.after, line, self._encoded)
+        ensureDeferred(self._message_list.send()).addCallbacks(self._list_sent, self._list_failed)
+
+    def _list_sent(self, result: None) -> None:
+        message_list, self._message_list = self._message_list, None
+        self.release(message_list)
+        if self._close_after_list:
+            self.close()
+        else:
+            self._resume_requests()
+
+    def _list_failed(self, failure: Failure) -> None:
+        self.log.failure("nsd: reading the history for {client!r}", failure, client=self.label)
+        self.abort("the history cannot be read")
+
+    def _resume_requests(self) -> None:
+        """Handle the requests in the read buffer, unless they still have to wait."""
+        if not (self._message_list is not None or self._in_consume or self.output_full):
+            self.parse_buffered()
+
+    def resumeProducing(self) -> None:
+        """See ``Connection``."""
+        super().resumeProducing()
+        if self._message_list is not None:
+            self._message_list.resume()
+        self._resume_requests()
+
+    # Closing
+
+    def refusal(self, refused: Refused) -> bytes:
+        """See ``Connection``."""
+        busy = isinstance(refused, MemoryExhausted)
+        return wrap(error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS"), False)
+
+    def drain(self) -> None:
+        """See ``Client``: a response that is being sent is finished first."""
+        if self._message_list is not None:
+            self._close_after_list = True
+        else:
+            super().drain()
+
+    def ended(self) -> None:
+        """See ``Connection``."""
+        if self._message_list is not None:
+            self.listener.at_tick_end(self._message_list.resume)
+
+
+def _topic_of(request: Request) -> str:
+    """The channel of a request."""
+    if isinstance(request, Subscribe | Unsubscribe):
+        return request.channel
+    return request.identity

@@ -1,0 +1,95 @@
+"""nsd: the response to Get, a list of the history's messages of any length (nsd §3.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
+
+if TYPE_CHECKING:
+    from pubsub.protocols.nsd.templates import EncodedBatches
+    from pubsub.wire.connection import Connection
+
+_PAGE_BYTES = 256 * 1024
+
+
+class MessageList:
+    """Sends the messages of ``channels`` from the offset ``after`` on to ``connection``.
+
+    ``line`` is the response line in the dialect of the request; ``encoded`` the encoded
+    batches. The connection is held while the list waits, with the list as the reason.
+    """
+
+    __slots__ = ("_after", "_channels", "_connection", "_encoded", "_line", "_writable")
+
+    def __init__(
+        self,
+        connection: Connection,
+        channels: frozenset[str],
+        after: int,
+        line: LineStream,
+        encoded: EncodedBatches,
+    ) -> None:
+        self._connection = connection
+        self._channels = channels
+        self._after = after
+        self._line = line
+        self._encoded = encoded
+        self._writable: Deferred[None] | None = None
+
+    async def send(self) -> None:
+        """Send the list a page of the history at a time, as fast as the client reads it."""
+        connection, channels, line = self._connection, self._channels, self._line
+        listener = connection.listener
+        # Messages published while the list is sent are left to the next Get.
+        offset = max(self._after, 0)
+        end = await self._stored_end() if channels else offset
+        pieces, comma = [LIST_START], b""
+        while channels and offset < end and not connection.closing:
+            page = await listener.store.read(offset, channels, _PAGE_BYTES)
+            for start, stop in page.damaged:
+                listener.counters.drop(connection.label, "*", "damaged", stop - start)
+            for batch in page.batches:
+                pieces += (comma, self._encoded.encode(batch))
+                comma = b","
+            offset = page.next_offset
+            if offset < end:
+                connection.reply(line.feed(*pieces))
+                pieces.clear()
+                await self._next_tick()
+        # A list of one page, which is what most polling clients get, is sent with its end in one
+        # write.
+        if not connection.closing:
+            connection.reply(line.finish(*pieces, LIST_END))
+
+    async def _stored_end(self) -> int:
+        """The offset where the history ends now, once it is committed up to there.
+
+        So a client finds the messages that it has published before.
+        """
+        store = self._connection.listener.store
+        end: int = store.next_offset
+        if end > store.committed:
+            stored: Deferred[bool] = Deferred()
+            store.when_stored(stored.callback)
+            self._connection.hold(self)
+            await stored
+        return min(end, store.committed)
+
+    def _next_tick(self) -> Deferred[None]:
+        """Fires when other connections have been served and the transport has room again."""
+        turn: Deferred[None] = Deferred()
+        if self._connection.output_full:
+            self._writable = turn
+        else:
+            self._connection.listener.at_tick_end(lambda: turn.callback(None))
+        self._connection.hold(self)
+        return turn
+
+    def resume(self) -> None:
+        """Continue: the transport has room again, or the connection has ended."""
+        if self._writable is not None:
+            writable, self._writable = self._writable, None
+            writable.callback(None)
