@@ -114,9 +114,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read of the history gave, and the offset to go on reading from.
+    """The result of one read of the history, and the offset from which to read next.
 
-    ``damaged`` has the ranges of offsets (start, stop) that could not be read in between.
+    ``damaged`` has the ranges of offsets (start, stop) that could not be read.
     """
 
     batches: list[Batch]
@@ -125,14 +125,14 @@ class Page:
 
 
 def message_number(run: int, sequence: int) -> int:
-    """The id of a message, as the 128-bit number that a UUID is (see ``message_id``)."""
+    """Return the id of a message as the 128-bit number of its UUID (see ``message_id``)."""
     return (run >> 12) << 80 | (0x8000 | (run & 0xFFF)) << 64 | 0b10 << 62 | sequence
 
 
 def message_id(run: int, sequence: int) -> UUID:
-    """The id of a message: a UUID of version 8 from the broker's run and its sequence.
+    """Return the id of a message: a UUID of version 8 from the broker's run and its sequence.
 
-    ``run`` is a random 60-bit number drawn at start, ``sequence`` counts up to 2**62, so an id
-    is unique without anything being drawn or kept for a message.
+    ``run`` is a random 60-bit number drawn at start, ``sequence`` is below 2**62. So ids are
+    unique, and nothing is drawn or stored for each message.
     """
     return UUID(int=message_number(run, sequence))
