@@ -1,8 +1,8 @@
 """Compiles the scanning and encoding of messages with mypyc when a wheel is built.
 
-Wherever that is not possible (no compiler, no headers, a compiler that does not like the code) the
-wheel holds the same modules as Python only, and works. PUBSUB_COMPILE=0 leaves them uncompiled.
-Editable installations are never compiled.
+Without a compiler, without headers, or if the compiler rejects the code, the wheel has the same
+modules as Python only. PUBSUB_COMPILE=0 disables compilation. Editable installations are never
+compiled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# The compiler gets seconds, usually eight.
+# Seconds that the compiler may take; eight are usual.
 TIMEOUT = 300
 SETUP = """\
 from mypyc.build import mypycify
@@ -26,7 +26,7 @@ flags = ["--config-file=mypy.ini"]
 modules = mypycify([*flags, *{modules!r}], opt_level="3", debug_level="0")
 setup(name="pubsub-compiled", packages=[], ext_modules=modules)
 """
-# Types of what is not compiled are not looked at, so that nothing else need be installed.
+# Modules that are not compiled are not checked, so their dependencies need not be installed.
 MYPY = """\
 [mypy]
 follow_imports = silent
@@ -37,7 +37,7 @@ explicit_package_bases = True
 
 
 class CompileHook(BuildHookInterface[Any]):
-    """Adds the compiled modules to the wheel; ``modules`` in pyproject.toml says which."""
+    """Adds the compiled modules to the wheel: those that pyproject.toml lists as ``modules``."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling."""
@@ -64,7 +64,10 @@ class CompileHook(BuildHookInterface[Any]):
 
 
 def compile_modules(root: Path, directory: Path, modules: list[str]) -> dict[str, str]:
-    """Where each library was built, and its place in the wheel; raises as ``subprocess.run``."""
+    """Return the path of each built library and its path in the wheel.
+
+    Raises the errors of ``subprocess.run``.
+    """
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(root / "pubsub", directory / "pubsub", ignore=ignored)
     (directory / "setup.py").write_text(SETUP.format(modules=modules))

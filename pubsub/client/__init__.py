@@ -1,1 +1,1 @@
-"""For those who use a broker: the command ``pubsub``."""
+"""The command ``pubsub`` and a client of the HTTP API."""

@@ -13,7 +13,7 @@ from pubsub.errors import PubSubError
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="pubsub",
         description="Make master secrets and tokens for the broker, and run the Spark pipeline.",
@@ -28,7 +28,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code. What goes wrong is one line on standard error."""
+    """Run the command and return its exit code.
+
+    Errors are one line on standard error.
+    """
     options = parser().parse_args(arguments)
     try:
         code: int | None = options.run(options)

@@ -1,11 +1,11 @@
-"""A blocking client of the HTTP API, for programs and for tasks of Spark.
+"""A blocking client of the HTTP API, for programs and for Spark tasks.
 
     history = HistoryClient("http://127.0.0.1:7080")
-    for part in history.read(history.bounds().first, topics=["orders"]):
+    for item in history.read(history.bounds().first, topics=["orders"]):
         ...
 
-It needs the extra ``spark``. Requests whose connection is lost are made again; what was being read
-goes on where it stopped.
+The module needs the extra ``spark``. The client repeats requests whose connection is lost and
+continues an interrupted read at the offset that it has reached.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
-"""Messages, or a range of offsets (start, stop) that is damaged."""
+"""Messages, or a damaged range of offsets (start, stop)."""
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 _TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/=-]+")
-# How a stream that is whole ends: Arrow takes any end for a good one.
+# The end-of-stream marker of an Arrow IPC stream. Arrow accepts a stream without one.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-# Answers that may be others in a moment.
+# HTTP statuses that can change when the request is repeated.
 _RETRIED_STATUSES = (408, 429, 503)
 
 
 class HistoryError(Exception):
-    """The broker's answer to a request that it does not carry out.
+    """An error reply of the broker.
 
-    ``code`` is for programs ("expired", "unknown-part" and so on), ``details`` is the whole
-    answer; ``status`` is HTTP's.
+    ``status`` is the HTTP status, ``code`` is for programs (for example "expired" or
+    "unknown-part"), and ``details`` is the whole reply.
     """
 
     def __init__(self, status: int, details: Mapping[str, Any]) -> None:
@@ -48,13 +48,15 @@ class HistoryError(Exception):
 
 
 class HistoryUnreachable(Exception):
-    """The broker could not be reached, again and again."""
+    """All attempts to reach the broker failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryBounds:
-    """The log: its first offset, the one after its last, and its epoch. ``offset`` is that of the
-    time that was asked for."""
+    """The first offset of the history, the offset after its last, and its epoch.
+
+    ``offset`` belongs to the timestamp that was passed to ``HistoryClient.bounds``.
+    """
 
     first: int
     next: int
@@ -64,7 +66,7 @@ class HistoryBounds:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader's position. ``updated`` is in µs since the Unix epoch."""
+    """The position of a reader. ``updated`` is in µs since the Unix epoch."""
 
     name: str
     offset: int
@@ -75,9 +77,10 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """A batch that is stored, from ``first`` to before ``next``.
+    """A stored batch: ``messages`` messages, from offset ``first`` to before ``next``.
 
-    A duplicate was stored before; where is known of the query's last batch only.
+    ``duplicate`` is true if an earlier commit stored the batch. The broker knows the offsets of the
+    last batch of each query only.
     """
 
     duplicate: bool
@@ -89,9 +92,9 @@ class CommitReply:
 class HistoryClient:
     """A client of the broker at ``url``.
 
-    ``token`` is sent with each request. A request is tried ``attempts`` times, with pauses that
-    grow; ``timeout`` is how long an answer may keep silent. ``pool`` brings TLS settings and the
-    like.
+    ``token`` is sent with each request. A request is tried ``attempts`` times, with growing pauses.
+    ``timeout`` is the longest wait for data of a reply, in seconds. ``pool`` can carry settings
+    such as those of TLS.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class HistoryClient:
     ) -> None:
         self._url = url.rstrip("/")
         if token is not None and not _TOKEN_PATTERN.fullmatch(token):
-            # Whoever finds out later shows it.
+            # Checked here because the error of http.client would show the token.
             raise ValueError("the token contains a character that tokens cannot have")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._attempts = attempts
@@ -121,14 +124,17 @@ class HistoryClient:
     # Reading
 
     def bounds(self, timestamp: int | None = None) -> HistoryBounds:
-        """The log's bounds; ``timestamp`` (µs since the Unix epoch) asks for an offset as well."""
+        """Return the bounds of the history.
+
+        With ``timestamp`` (µs since the Unix epoch), they include the offset of that time.
+        """
         query = {} if timestamp is None else {"timestamp": timestamp}
         return HistoryBounds(**self._json("GET", "/v1/bounds", query))
 
     def topics(
         self, start: int | None = None, stop: int | None = None
     ) -> dict[str, dict[str, int]]:
-        """Number of messages and bytes of each topic that has any in a range."""
+        """Return the messages and bytes of each topic that has messages in a range of offsets."""
         given = {"start": start, "stop": stop}
         rows = self._json("GET", "/v1/topics", {k: v for k, v in given.items() if v is not None})
         return {
@@ -147,9 +153,9 @@ class HistoryClient:
         epoch: str | None = None,
         compression: str = "none",
     ) -> Iterator[BatchOrGap]:
-        """The messages from ``start`` to before ``stop``, by default all that are there now.
+        """Read the messages from ``start`` to before ``stop``, by default all that exist now.
 
-        Raises HistoryError, for example with the word "expired", or HistoryUnreachable.
+        Raises HistoryError, for example with the code "expired", or HistoryUnreachable.
         """
         request: dict[str, Any] = {
             "start": start,
@@ -176,7 +182,8 @@ class HistoryClient:
                         request["start"] = next_offset
                         yield item
                 finally:
-                    # Cut short it cannot be used again; at its end it has been given back.
+                    # Closes a connection whose reply was not read to its end. After the end of the
+                    # reply the connection is in the pool again, and this does nothing.
                     response.close()
                 return
             except (HTTPError, OSError, pa.ArrowException) as error:
@@ -186,27 +193,29 @@ class HistoryClient:
     # Positions of readers
 
     def readers(self) -> list[Reader]:
-        """Every reader's position."""
+        """Return the position of every reader."""
         return [Reader(**row) for row in self._json("GET", "/v1/readers")["readers"]]
 
     def report_position(self, name: str, offset: int, epoch: str | None = None) -> None:
-        """The reader ``name`` has read everything before ``offset``."""
+        """Store the position of the reader ``name``, which has read every message before
+        ``offset``.
+        """
         body: dict[str, Any] = {"offset": offset}
         if epoch is not None:
             body["epoch"] = epoch
         self._json("PUT", f"/v1/readers/{quote(name, safe='')}", body=body)
 
     def delete_reader(self, name: str) -> None:
-        """The reader ``name`` is no more."""
+        """Delete the position of the reader ``name``."""
         self._json("DELETE", f"/v1/readers/{quote(name, safe='')}")
 
     # Writing
 
     def stage(self, query: str, batch: int, data: pa.Table | pa.RecordBatch, run: str = "") -> str:
-        """Leave messages with the broker until ``commit``; returns the part's id.
+        """Stage messages until ``commit`` and return the id of the part.
 
-        Parts of other runs of the query are dropped: whoever made them is gone.
-        Columns: topic and value, and perhaps key and headers. Raises HistoryError.
+        The broker drops the parts of other runs of the query, whose processes no longer exist. The
+        columns are topic and value, and optionally key and headers. Raises HistoryError.
         """
         sink = pa.BufferOutputStream()
         with pyarrow.ipc.new_stream(sink, data.schema) as writer:
@@ -218,10 +227,10 @@ class HistoryClient:
         return part
 
     def commit(self, query: str, batch: int, parts: Iterable[str]) -> CommitReply:
-        """Publish all of these parts, in their order; returns when they are on disk.
+        """Publish the parts in this order and return when they are on disk.
 
-        Doing it again, for whatever reason, publishes nothing again. Raises HistoryError, with
-        the word "unknown-part" if the batch has to be staged again.
+        A repeated commit publishes nothing again. Raises HistoryError, with the code "unknown-part"
+        if the batch must be staged again.
         """
         body = {"query": query, "batch": batch, "parts": list(parts)}
         return CommitReply(**self._json("POST", "/v1/commit", body=body))
@@ -255,7 +264,7 @@ class HistoryClient:
     def _request_once(
         self, method: str, path: str, body: bytes | None, stream: bool = False
     ) -> urllib3.BaseHTTPResponse:
-        """One answer that is not an error; raises HistoryError, or HTTPError for `try again`."""
+        """Return a reply that is not an error. Raises HistoryError, or HTTPError for a retry."""
         response = self._pool.request(
             method,
             self._url + path,
@@ -284,7 +293,7 @@ class HistoryClient:
 
 
 class _BodyFile:
-    """What Arrow reads from; ``last`` is how it ended."""
+    """A response as a file for Arrow; ``last`` holds its last bytes."""
 
     closed = False
 
@@ -299,11 +308,11 @@ class _BodyFile:
         return data
 
     def close(self) -> None:
-        """The response is closed by whoever opened it."""
+        """Do nothing: the caller closes the response."""
 
 
 def _items(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[BatchOrGap, int]]:
-    """What a stream holds, and up to which offset that goes."""
+    """Yield the items of a stream, each with the offset after it."""
     body = _BodyFile(response)
     with pyarrow.ipc.open_stream(body) as reader:
         while True:
@@ -312,7 +321,7 @@ def _items(response: urllib3.BaseHTTPResponse) -> Iterator[tuple[BatchOrGap, int
             except StopIteration:
                 if body.last != _END_OF_STREAM:
                     raise HTTPError("the stream ended before its end marker") from None
-                # The connection can be used again when HTTP's own end has been read.
+                # The connection is reusable only after the end of the HTTP body was read.
                 response.read()
                 return
             if metadata is not None and b"damaged" in metadata:

@@ -17,7 +17,7 @@ _EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3
 
 
 def add(commands: Commands) -> None:
-    """Add the subcommand with its own."""
+    """Add the subcommand and its own subcommands."""
     pipeline = commands.add_parser(
         "pipeline", help="run a job of the Spark pipeline, or make a report"
     )
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def _run(module: str, function: str, *given: object) -> int | None:
-    """Call what the extra ``spark`` is needed for. Raises StartError without it."""
+    """Call a function that needs the extra ``spark``. Raises StartError without the extra."""
     try:
         found = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:

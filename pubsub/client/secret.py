@@ -1,4 +1,4 @@
-"""``pubsub secret``: makes a file with a master secret that only its owner can read."""
+"""``pubsub secret``: writes a master secret to a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> None:
 def make(path: str) -> None:
     """Write a new random secret, as text, to ``path`` with mode 0600.
 
-    Raises FileExistsError rather than replace a secret that is in use.
+    Raises FileExistsError instead of replacing a secret in use.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w") as file:

@@ -1,4 +1,4 @@
-"""``pubsub token``: makes the tokens that the protocol fast asks for, and looks into them."""
+"""``pubsub token``: makes and shows the tokens of the protocol fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add(commands: Commands) -> None:
-    """Add the subcommand with its own two."""
+    """Add the subcommand and its two actions."""
     token = commands.add_parser("token", help="make and inspect tokens")
     actions = token.add_subparsers(metavar="ACTION", required=True)
     _add_make(actions)
@@ -72,7 +72,7 @@ def _add_make(actions: Commands) -> None:
 
 
 def _seconds(text: str) -> int:
-    """Seconds from a number with a unit of s, m, h or d."""
+    """Return the seconds in a number with a unit of s, m, h or d."""
     unit = _UNITS.get(text[-1:], 0)
     if not unit or not text[:-1].isdecimal():
         raise argparse.ArgumentTypeError(f"expected a duration such as 90s or 12h, not {text!r}")
@@ -117,7 +117,7 @@ def _make(options: argparse.Namespace) -> None:
 
 
 def size_advice(token: str) -> str:
-    """What to shorten in a token that does not fit a packet."""
+    """Return a hint for shortening a token that does not fit a packet."""
     header, payload, signature = map(len, token.split("."))
     claims = jwt.decode(token, options={"verify_signature": False})
     longest = sorted(claims, key=lambda name: len(json.dumps(claims[name])), reverse=True)
@@ -144,7 +144,7 @@ def _inspect(options: argparse.Namespace) -> None:
     }
     for name in ("nbf", "exp"):
         if isinstance(claims.get(name), int | float):
-            # A time beyond the calendar is shown among the claims only.
+            # A time that the calendar does not have is shown among the claims only.
             with suppress(OverflowError, ValueError, OSError):
                 shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
     print(json.dumps(shown, indent=2))

@@ -1,4 +1,4 @@
-"""The Spark pipeline: the data source and sink ``pubsub``, and a session to use them with.
+"""The Spark pipeline: the data source and sink ``pubsub``, its jobs, and a Spark session.
 
-Needs the extra ``spark``. Nothing here imports a reactor, and the broker imports nothing of it.
+The package needs the extra ``spark``. It imports no reactor, and the broker does not import it.
 """

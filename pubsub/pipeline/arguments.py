@@ -1,6 +1,7 @@
-"""The command lines of the jobs. Imports nothing heavy: ``--help`` needs no Spark.
+"""The command lines of the jobs.
 
-``pubsub pipeline <job>`` and ``spark-submit .../jobs/<job>.py`` take the same.
+``pubsub pipeline <job>`` and ``spark-submit .../jobs/<job>.py`` have the same options. The module
+does not import Spark, so ``--help`` works without it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds from a time such as 500ms, 10s, 5m, 12h or 7d."""
+    """Return the seconds in a duration such as 500ms, 10s, 5m, 12h or 7d."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(
@@ -35,14 +36,14 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number of at least 1."""
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
     return int(text)
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Return the name and value in NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, not {text!r}")
@@ -50,7 +51,7 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def parse_master(text: str) -> str:
-    """A cluster's URL as Spark takes it, or local."""
+    """Return a master URL that Spark accepts."""
     if not _MASTER.fullmatch(text):
         raise argparse.ArgumentTypeError(
             f"expected spark://HOST:PORT, yarn, k8s://... or local[N], not {text!r}"
@@ -59,7 +60,7 @@ def parse_master(text: str) -> str:
 
 
 def parse_time(text: str, option: str) -> datetime:
-    """A time in ISO 8601 that says its zone. Raises ConfigurationError."""
+    """Return a time in ISO 8601 with a time zone. Raises ConfigurationError."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -72,7 +73,7 @@ def parse_time(text: str, option: str) -> datetime:
 
 
 def time_range(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
-    """The times that ``--since`` and ``--until`` give. Raises ConfigurationError."""
+    """Return the times in ``--since`` and ``--until``. Raises ConfigurationError."""
     since, until = options.since, options.until
     return (
         None if since is None else parse_time(since, "--since"),
@@ -350,13 +351,13 @@ REPORT = ("write a page with charts of the metrics table", _define_report)
 
 
 def define(name: str, parser: argparse.ArgumentParser) -> None:
-    """Give ``parser`` the options of the job ``name``."""
+    """Add the options of the job ``name`` to ``parser``."""
     JOBS[name][1](parser)
     _add_running(parser)
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:
-    """The command line of a job that is started by itself."""
+    """Return the parser of a job that runs as a program of its own."""
     parser = argparse.ArgumentParser(prog=name, description=JOBS[name][0])
     define(name, parser)
     return parser

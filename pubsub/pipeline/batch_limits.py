@@ -1,4 +1,4 @@
-"""How far a batch goes: limits on rows and bytes, over several partitions in proportion."""
+"""Limits on the rows and bytes of a batch, divided among partitions in proportion."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pubsub.pipeline.history import TopicSize
 
 _FIRST_WIDTH = 1024
-# A search ends when what is left to search is less than this part of what was found.
+# A search ends when the range left to search is below this fraction of the range found.
 _PRECISION = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much there is to read in a range of offsets; an estimate that rows do not exceed."""
+    """The rows and bytes in a range of offsets. The estimate of rows is an upper bound."""
 
     rows: int
     nbytes: int
 
 
 def estimate_amount(topics: Sequence[TopicSize], width: int) -> Amount:
-    """What a range of ``width`` offsets holds if ``topics`` are those of the blocks it touches.
+    """Estimate the contents of ``width`` offsets from ``topics``, those of the blocks they touch.
 
-    A range that is smaller than the blocks is taken to have its share of their bytes.
+    A range smaller than its blocks gets its share of their bytes.
     """
     messages = sum(topic.messages for topic in topics)
     nbytes = sum(topic.nbytes for topic in topics)
@@ -32,12 +32,12 @@ def estimate_amount(topics: Sequence[TopicSize], width: int) -> Amount:
 
 
 def divide_limit(limit: int, backlogs: Mapping[int, int]) -> dict[int, int]:
-    """``limit`` divided among partitions by what each has waiting; none gets more than that."""
+    """Divide ``limit`` among partitions in proportion to their backlogs, and not beyond them."""
     total = sum(backlogs.values())
     if total <= limit:
         return dict(backlogs)
     divided = {number: limit * waiting // total for number, waiting in backlogs.items()}
-    # Whoever waits longest for a whole one gets what the division left over.
+    # The partitions with the largest remainders get what the division left over.
     order = sorted(backlogs, key=lambda number: divided[number] * total - limit * backlogs[number])
     for number in order[: limit - sum(divided.values())]:
         divided[number] += 1
@@ -45,10 +45,10 @@ def divide_limit(limit: int, backlogs: Mapping[int, int]) -> dict[int, int]:
 
 
 def fitting_stop(measure: Callable[[int, int], int], start: int, end: int, limit: int) -> int:
-    """How far from ``start``, at the most to ``end``, the sum of ``measure`` is within ``limit``.
+    """Return an offset up to ``end`` before which ``measure`` from ``start`` is within ``limit``.
 
-    Not quite as far as could be, so that it costs little; but at least one offset, as one message
-    may be over the limit.
+    To keep the search cheap, the result can be lower than the best one. It is at least one offset
+    after ``start``, as a single message can exceed the limit.
     """
     stop, used, width = start, 0, _FIRST_WIDTH
     while stop < end:
@@ -62,7 +62,7 @@ def fitting_stop(measure: Callable[[int, int], int], start: int, end: int, limit
 
 
 def _bisect(measure: Callable[[int, int], int], low: int, high: int, limit: int, start: int) -> int:
-    """The end of what fits from ``low`` on, where what ends at ``high`` does not."""
+    """Return an end of the range from ``low`` that fits; the range to ``high`` does not."""
     base = low
     while high - low > max(1, (low - start) // _PRECISION):
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""A page of charts in one file, with all that draws them in it."""
+"""A page of charts as one HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-# Told apart by people who see red and green alike, too (Okabe and Ito).
+# A palette that remains distinct for colour-blind readers (Okabe and Ito).
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#5b5ea6")
 _GREY = "#9aa3ad"
 HEIGHT = 300
-"""Pixels a chart is high."""
+"""Height of a chart in pixels."""
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -54,7 +54,7 @@ td:first-child, th:first-child { text-align: left; white-space: pre-wrap; overfl
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over ``times``, by name; ``kind`` is area (stacked), line or bar."""
+    """Series by name over ``times``; ``kind`` is area (stacked), line or bar."""
 
     title: str
     times: Sequence[datetime]
@@ -63,7 +63,7 @@ class Chart:
     unit: str = ""
 
     def figure(self) -> go.Figure:
-        """As plotly draws it."""
+        """Return the chart as a plotly figure."""
         figure = go.Figure()
         for index, (name, values) in enumerate(self.series.items()):
             figure.add_trace(self._trace(index, name, values))
@@ -86,12 +86,12 @@ class Chart:
 
     def _trace(self, index: int, name: str, values: Sequence[Any]) -> Any:
         colour = _colour(index)
-        # Names come from clients, and plotly would read tags in them.
+        # Names come from clients, and plotly interprets tags in them.
         shown = html.escape(name if len(name) <= 40 else f"{name[:39]}…", quote=False)
         if self.kind == "bar":
             return go.Bar(x=self.times, y=values, name=shown, marker={"color": colour})
         line = {"color": colour, "width": 1.5 if self.kind == "line" else 0.8}
-        # A single point has no line, and would not be seen.
+        # A line through a single point is invisible.
         mode = "lines" if len(self.times) > 1 else "markers"
         stack = "all" if self.kind == "area" else None
         return go.Scatter(
@@ -110,13 +110,13 @@ def page(
     charts: Sequence[Chart],
     table: Sequence[Sequence[str]],
 ) -> str:
-    """The page. ``title`` and ``span`` are HTML; ``table`` has its head first."""
+    """Return the page. ``title`` and ``span`` are HTML; the first row of ``table`` is its head."""
     lines = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        # Asked for by browsers else, from wherever the page is.
+        # Without it, browsers request one from the server of the page.
         '<link rel="icon" href="data:,">',
         f"<style>{_STYLE}</style></head><body>",
         f'<h1>{title}</h1><p class="span">{span}</p>',
@@ -131,7 +131,7 @@ def page(
     if table:
         lines.append(f'<section class="topics"><h2>Topics</h2>{_table(table)}</section>')
     if charts:
-        # Last: a chart takes the width its place has, which is known once all are there.
+        # Last, because a chart takes the width of its container, which depends on all of them.
         lines.append(f"<script>{get_plotlyjs()}</script><script>{_script(charts)}</script>")
     lines.append("</body></html>\n")
     return "\n".join(lines)
@@ -151,10 +151,10 @@ def _section(number: int, chart: Chart) -> str:
 
 
 def _script(charts: Sequence[Chart]) -> str:
-    """The script that draws each chart where it belongs."""
+    """Return the script that draws each chart into its container."""
     lines = []
     for number, chart in enumerate(charts):
-        # Nothing in a script may look like its end.
+        # Otherwise a name could close the script element.
         figure = chart.figure().to_json().replace("<", "\\u003c")
         lines.append(
             f"((figure) => Plotly.newPlot('chart-{number}', figure.data, figure.layout, "

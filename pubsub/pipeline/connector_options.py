@@ -1,7 +1,7 @@
-"""What ``option(...)`` takes, for reading and for writing; Spark hands keys over in lower case.
+"""The options of the source and the sink. Spark passes their keys in lower case.
 
-An option that does not exist, does not apply or cannot be read is an error that names it. Tokens
-are kept out of every ``repr`` and every message.
+An option that is unknown, not applicable or invalid is an error that names it. No ``repr`` and no
+message contains a token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MESSAGES, EVENTS = "messages", "events"
 EVENTS_TOPIC = "$SYS/events"
 
 Start: TypeAlias = str | Mapping[int, int | str]
-"""EARLIEST, LATEST, or for partitions an offset or one of these."""
+"""EARLIEST, LATEST, or an offset or one of these words for each partition."""
 
 _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "subscribePattern",
          "startingOffsets", "startingTimestamp", "failOnDataLoss", "rowsPerTask",
@@ -32,7 +32,7 @@ _READ_OPTIONS = ("url", "path", "token", "tokenFile", "stream", "subscribe", "su
 _BATCH_OPTIONS = ("endingOffsets",)
 _STREAM_OPTIONS = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName")
 _SINK_OPTIONS = ("url", "topic", "token", "tokenFile")
-# What Spark itself adds to the options of a query that writes.
+# Options that Spark itself adds to a query that writes.
 _SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode", "trigger", "path"})
 _SIZE = re.compile(r"([0-9]+)([kmg]?)b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -41,13 +41,13 @@ _READER_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the token is, if there is one. A file is read again each time, as tokens expire."""
+    """A token, or the file that holds it. The file is read for each request, as tokens expire."""
 
     token: str | None = field(default=None, repr=False)
     file: str | None = field(default=None, repr=False)
 
     def read(self) -> str | None:
-        """The token; raises OSError for a file that cannot be read."""
+        """Return the token. Raises OSError for a file that cannot be read."""
         if self.file is not None:
             return Path(self.file).read_text().strip()
         return self.token
@@ -55,9 +55,9 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is to be read. ``starting_timestamp`` is µs since the Unix epoch.
+    """What the source reads. ``starting_timestamp`` is in µs since the Unix epoch.
 
-    ``topics`` are those of ``subscribe``; with neither that nor ``pattern``, all are read.
+    ``topics`` are those of option ``subscribe``; without them and ``pattern``, all topics are read.
     """
 
     urls: tuple[str, ...]
@@ -78,13 +78,13 @@ class SourceOptions:
 
     @property
     def partitions(self) -> int:
-        """How many logs there are."""
+        """Number of partitions, one for each broker."""
         return max(len(self.urls), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write. ``of_protocol`` has the options that only some protocols have, unparsed."""
+    """Where the sink writes. ``of_protocol`` has the unparsed options of single protocols."""
 
     url: str
     credentials: Credentials
@@ -93,7 +93,7 @@ class SinkOptions:
 
 
 def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
-    """What ``given`` says. Raises ConfigurationError."""
+    """Parse the options of the source. Raises ConfigurationError."""
     for key in _BATCH_OPTIONS if streaming else _STREAM_OPTIONS:
         if key.lower() in given:
             kind = "streaming" if streaming else "batch"
@@ -127,9 +127,9 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
 
 
 def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> SinkOptions:
-    """What ``given`` says. ``of_protocol`` names the options that only some protocols have.
+    """Parse the options of the sink.
 
-    Raises ConfigurationError.
+    ``of_protocol`` names the options that only some protocols have. Raises ConfigurationError.
     """
     known = (*_SINK_OPTIONS, *of_protocol)
     options = _GivenOptions(given, known, ignored=_SPARK_OPTIONS)
@@ -148,7 +148,7 @@ def sink_options(given: Mapping[str, str], of_protocol: Collection[str]) -> Sink
 
 
 class _GivenOptions:
-    """The options given, by the names they are documented with."""
+    """The given options, by their documented names."""
 
     def __init__(
         self,
@@ -168,11 +168,11 @@ class _GivenOptions:
                 raise ConfigurationError(f"unknown option {key}{hint}")
 
     def get(self, name: str) -> str | None:
-        """Its value as it was given."""
+        """Return the value as text."""
         return self._values.get(name)
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of ``choices``."""
+        """Return the value, which must be one of ``choices``."""
         value = self._values.get(name, default).lower()
         if value not in choices:
             raise ConfigurationError(
@@ -181,11 +181,11 @@ class _GivenOptions:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """Return whether the value is true."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def number(self, name: str) -> int | None:
-        """A whole number from 1 on."""
+        """Return the value, a whole number of at least 1."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -196,19 +196,19 @@ class _GivenOptions:
         return int(value)
 
     def at_most_one(self, *names: str) -> None:
-        """At most one of these may be given."""
+        """Raise ConfigurationError if more than one of these options is given."""
         if len([name for name in names if name in self._values]) > 1:
             raise ConfigurationError(f"options {' and '.join(names)} cannot be combined")
 
     def forbid(self, names: tuple[str, ...], why: str) -> None:
-        """None of these may be given."""
+        """Raise ConfigurationError if one of these options is given."""
         for name in names:
             if name in self._values:
                 raise ConfigurationError(f"option {name} cannot be combined with {why}")
 
 
 def parse_topics(value: str | None) -> frozenset[str] | None:
-    """The topics of ``subscribe``: names with commas between, or a JSON list of names.
+    """Return the topics of option ``subscribe``: separated by commas, or a JSON list.
 
     Raises ConfigurationError.
     """
@@ -265,7 +265,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         raise ConfigurationError("option url: not a valid URL") from None
     if split.username is not None or split.password is not None:
-        # Not shown: what stands before the @ is a secret.
+        # The URL is not shown, as the part before the @ is a secret.
         raise ConfigurationError(
             "option url: remove the user and password, which logs would show; use option token"
         )
@@ -307,7 +307,7 @@ def _parse_offset(value: object) -> int | str:
 
 
 def _parse_timestamp(value: str | None) -> int | None:
-    """µs since the Unix epoch from milliseconds, or from a time in ISO 8601 with its zone."""
+    """Return µs since the Unix epoch from milliseconds, or from ISO 8601 with a time zone."""
     if value is None:
         return None
     if value.isascii() and value.isdecimal():

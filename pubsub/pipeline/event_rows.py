@@ -1,4 +1,4 @@
-"""The broker's own messages as rows: what happened to connections and to their frames."""
+"""The broker's events as rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NUMBERS = ("messages", "bytes")
 
 
 def decode_events(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of messages of ``$SYS/events`` as one of events, with the columns of ``schema``.
+    """Convert a batch of messages of ``$SYS/events`` to events with the columns of ``schema``.
 
-    What an event does not say is null; so is all of one that cannot be read.
+    A field that an event lacks is null. An event that cannot be parsed has nulls only.
     """
     events = [_parse_event(value) for value in batch.column("value").to_pylist()]
     columns: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A broker's log read from its file, on the machine that has it; the broker may run or not."""
+"""A history read from its file, on the machine of the broker. The broker need not run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pubsub.store import arrow
 from pubsub.store.block_ranges import read_parcel
 from pubsub.store.schema import open_reader
 
-# Payload bytes that are taken from the file at once.
+# Payload bytes in one read of the file.
 _READ_BYTES = 4 * 1024**2
 
 
 class FileHistory:
-    """See ``History``. Positions are not reported: only the broker writes its file."""
+    """Implements ``History``. Positions are not stored, as only the broker writes its file."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path.removeprefix("file:").removeprefix("sqlite:")).expanduser()

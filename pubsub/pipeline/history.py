@@ -1,7 +1,7 @@
-"""A broker's log as the pipeline reads it, over HTTP or from its file.
+"""A broker's history as the pipeline reads it, over HTTP or from its file.
 
-Both give Arrow record batches of the columns in ``pubsub.store.arrow``, in the order of offsets,
-and say what is missing between them.
+Both give Arrow record batches with the columns of ``pubsub.store.arrow``, in the order of the
+offsets, and report the gaps between them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from pubsub.pipeline.offsets import PartitionBounds
 
 
 class DataLoss(PubSubError):
-    """Messages that were to be read are not there any more; names partition and offsets."""
+    """Messages that the query should read no longer exist. The text has partition and offsets."""
 
     reason = "data-loss"
 
 
 class WrongHistory(PubSubError):
-    """A position that is not of this log: it was put back to an older state, or is another one."""
+    """A position that does not belong to this history.
+
+    The history was restored to an older state, or it is another one.
+    """
 
     reason = "epoch"
 
 
 class Unreachable(PubSubError):
-    """The log cannot be read just now; trying again may do."""
+    """The history cannot be read now; a retry can succeed."""
 
     reason = "unreachable"
 
 
 class Rejected(PubSubError):
-    """The broker understood and says no, for example as the token does not do."""
+    """The broker refused the request, for example because of the token."""
 
     reason = "rejected"
 
@@ -56,7 +59,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredBefore:
-    """Everything before ``first`` is gone."""
+    """The messages before ``first`` were removed by retention."""
 
     first: int
 
@@ -66,7 +69,7 @@ BatchOrGap: TypeAlias = "pa.RecordBatch | DamagedRange | ExpiredBefore"
 
 @dataclass(frozen=True, slots=True)
 class TopicSize:
-    """How much of a topic there is in a range of offsets, to within a block at its ends."""
+    """The messages and bytes of a topic in a range of offsets, to within a block at its ends."""
 
     name: str
     messages: int
@@ -74,7 +77,10 @@ class TopicSize:
 
 
 class History(Protocol):
-    """One partition. Every method may raise Unreachable, Rejected or WrongLog."""
+    """One partition: the history of one broker.
+
+    Every method can raise Unreachable, Rejected or WrongHistory.
+    """
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """Return the bounds of the partition.
@@ -84,19 +90,19 @@ class History(Protocol):
         """
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
-        """The topics that have messages in a range."""
+        """Return the topics that have messages in a range of offsets."""
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
     ) -> Iterator[BatchOrGap]:
-        """The messages from ``start`` to before ``stop``, of ``topics`` (None: of all).
+        """Read the messages from ``start`` to before ``stop``, of ``topics`` (None: all topics).
 
-        If what is asked for begins before the first that is left, Expired comes first. Damage
-        comes in its place. ``epoch`` is as in ``check``.
+        If the range begins before the first message that is left, ExpiredBefore comes first. A
+        DamagedRange comes in the place of its messages. ``epoch`` is as in ``check``.
         """
 
     def check(self, position: int, epoch: str) -> None:
-        """Raises WrongLog unless an offset up to which it was read in ``epoch`` is still good."""
+        """Raise WrongHistory unless ``position``, reached in ``epoch``, belongs to this history."""
 
     def report_position(self, reader: str, position: int, epoch: str) -> None:
-        """Have the broker know how far ``reader`` is."""
+        """Store the position of ``reader`` at the broker."""

@@ -1,4 +1,4 @@
-"""A broker's log read over its HTTP API, and the client of that as the pipeline uses it."""
+"""A history read over HTTP, and the HTTP client of the pipeline."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from pubsub.pipeline.history import (
 from pubsub.pipeline.offsets import PartitionBounds
 
 _EXPIRED = "expired"
-# What stands between here and a broker that is started again may say so.
+# A proxy in front of a broker that restarts sends these.
 _GATEWAY_STATUSES = frozenset({502, 504})
 _OTHER_HISTORY_CODES = frozenset({"epoch", "beyond-end"})
-# How long an answer may be silent.
+# Longest wait for data of a reply, in seconds.
 _TIMEOUT = 120.0
 
 
 class ErrorReply(Rejected):
-    """An answer that says no, for whoever can make something of its word and details."""
+    """An error reply of the broker, with its code and details."""
 
     def __init__(self, message: str, code: str, details: Mapping[str, Any]) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class ErrorReply(Rejected):
 
 
 class HttpApi:
-    """One broker's HTTP API. Tokens are sent, and shown nowhere."""
+    """The HTTP API of one broker. Tokens are sent and appear in no message."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self.url = url
@@ -49,10 +49,13 @@ class HttpApi:
 
     @contextmanager
     def client(self) -> Iterator[HistoryClient]:
-        """A client that tries once; its errors become Unreachable, WrongLog, Rejected or Answer."""
+        """Yield a client that tries each request once.
+
+        Its errors become Unreachable, WrongHistory, Rejected or ErrorReply.
+        """
         try:
             token = self._credentials.read()
-            # Trying again is for the callers, who know for how long.
+            # The callers retry, as they know how long to try.
             yield HistoryClient(self.url, token, attempts=1, timeout=_TIMEOUT, pool=self._pool)
         except HistoryUnreachable:
             raise Unreachable(f"the broker at {self.url} cannot be reached") from None
@@ -66,7 +69,7 @@ class HttpApi:
                 ) from None
             raise ErrorReply(text, error.code, error.details) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            # Not the error's own words, which could be the token's.
+            # The text of the error could contain the token.
             kind = type(error).__name__
             raise Rejected(
                 f"the request to {self.url} failed, or its token cannot be read: {kind}"
@@ -74,7 +77,7 @@ class HttpApi:
 
 
 class HttpHistory:
-    """See ``History``."""
+    """Implements ``History``."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._api = HttpApi(url, credentials)
@@ -116,7 +119,7 @@ class HttpHistory:
             with self._api.client() as client:
                 next(client.read(position, epoch=epoch), None)
         except ErrorReply as reply:
-            # What has expired has been of this log.
+            # An expired position belongs to this history.
             if reply.code != _EXPIRED:
                 raise
 

@@ -1,7 +1,7 @@
-"""Runs a job: a session, its streaming query, progress, signals, and errors in one line.
+"""Runs a job: its session, its streaming query, progress, signals, and one-line errors.
 
-Exit codes: 0 when it ended or was stopped in order, 1 when something the user can set right is
-wrong, 3 when a query failed for any other reason.
+Exit codes: 0 when the job ended or was stopped by a signal, 1 for an error that the user can
+correct, 3 for any other failure of a query.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OLDEST_JAVA = 17
 _POLL_SECONDS = 1
 _LAST_BATCH_SECONDS = 60.0
-# Errors of this package's own in the text of an error of Spark's, and those of the system.
+# Errors of this package and of the system within the text of a Spark error.
 _KNOWN_ERROR = re.compile(
     r"^(?:pubsub\.[\w.]+|(?:Connection\w*|FileNotFound|Permission|OS)Error): (.+)$"
 )
-# What Spark writes around the sentence that says what is wrong.
+# Separates the sentence in a Spark error from the error class and SQLSTATE around it.
 _SPARK_MESSAGE = re.compile(r"^\s*\[[A-Z_.0-9]+\] (.*?)(?: SQLSTATE: \w+.*)?$", re.MULTILINE)
 
 HandleBatch = Callable[[DataFrame, int, str], None]
-"""What a job does with a batch: its rows, its number and the id of the query."""
+"""Handles a batch: its rows, its number and the id of the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
     """A streaming query to run.
 
-    Either ``handle`` takes the batches of ``rows``, or ``sink`` configures where they go. The
-    checkpoint is in the directory ``home`` unless the command line says where. With ``late``,
-    what comes after the watermark is counted; ``count`` says how many messages a batch had, if that
-    is not the number of its rows; ``finish`` is called when a query of ``--once`` has ended.
+    Either ``handle_batch`` receives the batches of ``rows``, or ``configure_sink`` sets their sink.
+    The checkpoint is below the directory ``checkpoint_home`` unless the command line names another.
+    ``late_counter`` counts the messages after the watermark. ``count_messages`` returns the number
+    of messages in a batch where that is not its number of rows. ``on_finished`` is called when a
+    query of ``--once`` has ended.
     """
 
     rows: DataFrame
@@ -73,12 +74,12 @@ class JobQuery:
 
 
 def main(name: str, arguments: Sequence[str] | None = None) -> int:
-    """Run the job ``name`` with a command line of its own; returns the exit code."""
+    """Run the job ``name`` with a command line of its own and return the exit code."""
     return launch(name, job_parser(name).parse_args(arguments))
 
 
 def launch(name: str, options: argparse.Namespace) -> int:
-    """Run the job ``name``; returns the exit code. What goes wrong is said on standard error."""
+    """Run the job ``name`` and return the exit code. Errors go to standard error."""
     job = importlib.import_module(f"pubsub.pipeline.jobs.{name.replace('-', '_')}")
     try:
         with job_session(f"pubsub {name}", options) as spark, stop_on_signal() as stop:
@@ -88,7 +89,7 @@ def launch(name: str, options: argparse.Namespace) -> int:
 
 
 def print_error(error: Exception, verbose: bool) -> int:
-    """Say what went wrong: one line if somebody can do something about it; the exit code."""
+    """Print an error, in one line if its cause is known, and return the exit code."""
     cause = explain(error)
     if cause is None or verbose:
         print(error, file=sys.stderr)
@@ -98,7 +99,7 @@ def print_error(error: Exception, verbose: bool) -> int:
 
 
 def explain(error: BaseException) -> str | None:
-    """The line to show for an error with a known cause; None for any other."""
+    """Return a one-line text for an error with a known cause, and None for any other."""
     if isinstance(error, PubSubError):
         return str(error)
     if isinstance(error, OSError):
@@ -115,16 +116,16 @@ def explain(error: BaseException) -> str | None:
 
 @contextmanager
 def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession]:
-    """A session on the cluster that ``options`` names, else on this machine; stopped at the end."""
+    """Yield a session on the cluster in ``options`` or on this machine, and stop it at the end."""
     if not options.verbose:
-        # It would show the stack of errors that are told in one line.
+        # This logger shows the stack trace of errors that are reported in one line.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         spark = _start_session(name, options)
     except Py4JJavaError as error:
         if options.verbose:
             print(error, file=sys.stderr)
-        # Such as a master that is none, or does not answer.
+        # For example, the master is invalid or does not reply.
         raise StartError(f"Spark cannot start: {error.java_exception.getMessage()}") from None
     try:
         yield spark
@@ -135,12 +136,12 @@ def job_session(name: str, options: argparse.Namespace) -> Iterator[SparkSession
 def _start_session(name: str, options: argparse.Namespace) -> SparkSession:
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # Beyond so many groups Spark sorts instead: percentiles of many topics need more.
+        # Above this number of groups Spark sorts; percentiles of many topics need more groups.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
         **dict(options.conf),
     }
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Under spark-submit: the machine is there, and who submitted said where to.
+        # spark-submit has started Java and sets the master.
         return _build_session(name, settings, options.master)
     check_java()
     level = "warn" if options.verbose else "off"
@@ -166,7 +167,7 @@ def _build_session(name: str, settings: dict[str, str], master: str | None) -> S
 
 
 def check_java() -> None:
-    """Raises StartError unless Java is there and not too old."""
+    """Raise StartError unless Java is installed and recent enough."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if java is None:
@@ -181,7 +182,7 @@ def check_java() -> None:
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; the second signal ends the process as usual."""
+    """Yield an event that SIGINT and SIGTERM set. The second signal ends the process."""
     stop = threading.Event()
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -197,9 +198,9 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the query of ``plan`` until it ends or ``stop`` is set; returns the exit code.
+    """Run ``job_query`` until it ends or ``stop`` is set, and return the exit code.
 
-    Raises the errors of Spark and of what it calls.
+    Raises the errors of Spark and of the functions that the query calls.
     """
     batch_lock = threading.Lock()
     writer = job_query.rows.writeStream.queryName(name).outputMode("append")
@@ -231,7 +232,7 @@ def run(name: str, job_query: JobQuery, options: argparse.Namespace, stop: threa
 def _while_locked(
     batch_lock: threading.Lock, handle: HandleBatch, spark: SparkSession
 ) -> Callable[[DataFrame, int], None]:
-    """``handle`` as ``foreachBatch`` takes it; ``batch_lock`` is held meanwhile."""
+    """Return ``handle`` as ``foreachBatch`` calls it; it runs with ``batch_lock`` held."""
 
     def handle_locked(rows: DataFrame, batch: int) -> None:
         with batch_lock:
@@ -251,8 +252,8 @@ def _show_progress(
     ended = False
     while not ended:
         if stop.is_set():
-            # A batch under way is finished first: it need not be done again. Held any longer, the
-            # lock would make the next batch wait, and the query's stop would wait for that.
+            # The current batch finishes first, so that it need not run again. The lock is released
+            # at once, as otherwise the next batch would wait for it, and ``stop`` for that batch.
             if batch_lock.acquire(timeout=_LAST_BATCH_SECONDS):
                 batch_lock.release()
             query.stop()
@@ -260,7 +261,7 @@ def _show_progress(
         else:
             ended = bool(query.awaitTermination(_POLL_SECONDS))
         for progress in query.recentProgress:
-            # The query reports that it waits, too, with the number of the batch to come.
+            # A waiting query also reports progress, with the number of its next batch.
             if progress.batchId > shown and progress.batchDuration and _has_run(progress):
                 shown = progress.batchId
                 fields = progress_fields(progress)
@@ -276,5 +277,5 @@ def _has_run(progress: Any) -> bool:
 
 
 def progress_fields(progress: Any) -> dict[str, Any]:
-    """A query's progress as plain mappings."""
+    """Return the progress of a query as plain mappings."""
     return dict(json.loads(progress.json))

@@ -1,7 +1,7 @@
-"""Counts the messages that came too late for their window.
+"""Counts the messages that arrive too late for their window.
 
-Spark drops them in silence and counts groups of them only. So each batch observes how many
-messages it has for each end of a window; those of windows that the watermark had passed before
+Spark drops them without a notice and counts their groups only. Therefore each batch observes its
+messages by the end of their window. Those in windows that end at or before the previous watermark
 are late.
 """
 
@@ -15,15 +15,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 _OBSERVATION = "arrivals"
-# Windows of a batch that are counted exactly; beyond, neighbours are counted together.
+# Above this number of windows in a batch, neighbouring windows are counted together.
 _MAX_WINDOWS = 5000
 
 ReportLate = Callable[[dict[int, int], str, int], None]
-"""Takes the late messages by the end of their window (seconds since 1970), query and batch."""
+"""Receives the late messages by the end of their window (seconds since 1970), query and batch."""
 
 
 class LateMessageCounter:
-    """Late messages of one query; ``report`` is told of each batch that has some."""
+    """Counts the late messages of one query and passes them to ``report``, batch by batch."""
 
     def __init__(self, report: ReportLate) -> None:
         self._report = report
@@ -31,14 +31,14 @@ class LateMessageCounter:
         self.total = 0
 
     def observe(self, rows: DataFrame, window_end: Column) -> DataFrame:
-        """``rows`` with what is needed to count; ``window_end`` is the end of a row's window."""
+        """Return ``rows`` with the observation; ``window_end`` is the end of a row's window."""
         return rows.observe(
             _OBSERVATION,
             F.histogram_numeric(F.unix_micros(window_end) / 1e6, F.lit(_MAX_WINDOWS)).alias("ends"),
         )
 
     def count(self, progress: Mapping[str, Any], query: str) -> int:
-        """How many of this batch were late."""
+        """Return the number of late messages in the batch of ``progress``."""
         watermark, self._previous_watermark = self._previous_watermark, _watermark(progress)
         ends = progress.get("observedMetrics", {}).get(_OBSERVATION, {}).get("ends") or []
         if watermark is None:

@@ -1,10 +1,10 @@
-"""A stream of ranges of offsets instead of messages, for who reads them where they are written.
+"""A stream of ranges of offsets, for jobs that read the messages in the workers.
 
-Spark plans, divides and remembers such a stream as it does that of the messages, but what goes
-through Java is a row a task. Whatever takes messages as Arrow batches in Python's workers, as a
-writer of files does, is several times faster with it.
+Spark plans, divides and checkpoints this stream like one of messages, but only one row a task
+passes through Java. This is several times faster for jobs that use Arrow batches in the Python
+workers, such as one that writes files.
 
-A row holds the options: a token has to be in a file, so that none is in a row.
+A row contains the options. Therefore a token must be in a file: the rows must not contain it.
 """
 
 from __future__ import annotations
@@ -33,42 +33,45 @@ _SCHEMA = StructType([StructField("range", BinaryType())])
 
 @dataclass(frozen=True, slots=True)
 class TaskRange:
-    """One task's messages, which are where ``options`` say."""
+    """The offsets of one task and the options to read them with."""
 
     options: SourceOptions
     task: Task
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The messages, each once. Raises DataLoss, WrongLog, Rejected or Unreachable."""
+        """Read the messages, each once.
+
+        Raises DataLoss, WrongHistory, Rejected or Unreachable.
+        """
         history = open_histories(self.options)[self.task.partition]
         schema = arrow_schema(schema_of(self.options.stream, self.options.headers))
         return read_task(history, self.task, self.options, schema, Retry())
 
 
 def load_ranges(rows: Iterable[Row]) -> Iterator[TaskRange]:
-    """What the rows of the stream say."""
+    """Return the ranges in the rows of the stream."""
     for row in rows:
         yield pickle.loads(row["range"])
 
 
 class RangeSource(PubSubSource):
-    """The format ``pubsub_ranges``; it takes the options of ``pubsub``."""
+    """The format ``pubsub_ranges``; it has the options of ``pubsub``."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` takes."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """One column, see ``load_ranges``."""
+        """Return the schema: one column, see ``load_ranges``."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """There is none."""
+        """Refuse a batch query."""
         raise ConfigurationError(f"format {FORMAT} can be read as a stream only")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Gives a row a task."""
+        """Return a reader that gives a row for each task."""
         options = source_options(self.options, streaming=True)
         if options.credentials.token is not None:
             raise ConfigurationError(
@@ -78,10 +81,10 @@ class RangeSource(PubSubSource):
 
 
 class RangeReader(StreamReader):
-    """What is there and what comes, a batch at a time, as ranges."""
+    """Reads existing and new ranges, a batch at a time."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range of one task, in a worker."""
+        """Return the range of one task; runs in a worker."""
         assert isinstance(partition, Task)
         row = pickle.dumps(TaskRange(self._options, partition))
         yield pa.RecordBatch.from_arrays(

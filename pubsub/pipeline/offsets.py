@@ -1,9 +1,9 @@
-"""Where a query is: for each partition, the next offset to read and the epoch it was seen in.
+"""The position of a query: for each partition, the next offset to read and its epoch.
 
     {"0": {"next": 1234, "epoch": "3-9f6c01d2"}, "1": {"next": 0, "epoch": "1-00c0ffee"}}
 
-A partition is a broker's log, numbered as in option url. The epoch is what shows that a log was
-put back to an older state, or is another one.
+A partition is the history of one broker, numbered as in option url. The epoch shows whether a
+history was restored to an older state, or is another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pubsub.pipeline.connector_options import EARLIEST, LATEST, Start
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one bounds."""
+    """A position in one partition."""
 
     next: int
     epoch: str
@@ -26,9 +26,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBounds:
-    """What one log holds: the offsets from ``first`` to before ``next``.
+    """The offsets of one partition, from ``first`` to before ``next``.
 
-    ``offset_at_time`` is the offset of the first message at or after the time that was asked for.
+    ``offset_at_time`` is the offset of the first message at or after the requested time.
     """
 
     first: int
@@ -41,7 +41,7 @@ Offsets: TypeAlias = dict[int, Position]
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int | str]]:
-    """As Spark keeps it in its checkpoint."""
+    """Return the offsets as Spark stores them in its checkpoint."""
     return {
         str(partition): {"next": position.next, "epoch": position.epoch}
         for partition, position in sorted(offsets.items())
@@ -49,7 +49,10 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int | str]]:
 
 
 def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> Offsets:
-    """What ``to_json`` made. Raises ConfigurationError if it is not of so many partitions."""
+    """Return the offsets that ``to_json`` converted.
+
+    Raises ConfigurationError if they are of another number of partitions.
+    """
     if set(value) != {str(number) for number in range(partitions)}:
         raise ConfigurationError(
             f"the checkpoint is of {len(value)} brokers, but option url names {partitions}; "
@@ -62,9 +65,9 @@ def from_json(value: Mapping[str, Mapping[str, int | str]], partitions: int) -> 
 
 
 def resolve_offsets(start: Start, bounds: Sequence[PartitionBounds], default: str) -> Offsets:
-    """Where ``start`` is; partitions that it does not name are at ``default``.
+    """Return the offsets of ``start``; partitions that it does not name are at ``default``.
 
-    Raises ConfigurationError for a partition that does not exist and an offset past the end.
+    Raises ConfigurationError for a partition that does not exist and an offset beyond the end.
     """
     wanted = start if isinstance(start, Mapping) else dict.fromkeys(range(len(bounds)), start)
     check_partitions(wanted, len(bounds))
@@ -75,7 +78,7 @@ def resolve_offsets(start: Start, bounds: Sequence[PartitionBounds], default: st
 
 
 def check_partitions(named: Iterable[int], partitions: int) -> None:
-    """Raises ConfigurationError if one of them does not exist."""
+    """Raise ConfigurationError if one of the partitions does not exist."""
     for number in named:
         if not 0 <= number < partitions:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""From options to logs."""
+"""Makes histories from options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pubsub.pipeline.http_history import HttpHistory
 
 
 def open_histories(options: SourceOptions) -> list[History]:
-    """One for each partition, in order. Nothing is connected yet."""
+    """Return the history of each partition, in order. None is connected yet."""
     if options.path is not None:
         return [FileHistory(options.path)]
     return [HttpHistory(url, options.credentials) for url in options.urls]

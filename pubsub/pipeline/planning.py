@@ -1,4 +1,4 @@
-"""Which topics and which ranges of offsets a query reads, and how they are cut into tasks."""
+"""Selects the topics and offsets that a query reads, and divides them into tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESERVED = "$SYS/"
 
 @dataclass(frozen=True)
 class Task(InputPartition):
-    """The offsets from ``start`` to before ``stop`` of a partition, seen in ``epoch``."""
+    """The offsets from ``start`` to before ``stop`` of a partition in ``epoch``."""
 
     partition: int
     start: int
@@ -27,7 +27,7 @@ class Task(InputPartition):
 
 
 class Subscription:
-    """Which topics are read."""
+    """The topics that a query reads."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._topics = options.topics
@@ -35,11 +35,11 @@ class Subscription:
 
     @property
     def selective(self) -> bool:
-        """Is there anything that is not read?"""
+        """True if some topics are not read."""
         return self._topics is not None or self._pattern is not None
 
     def covers(self, name: str) -> bool:
-        """Is this topic read? A pattern does not cover reserved ones."""
+        """Return whether the topic is read. A pattern does not cover reserved topics."""
         if self._topics is not None:
             return name in self._topics
         if name.startswith(_RESERVED):
@@ -47,7 +47,10 @@ class Subscription:
         return self._pattern is None or self._pattern.fullmatch(name) is not None
 
     def topics(self, history: History, start: int, stop: int) -> frozenset[str] | None:
-        """The names to ask for in a range; None for all. What matches a pattern changes."""
+        """Return the names to request in a range, or None for all topics.
+
+        The names that match a pattern differ between ranges.
+        """
         if self._pattern is None:
             return self._topics
         return frozenset(
@@ -55,7 +58,7 @@ class Subscription:
         )
 
     def amount(self, history: History, start: int, stop: int) -> Amount:
-        """What there is to read in a range."""
+        """Estimate the rows and bytes to read in a range."""
         found = [topic for topic in history.topics(start, stop) if self.covers(topic.name)]
         return estimate_amount(found, stop - start)
 
@@ -63,7 +66,10 @@ class Subscription:
 def plan_tasks(
     history: History, whole: Task, subscription: Subscription, rows_per_task: int
 ) -> list[Task]:
-    """``whole`` cut into equal ranges of about so many rows; empty if there is nothing in it."""
+    """Divide ``whole`` into equal ranges of about ``rows_per_task`` rows.
+
+    Returns no tasks if there is nothing to read.
+    """
     width = whole.stop - whole.start
     if width <= 0 or (whole.topics is not None and not whole.topics):
         return []

@@ -1,4 +1,4 @@
-"""How a query gets on: a line that is rewritten on a terminal, a JSON line a batch elsewhere."""
+"""The progress of a query: one updated line on a terminal, else a JSON line for each batch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One batch: rows read, rows a second, seconds it took, messages not yet read, the watermark
-    as ISO 8601, and messages that came too late for it. None is not known.
+    """One batch: rows read, rows a second, seconds it took, and messages not yet read.
+
+    ``watermark`` is in ISO 8601, and ``late`` counts the messages that arrived after it. None
+    stands for an unknown value.
     """
 
     batch: int
@@ -24,7 +26,7 @@ class BatchProgress:
 
 
 def batch_progress(progress: Mapping[str, Any], late: int = 0) -> BatchProgress:
-    """What a query's progress, as a mapping, says."""
+    """Return the figures in the progress of a query."""
     watermark = progress.get("eventTime", {}).get("watermark")
     if watermark is not None and watermark.startswith("1970-01-01T00:00:00"):
         watermark = None
@@ -42,7 +44,10 @@ def batch_progress(progress: Mapping[str, Any], late: int = 0) -> BatchProgress:
 
 
 def lag(sources: list[Mapping[str, Any]]) -> int | None:
-    """How many offsets are not read yet, of all sources and partitions; None if they do not say."""
+    """Return the number of offsets that are not read yet, in all partitions of all sources.
+
+    Returns None if no source reports them.
+    """
     total = None
     for source in sources:
         end = _next_offsets(source.get("endOffset"))
@@ -50,7 +55,7 @@ def lag(sources: list[Mapping[str, Any]]) -> int | None:
         if end is None or latest is None:
             continue
         behind = sum(max(latest[key] - end.get(key, 0), 0) for key in latest)
-        # A job that reads one stream twice is not twice behind.
+        # A job that reads one stream twice does not have twice its lag.
         total = behind if total is None else max(total, behind)
     return total
 
@@ -63,7 +68,7 @@ def _next_offsets(value: object) -> dict[str, int] | None:
             return None
     if not isinstance(value, Mapping):
         return None
-    # The source pubsub has a mapping for each partition; others, as Kafka's, a number.
+    # The source pubsub has a mapping for each partition; others, such as Kafka, have a number.
     numbers = {
         key: offset["next"] if isinstance(offset, Mapping) else offset
         for key, offset in value.items()
@@ -72,7 +77,7 @@ def _next_offsets(value: object) -> dict[str, int] | None:
 
 
 class Display:
-    """Writes steps to ``stream``; ``live`` says that it is a terminal."""
+    """Writes the progress of batches to ``stream``; ``live`` if it is a terminal."""
 
     def __init__(self, stream: TextIO, live: bool) -> None:
         self._stream = stream
@@ -82,7 +87,7 @@ class Display:
         self.batches = 0
 
     def show(self, progress: BatchProgress) -> None:
-        """One batch more."""
+        """Write the progress of a batch."""
         self.rows += progress.rows
         self.batches += 1
         if not self._live:
@@ -104,7 +109,7 @@ class Display:
         return ", ".join(parts)
 
     def end(self) -> None:
-        """What follows begins a line."""
+        """End the line on a terminal."""
         if self._live and self._width:
             self._stream.write("\n")
             self._stream.flush()

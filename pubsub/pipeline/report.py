@@ -1,6 +1,6 @@
-"""``pubsub pipeline report``: the metrics table as one page of charts that needs nothing else.
+"""``pubsub pipeline report``: the metrics table as a self-contained page of charts.
 
-No Spark is needed, and the page asks no network for anything: its policy forbids it to.
+The report does not use Spark. The policy of the page forbids network requests.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pubsub.pipeline.arguments import time_range
 from pubsub.pipeline.charts import Chart, page
 
 MAX_POINTS = 240
-"""About so many points in time has a chart, however much there is."""
+"""Approximate number of points in a chart, however long its time range is."""
 OTHER_TOPICS = "all others"
 _COLUMNS = ("window_start", "window_end", "topic", "messages", "bytes", "age_p99", "late")
 _PERCENTILES = ("p50", "p95", "p99")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the page; returns the exit code. Raises ConfigurationError."""
+    """Write the page and return the exit code. Raises ConfigurationError."""
     since, until = time_range(options)
     text = report(load(options.table, since, until), options.table, options.topics)
     new = Path(f"{options.to}.new")
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def load(path: str, since: datetime | None = None, until: datetime | None = None) -> pa.Table:
-    """The rows of the metrics table at ``path``. Raises ConfigurationError."""
+    """Return the rows of the metrics table at ``path``. Raises ConfigurationError."""
     try:
         table = DeltaTable(path)
     except TableNotFoundError:
@@ -68,7 +68,7 @@ def load(path: str, since: datetime | None = None, until: datetime | None = None
 
 @dataclass(frozen=True, slots=True)
 class TimeGrid:
-    """Points in time from ``start`` on, ``seconds`` apart."""
+    """``count`` points in time from ``start`` on, ``seconds`` apart."""
 
     start: datetime
     seconds: float
@@ -76,12 +76,15 @@ class TimeGrid:
 
     @property
     def times(self) -> list[datetime]:
-        """All of them."""
+        """All points in time."""
         return [self.start + timedelta(seconds=self.seconds * at) for at in range(self.count)]
 
 
 def make_grid(rows: pa.Table) -> TimeGrid:
-    """Points for the windows of ``rows``, which has some: each one window, or several together."""
+    """Return the points for the windows of ``rows``, which is not empty.
+
+    A point stands for one window, or for several where there are many.
+    """
     starts = pc.min_max(rows["window_start"]).as_py()
     first, last = starts["min"], starts["max"]
     lengths = pc.subtract(rows["window_end"], rows["window_start"]).cast(pa.int64())
@@ -92,7 +95,7 @@ def make_grid(rows: pa.Table) -> TimeGrid:
 
 
 def with_points(rows: pa.Table, grid: TimeGrid) -> pa.Table:
-    """``rows`` with the number of the point each belongs to, as the column ``at``."""
+    """Return ``rows`` with the number of the point of each row as the column ``point``."""
     start = pa.scalar(grid.start, rows["window_start"].type)
     since = pc.subtract(rows["window_start"], start).cast(pa.int64())
     return rows.append_column("point", pc.divide(since, round(grid.seconds * 1_000_000)))
@@ -101,7 +104,7 @@ def with_points(rows: pa.Table, grid: TimeGrid) -> pa.Table:
 def _series(
     rows: pa.Table, grid: TimeGrid, column: str, aggregate: str, empty: float | None
 ) -> list[Any]:
-    """``column`` at each point, summed or so; ``empty`` where there is nothing."""
+    """Return ``column`` aggregated at each point, and ``empty`` at points without rows."""
     found = rows.group_by("point").aggregate([(column, aggregate)]).to_pylist()
     values: list[Any] = [empty] * grid.count
     for row in found:
@@ -112,7 +115,7 @@ def _series(
 def _by_topic(
     rows: pa.Table, names: Sequence[str], grid: TimeGrid, column: str, divisor: float
 ) -> dict[str, list[Any]]:
-    """A series a second for each topic, and one for all others; ``each`` divides."""
+    """Return a series for each topic and one for all others, with values divided by ``divisor``."""
     chosen = pa.array(names, pa.string())
     shown = {name: rows.filter(pc.equal(rows["topic"], name)) for name in names}
     others = rows.filter(pc.invert(pc.is_in(rows["topic"], chosen)))
@@ -125,7 +128,7 @@ def _by_topic(
 
 
 def topics(rows: pa.Table) -> list[dict[str, Any]]:
-    """A summary of each topic, the one with the most messages first."""
+    """Return a summary of each topic, in descending order of messages."""
     found = rows.group_by("topic").aggregate(
         [("messages", "sum"), ("bytes", "sum"), ("size_max", "max"), ("age_p50", "max"),
          ("age_p99", "max"), ("senders", "max")]
@@ -135,7 +138,7 @@ def topics(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def charts(rows: pa.Table, grid: TimeGrid, names: Sequence[str], late: pa.Table) -> list[Chart]:
-    """The charts of a table that has rows."""
+    """Return the charts of ``rows``, which is not empty."""
     times, seconds = grid.times, grid.seconds
     messages = _by_topic(rows, names, grid, "messages", seconds)
     volume = _by_topic(rows, names, grid, "bytes", seconds)
@@ -185,7 +188,7 @@ def report(table: pa.Table, source: str, line_count: int) -> str:
 
 
 def _table(summary: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Rows of text, the head first; topics beyond a thousand are left out."""
+    """Return the rows of the table as text, the head first. It has at most a thousand topics."""
     head = ["topic", "messages", "bytes", "mean size", "largest", "age p50", "age p99", "senders"]
     body = [
         [

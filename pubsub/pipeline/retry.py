@@ -1,4 +1,4 @@
-"""Trying again: a broker that is restarted under a query must not end it."""
+"""Retries, so that a query survives a restart of its broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("pubsub.pipeline")
 
 
 class Retry:
-    """Waits longer and longer, and gives up when nothing has come for ``seconds``."""
+    """Waits with growing delays, and gives up after ``seconds`` without progress."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class Retry:
         self.reset()
 
     def reset(self) -> None:
-        """Something came: begin anew."""
+        """Start again with the shortest delay; called on progress."""
         self._since = self._clock()
         self._wait = _FIRST_DELAY
 
     def wait(self, error: Unreachable) -> None:
-        """Wait before the next try; raises ``error`` if it has been too long."""
+        """Wait before the next try. Raises ``error`` when the time is over."""
         if self._clock() - self._since + self._wait > self._seconds:
             raise error
         if self._wait == _FIRST_DELAY:
@@ -45,7 +45,7 @@ class Retry:
         self._wait = min(2 * self._wait, _LONGEST_DELAY)
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """What ``function`` gives, tried again while it raises Unreachable."""
+        """Return the result of ``function``, retried while it raises Unreachable."""
         self.reset()
         while True:
             try:

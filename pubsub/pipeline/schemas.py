@@ -1,4 +1,4 @@
-"""The columns of the source, in Spark's terms and in Arrow's; they must be the same exactly."""
+"""The columns of the source, for Spark and for Arrow; the two must match exactly."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ EVENTS_SCHEMA = _struct(
 
 
 def schema_of(stream: str, headers: bool) -> StructType:
-    """What the source gives."""
+    """Return the schema of the source."""
     if stream == EVENTS:
         return EVENTS_SCHEMA
     return StructType([*MESSAGES_SCHEMA.fields, HEADERS]) if headers else MESSAGES_SCHEMA
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The same as Spark expects it of batches."""
+    """Return the Arrow schema that Spark expects of batches with ``schema``."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def check_source_columns(asked: StructType, offered: StructType) -> None:
-    """Raises ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
+    """Raise ConfigurationError unless ``asked`` has columns of ``offered``, in any order."""
     for column in asked.fields:
         if column.name not in offered.fieldNames():
             raise ConfigurationError(
@@ -86,9 +86,9 @@ _SINK_TYPES = {"topic": StringType(), "value": BinaryType(), "key": BinaryType()
 
 
 def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[str]) -> None:
-    """Can a frame of these columns be published, if ``optional`` ones may be among them?
+    """Raise ConfigurationError unless a frame with these columns can be published.
 
-    Raises ConfigurationError.
+    ``optional`` are the columns that the protocol supports in addition to topic and value.
     """
     allowed = ("topic", "value", *optional)
     for column in given.fields:
@@ -112,7 +112,7 @@ def check_sink_columns(given: StructType, topic: str | None, optional: Iterable[
 
 
 def _same_type(given: DataType, wanted: DataType) -> bool:
-    """But for whether there may be nulls in it."""
+    """Compare types and ignore whether they are nullable."""
     return given.simpleString() == wanted.simpleString()
 
 

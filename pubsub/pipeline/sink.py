@@ -1,9 +1,9 @@
-"""The sink: what a task does with its rows, and what the driver does when all tasks are done.
+"""The sink: what a task does with its rows, and the driver after all tasks.
 
-Over HTTP a task stages its rows at the broker, and the driver's commit appends all of them at
-once; the broker remembers the batch, so that running it again appends nothing. Over the protocols
-a task publishes, and returns when the broker has taken everything; a batch that is run again is
-published again.
+Over HTTP a task stages its rows at the broker, and the driver's commit appends all of them at once.
+The broker remembers the batch, so a second run of it appends nothing. Over the other protocols a
+task publishes its rows and returns when the broker has accepted them all; a second run of a batch
+publishes them again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 from pubsub.store import arrow
 
 _HEADERS = arrow.schema(headers=True).field("headers").type
-# Undocumented, but Kafka's sink and others rest on them as well.
+# These properties are undocumented; Kafka's sink and others also rely on them.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
 class TaskResult(WriterCommitMessage):
-    """What a task has done: ``parts`` of ``query`` are staged, in order."""
+    """The result of a task: the staged ``parts`` of ``query``, in order."""
 
     query: str
     messages: int
@@ -47,7 +47,7 @@ class TaskResult(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class BrokerSink:
-    """Where rows go: over HTTP if ``publishers`` is None. Pickled into every task."""
+    """Writes rows to a broker, over HTTP if ``publishers`` is None. Pickled into every task."""
 
     options: SinkOptions
     publishers: PublisherFactory | None
@@ -80,7 +80,9 @@ class BrokerSink:
         return self.options.url, self.options.credentials
 
     def _columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Topic and value first, as they are published. Raises ConfigurationError for nulls."""
+        """Return the columns to publish, topic and value first. Raises ConfigurationError for
+        nulls.
+        """
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         if "topic" not in columns:
             topic = pa.scalar(self.options.topic, pa.string())
@@ -96,27 +98,27 @@ class BrokerSink:
             if name in columns:
                 columns[name] = columns[name].cast(pa.binary())
         if "headers" in columns:
-            # Spark says of each field whether there may be nulls, the broker does not care.
+            # Spark marks each field as nullable or not; the broker's type does not.
             columns["headers"] = columns["headers"].cast(_HEADERS)
         order = [name for name in ("topic", "value", "key", "headers") if name in columns]
         return pa.RecordBatch.from_arrays([columns[name] for name in order], names=order)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        """Append what was staged, once; does nothing where it has been published already."""
+        """Append the staged parts once. Does nothing for rows that tasks have published."""
         results = [message for message in messages if isinstance(message, TaskResult)]
         parts = [part for result in results for part in result.parts]
         if parts:
             StagedBatch(*self._broker, results[0].query, batch_id).commit(parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        """Have the broker forget what was staged; without a word from any task it does so later."""
+        """Drop the staged parts. If no task has reported one, the broker drops them later."""
         results = [message for message in messages if isinstance(message, TaskResult)]
         if self.publishers is None and results:
             StagedBatch(*self._broker, results[0].query, batch_id).abort()
 
 
 def make_sink(given: Any, schema: StructType, overwrite: bool) -> BrokerSink:
-    """Where a frame of ``schema`` goes. Raises ConfigurationError."""
+    """Return the sink for a frame with ``schema``. Raises ConfigurationError."""
     if overwrite:
         raise ConfigurationError("published messages cannot be overwritten: use mode append")
     options = sink_options(given, client_options())
@@ -137,48 +139,51 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, target: BrokerSink) -> None:
         self._sink = target
-        # Made once, in the driver: the tasks and the commit have copies of this writer.
+        # Set in the driver, so that the copies of this writer in tasks and commit share it.
         self._query = f"batch-{uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a worker."""
+        """Write the rows of a task; runs in a worker."""
         return self._sink.write(iterator, self._query, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver, when every task has succeeded."""
+        """Commit after every task has succeeded; runs in the driver."""
         self._sink.commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """In the driver, when one has not."""
+        """Abort after a task has failed; runs in the driver."""
         self._sink.abort(messages, 0)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream``: batches of Spark's query, by its id and theirs."""
+    """``df.writeStream``: batches identified by the ids of Spark's query and batch."""
 
     def __init__(self, target: BrokerSink) -> None:
         self._sink = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a worker."""
+        """Write the rows of a task; runs in a worker."""
         query, batch_id, run = current_batch()
         return self._sink.write(iterator, query, batch_id, run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when every task has succeeded; may be run again for the same batch."""
+        """Commit after every task has succeeded; runs in the driver, and again after a failure."""
         self._sink.commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """In the driver, when one has not."""
+        """Abort after a task has failed; runs in the driver."""
         self._sink.abort(messages, batchId)
 
 
 def current_batch() -> tuple[str, int, str]:
-    """The ids of the query, the batch and the run that a task belongs to. Raises PubSubError."""
+    """Return the ids of the query, the batch and the run of the current task.
+
+    Raises PubSubError outside of a task.
+    """
     context = TaskContext.get()
     query = context and context.getLocalProperty(_QUERY_ID)
     batch_id = context and context.getLocalProperty(_BATCH_ID)
     if not context or not query or not batch_id:
         raise PubSubError("Spark did not report the query and the batch of this task")
-    # A query's jobs are a group of the name of its run; it changes when it is started again.
+    # Spark groups the jobs of a query by the id of its run, which each start changes.
     return query, int(batch_id), context.getLocalProperty(_RUN_ID) or ""

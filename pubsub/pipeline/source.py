@@ -1,4 +1,4 @@
-"""The data source ``pubsub``: what Spark calls, in the driver and in the workers."""
+"""The data source ``pubsub``: the classes that Spark calls in the driver and in the workers."""
 
 from __future__ import annotations
 
@@ -54,33 +54,33 @@ from pubsub.pipeline.task_reader import read_task, report_loss
 
 
 class PubSubSource(DataSource):
-    """The format ``pubsub``; its options are in ``pubsub.pipeline.connector_options``."""
+    """The format ``pubsub``. For its options, see ``pubsub.pipeline.connector_options``."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format(...)`` takes."""
+        """Return the name of the format."""
         return "pubsub"
 
     def schema(self) -> StructType:
-        """The columns, by options ``stream`` and ``includeHeaders``."""
+        """Return the schema for the options ``stream`` and ``includeHeaders``."""
         events = self.options.get("stream", MESSAGES).lower() == EVENTS
         headers = self.options.get("includeheaders", "").lower() == "true"
         return schema_of(EVENTS if events else MESSAGES, headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what there is now."""
+        """Return a reader of the messages that exist now."""
         return BatchReader(_parse_options(self.options, schema, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads what there is and what comes."""
+        """Return a reader of existing and new messages."""
         return StreamReader(_parse_options(self.options, schema, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Publishes a frame."""
+        """Return a writer that publishes a frame."""
         return BatchWriter(make_sink(self.options, schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Publishes a stream."""
+        """Return a writer that publishes a stream."""
         return StreamWriter(make_sink(self.options, schema, overwrite))
 
 
@@ -91,7 +91,7 @@ def _parse_options(given: Any, schema: StructType, streaming: bool) -> SourceOpt
 
 
 class _SourceReader:
-    """What both readers do. Pickled into every task: it holds no connection."""
+    """The base of both readers. Pickled into every task, without connections."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, retry: Retry | None = None
@@ -113,7 +113,7 @@ class _SourceReader:
         ]
 
     def _first_offsets(self, start: Start | None, default: str) -> Offsets:
-        """Where the query starts."""
+        """Return the offsets where the query starts."""
         timestamp = self._options.starting_timestamp
         if timestamp is not None:
             return {
@@ -141,7 +141,7 @@ class _SourceReader:
         return plan_tasks(history, whole, self._subscription, self._options.rows_per_task)
 
     def _without_expired(self, start: Offsets, end: Offsets) -> Offsets:
-        """``start`` without what has expired since; raises DataLoss if that is an error."""
+        """Return ``start`` without expired messages. Raises DataLoss if they are an error."""
         bounds = self._bounds()
         check_histories(start, bounds)
         fail = self._options.fail_on_data_loss
@@ -154,26 +154,26 @@ class _SourceReader:
         return present
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batches of one task, in a worker."""
+        """Return the batches of one task; runs in a worker."""
         assert isinstance(partition, Task)
         history = self._histories()[partition.partition]
         schema = arrow_schema(self._schema)
         yield from read_task(history, partition, self._options, schema, Retry())
 
     def __getstate__(self) -> dict[str, Any]:
-        # Connections stay where they are.
+        # Connections cannot be pickled.
         return {**self.__dict__, "_opened": None}
 
 
 class BatchReader(_SourceReader, DataSourceReader):
-    """What is there when the plan is made: from ``startingOffsets`` to ``endingOffsets``."""
+    """Reads from ``startingOffsets`` to ``endingOffsets``, resolved when Spark plans the query."""
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Raises PubSubError."""
+        """Return the tasks. Raises PubSubError."""
         start = self._first_offsets(self._options.starting, EARLIEST)
         ending = LATEST if self._options.ending is None else self._options.ending
         end = resolve_offsets(ending, self._bounds(), LATEST)
-        # One without a single row is what stands for none.
+        # Spark requires at least one task.
         return list(self._tasks(self._without_expired(start, end), end)) or [_EMPTY_TASK]
 
 
@@ -181,16 +181,16 @@ _EMPTY_TASK = Task(0, 0, 0, "", None)
 
 
 class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is there and what comes, a batch at a time."""
+    """Reads existing and new messages, a batch at a time."""
 
     _available_now: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint starts."""
+        """Return the offsets where a query without a checkpoint starts."""
         return to_json(self._first_offsets(self._options.starting, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; both limits hold if both are given."""
+        """Return the limit in the options. If both limits are given, both apply."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
@@ -198,7 +198,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends."""
+        """Return the end of the next batch."""
         bounds = self._bounds()
         positions = self._parse_offsets(start)
         check_histories(positions, bounds)
@@ -215,7 +215,8 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         stops = self._batch_stops(firsts, ends, limit)
         return to_json(
             {
-                # With its own epoch: what has not moved has to be equal.
+                # With the old epoch, as Spark compares the offsets to find out whether they have
+                # moved.
                 number: position
                 if stops[number] <= position.next
                 else Position(stops[number], bounds[number].epoch)
@@ -254,23 +255,23 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         return self._retry.call(lambda: self._subscription.amount(history, start, stop))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is for another run."""
+        """Leave messages that arrive from now on to the next run."""
         self._available_now = {
             number: Position(bounds.next, bounds.epoch)
             for number, bounds in enumerate(self._bounds())
         }
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the logs end, for the query's progress."""
+        """Return the ends of the histories, for the progress of the query."""
         return to_json(resolve_offsets(LATEST, self._bounds(), LATEST))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch. Raises DataLoss if a part of it is not there any more."""
+        """Return the tasks of a batch. Raises DataLoss if some of its messages no longer exist."""
         stop = self._parse_offsets(end)
         return self._tasks(self._without_expired(self._parse_offsets(start), stop), stop)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Have the brokers know how far the query is; it goes on if they do not want to."""
+        """Store the position of the query at the brokers. A failure is only logged."""
         name = self._options.reader_name or default_reader_name(self._options)
         for number, position in self._parse_offsets(end).items():
             try:
@@ -283,13 +284,13 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
 
 
 def check_histories(positions: Offsets, bounds: Sequence[PartitionBounds]) -> None:
-    """Raises WrongLog if a log ends before where the query was."""
+    """Raise WrongHistory if a history ends before the position of the query."""
     for number, position in positions.items():
         if position.next > bounds[number].next:
             raise WrongHistory(OTHER_HISTORY.format(f"partition {number}", position.next))
 
 
 def default_reader_name(options: SourceOptions) -> str:
-    """A name for a query that was given none: the same for the same subscription."""
+    """Return a reader name for a query without one, the same for the same subscription."""
     subscription = [options.stream, sorted(options.topics or ()), options.pattern]
     return f"spark-{hashlib.sha256(repr(subscription).encode()).hexdigest()[:12]}"

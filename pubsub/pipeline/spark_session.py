@@ -1,4 +1,4 @@
-"""A Spark session in this process, set up so that nothing of it leaves the machine."""
+"""A Spark session in this process that opens no port beyond the loopback interface."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ _LOOPBACK = "127.0.0.1"
 
 
 def settings(cores: int | None = None, ui: bool = False) -> dict[str, str]:
-    """The configuration of ``local_session``: ``cores`` tasks at once (None: one a processor)."""
+    """Return the configuration of ``local_session`` with ``cores`` tasks at once.
+
+    None stands for one task for each processor.
+    """
     count = os.cpu_count() or 1 if cores is None else cores
     return {
         "spark.master": f"local[{count}]",
-        # Else Spark asks for the name of the host, which need not lead back to it.
+        # By default Spark uses the host name, which need not resolve to this machine.
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # The default of 200 is for clusters; each costs a task, however little there is.
+        # The default of 200 is for clusters; each partition costs a task, even an empty one.
         "spark.sql.shuffle.partitions": str(2 * count),
     }
 
@@ -33,12 +36,12 @@ def local_session(
     ui: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A local session; ``more`` is configuration of the caller's own, which goes first.
+    """Return a local session; settings in ``more`` override the others.
 
-    Needs Java 17 or later. A process has one session: if there is one already, it is given back
-    with what of the configuration can still be changed.
+    Needs Java 17 or later. A process has one session: an existing session is returned, with the
+    settings that can still change.
     """
-    # The workers have to be this Python, with what is installed for it.
+    # The workers must run this Python, with its installed packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)

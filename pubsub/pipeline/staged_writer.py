@@ -1,4 +1,4 @@
-"""Exactly-once writing over HTTP: parts are staged by tasks and appended by one commit."""
+"""Exactly-once writing over HTTP: tasks stage parts, and one commit appends them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pubsub.pipeline.history import Rejected
 from pubsub.pipeline.http_history import ErrorReply, HttpApi
 from pubsub.pipeline.retry import Retry
 
-# Bytes of Arrow data that are sent as one part.
+# Bytes of Arrow data in one part.
 _PART_BYTES = 8 * 1024**2
 _UNKNOWN_PART = "unknown-part"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """A batch of a query at a broker, in one of its runs. Raises Unreachable or Rejected."""
+    """A batch in one run of a query at a broker. Its methods raise Unreachable or Rejected."""
 
     url: str
     credentials: Credentials
@@ -28,13 +28,13 @@ class StagedBatch:
     run: str = ""
 
     def stage(self, api: HttpApi, data: pa.Table) -> str:
-        """Leave a part with the broker; its id."""
+        """Stage a part and return its id."""
 
         def stage() -> str:
             with api.client() as client:
                 return client.stage(self.query, self.batch_id, data, self.run)
 
-        # Tried again: what is staged twice is committed once.
+        # A retry is safe: a part that was staged twice is committed once.
         return Retry().call(stage)
 
     def commit(self, parts: list[str]) -> None:
@@ -46,7 +46,7 @@ class StagedBatch:
                 client.commit(self.query, self.batch_id, parts)
 
         try:
-            # Tried again: the broker knows the batch.
+            # A retry is safe: the broker remembers the batch.
             Retry().call(commit)
         except ErrorReply as reply:
             if reply.code == _UNKNOWN_PART:
@@ -57,13 +57,13 @@ class StagedBatch:
             raise
 
     def abort(self) -> None:
-        """Have what was staged forgotten."""
+        """Drop the staged parts."""
         with HttpApi(self.url, self.credentials).client() as client:
             client.abort(self.query, self.batch_id)
 
 
 class PartStager:
-    """The rows of one task, staged in parts so that no part is large."""
+    """Stages the rows of one task in parts of limited size."""
 
     def __init__(self, batch: StagedBatch) -> None:
         self.messages = 0
@@ -74,7 +74,7 @@ class PartStager:
         self._parts: list[str] = []
 
     def add(self, table: pa.RecordBatch) -> None:
-        """Rows to be staged; may wait for the broker."""
+        """Add rows; blocks while a part is sent."""
         for start, rows in _slices(table):
             self.messages += rows
             self._waiting.append(table.slice(start, rows))
@@ -83,7 +83,7 @@ class PartStager:
                 self._send()
 
     def finish(self) -> tuple[str, ...]:
-        """The ids of all parts, in order."""
+        """Send the rows that are left and return the ids of all parts, in order."""
         if self._waiting:
             self._send()
         return tuple(self._parts)
@@ -95,7 +95,7 @@ class PartStager:
 
 
 def _grouped_by_topic(table: pa.Table) -> pa.Table:
-    """The rows with those of a topic together, in their order: the broker takes runs of them."""
+    """Sort the rows by topic, each topic in its order: the broker stores runs of a topic."""
     if len(pc.unique(table["topic"])) == 1:
         return table
     # This sort is stable.
@@ -103,7 +103,7 @@ def _grouped_by_topic(table: pa.Table) -> pa.Table:
 
 
 def _slices(table: pa.RecordBatch) -> list[tuple[int, int]]:
-    """Where a table begins to be cut into pieces of about a part, and their rows."""
+    """Return the start and length of slices of about the size of a part."""
     if not table.num_rows:
         return []
     rows = max(1, table.num_rows * _PART_BYTES // max(table.nbytes, 1))

@@ -1,4 +1,4 @@
-"""One task: a range of offsets as record batches, across restarts of the broker."""
+"""Reads one task: a range of offsets as record batches, across restarts of the broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from pubsub.pipeline.retry import Retry, logger
 def read_task(
     history: History, task: Task, options: SourceOptions, schema: pa.Schema, retry: Retry
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a task, each once. Raises DataLoss, WrongLog, Rejected or Unreachable."""
+    """Read the messages of a task, each once.
+
+    Raises DataLoss, WrongHistory, Rejected or Unreachable.
+    """
     progress = _TaskProgress(history, task, options)
     retry.reset()
     while progress.next_offset < task.stop:
@@ -39,7 +42,7 @@ def read_task(
 
 
 class _TaskProgress:
-    """How far a task is, and what of it was not there."""
+    """The next offset of a task, and the number of offsets it has lost."""
 
     def __init__(self, history: History, task: Task, options: SourceOptions) -> None:
         self._history = history
@@ -49,7 +52,7 @@ class _TaskProgress:
         self.lost_offsets = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What is left to read; ``at`` is where to go on after what was taken of it."""
+        """Read the rest of the task; ``next_offset`` is after the last batch that was taken."""
         task = self._task
         for item in self._history.read(
             self.next_offset, task.stop, task.topics, self._options.headers, task.epoch
@@ -57,7 +60,7 @@ class _TaskProgress:
             if not isinstance(item, pa.RecordBatch):
                 self._skip_gap(item)
             elif item.num_rows:
-                # Before it is given away: whoever stops reading here has had it.
+                # Before the yield: a caller that stops here has this batch.
                 self.next_offset = item.column("offset")[-1].as_py() + 1
                 yield item
         self.next_offset = task.stop
@@ -75,7 +78,7 @@ class _TaskProgress:
 
 
 def report_loss(partition: int, start: int, stop: int, why: str, fail: bool) -> None:
-    """Tell that offsets are not there; raises DataLoss if that is to end the query."""
+    """Log the loss of offsets, or raise DataLoss if ``fail`` is set."""
     text = f"partition {partition}: offsets {start} to {stop - 1} {why}"
     if fail:
         raise DataLoss(f"{text}; set option failOnDataLoss=false to skip them")
@@ -85,7 +88,7 @@ def report_loss(partition: int, start: int, stop: int, why: str, fail: bool) -> 
 def _to_spark_columns(
     batch: pa.RecordBatch, partition: int, stream: str, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """The batch as Spark wants it: these columns in this order, and the partition's number."""
+    """Return the batch with the columns in the order of ``schema`` and with its partition."""
     if partition:
         index = batch.schema.get_field_index("partition")
         number = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)

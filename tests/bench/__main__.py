@@ -1,4 +1,4 @@
-"""Runs what the command line asks for: ``python -m tests.bench --help``."""
+"""The command line: ``python -m tests.bench --help``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Session:
-    """One call of the program: all its runs and the report they fill."""
+    """The runs of one call of the program and their report."""
 
     def __init__(self, options: BenchOptions) -> None:
         self.report = Report()
@@ -35,7 +35,7 @@ class Session:
         self._wire = WIRES[options.wire]
 
     def run(self) -> None:
-        """Raises BenchError if the broker does not even start; the report keeps what it has."""
+        """Run all measurements. Raises BenchError if the broker does not start."""
         if "idle" in self._options.modes:
             raise_file_limit(self._options.connections)
         runs = {"throughput": self._throughput, "steady": self._steady, "idle": self._idle}
@@ -74,7 +74,7 @@ class Session:
     def _attempt(
         self, label: str, results: list[Result], measure: Callable[[Broker], Result]
     ) -> None:
-        """Measures with a broker of its own; a failure is reported and does not end the rest."""
+        """Measure with a new broker. A failure is reported and does not end the other runs."""
         options = self._options
         print(label, file=sys.stderr)
         with twistd_broker(
@@ -99,7 +99,7 @@ class Session:
 
 
 def self_test(options: BenchOptions) -> None:
-    """Prints what the generator can do without a broker."""
+    """Print the throughput of the generator without a broker."""
     wire = WIRES[options.wire]
     for size in options.sizes:
         plan = make_plan(wire, Topology(1, 1), size, options.batch, options.window)
@@ -111,9 +111,9 @@ def self_test(options: BenchOptions) -> None:
 
 
 def main() -> int:
-    """Returns the exit code: 1 if anything failed or any message went astray."""
+    """Return the exit code: 1 if a run failed or a message was lost, duplicated or reordered."""
     options = parse_options()
-    # Turned into an exception, so that the broker is stopped whichever way this process ends.
+    # An exception, so that the broker is stopped when a signal ends this process.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _terminated)
     os.sched_setaffinity(0, {options.generator_core})
@@ -131,7 +131,7 @@ def main() -> int:
 
 
 def write_report(report: Report, options: BenchOptions) -> None:
-    """Prints the tables, and writes the files that were asked for."""
+    """Print the tables, and write the files that the options name."""
     text = report.markdown()
     print(text, end="")
     if options.markdown is not None:

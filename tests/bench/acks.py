@@ -1,7 +1,7 @@
-"""``python -m tests.bench.acks``: how long rheos's acknowledgments take at a fixed rate.
+"""``python -m tests.bench.acks``: the latency of rheos acknowledgments at a fixed rate.
 
-Many connections publish in turn, one message each; an acknowledgment is timed from when its
-message was due. With ``--durability '*=sync'`` among the broker's options it is one from the disk.
+Many connections publish in turn, one message each. The latency of an acknowledgment starts when its
+message was due. With the broker option ``--durability '*=sync'`` it includes the disk.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from tests.bench.wires import WIRES
 from tests.bench.wires.rheos import ACK_SIZE
 
 _SECOND = 1_000_000_000
-# What a generator that cannot keep up is told by.
+# A delay at the end, in seconds, that shows that the generator did not keep up.
 _LATE = 0.2
 
 
 class Sized:
-    """Counts acknowledgments that all have one size."""
+    """Counts acknowledgments of one size."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._rest = 0
 
     def __call__(self, data: bytes) -> int:
-        """In what was read."""
+        """Return the number of acknowledgments that ``data`` completes."""
         count, self._rest = divmod(self._rest + len(data), self._size)
         return count
 
 
 class Publisher:
-    """One connection: when the messages were due whose acknowledgments have not come."""
+    """One connection, and the times at which its unacknowledged messages were due."""
 
     def __init__(
         self, sock: socket.socket, message: bytes, answers: Callable[[bytes], int]
@@ -52,7 +52,7 @@ class Publisher:
         self._answers = answers
 
     def receive(self, latencies: list[int]) -> None:
-        """Take acknowledgments; ``answers`` says how many there are in what was read."""
+        """Take acknowledgments and append their latencies in nanoseconds."""
         count = self._answers(self.sock.recv(65536))
         now = time.perf_counter_ns()
         for _ in range(count):
@@ -60,7 +60,7 @@ class Publisher:
 
 
 def measure(broker: Broker, connections: int, rate: float, seconds: float, size: int) -> list[int]:
-    """Nanoseconds for each message after the first second."""
+    """Return the latency of each message after the first second, in nanoseconds."""
     wire = WIRES["rheos"]
     frame = wire.publication(0, size)
     message = frame.head + bytes(frame.size - len(frame.head))
@@ -83,7 +83,7 @@ def latencies_of(
     rate: float,
     seconds: float,
 ) -> list[int]:
-    """Publish in turn at ``rate``; says so if that is not reached."""
+    """Publish in turn at ``rate`` and return the latencies; print a warning below that rate."""
     connections = len(publishers)
     latencies: list[int] = []
     interval = _SECOND / rate
@@ -96,20 +96,21 @@ def latencies_of(
             publisher.due.append(int(start + sent * interval))
             publisher.sock.sendall(publisher.message)
             sent += 1
-        # Polling: a selector's timeout is rounded up to a millisecond, ten messages' time.
+        # Polling, because a selector rounds a timeout up to a millisecond, the time of ten
+        # messages.
         for key, _ in selector.select(0):
             key.data.receive(latencies)
     if time.perf_counter_ns() - start > (seconds + 1 + _LATE) * _SECOND:
-        print("the rate was not reached", file=sys.stderr)
+        print("warning: the generator did not reach the rate", file=sys.stderr)
     return latencies[warm:]
 
 
 def main() -> None:
-    """Prints one line."""
+    """Print one line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.acks", description=__doc__)
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--rate", type=float, default=10_000.0, help="messages/s of all together")
-    # Long enough for blocks to be merged, which begins when they are five seconds old.
+    # Long enough for merges of blocks, which begin when blocks are five seconds old.
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--broker-options", type=shlex.split, default=[])

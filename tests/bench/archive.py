@@ -1,11 +1,11 @@
-"""How fast jobs take a history, and whether metrics keep up.
+"""The rate at which jobs read a history, and the delay of metrics.
 
     python -m tests.bench.archive                        5 million messages into an archive
-    python -m tests.bench.archive --live 60 --rate 100000    metrics of what comes for a minute
+    python -m tests.bench.archive --live 60 --rate 100000    metrics of live messages for a minute
 
-Everything is on this machine: the broker, Spark with two cores, and the disk. The first prints
-messages a second of the batches, without the start of Java; the second the ages that the metrics
-table has, from publishing to being read.
+The broker, Spark with two cores and the disk are on this machine. The first command prints messages
+a second within the batches, without the start of Java. The second prints the ages in the metrics
+table, from publishing to reading.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _HEADER = struct.Struct("<HBI")
 _CAFE, _HANDSHAKE, _PUBLISH = 0xCAFE, 0x01, 0x10
 _ACK_BYTES = 16
 _TURN = 0.05
-# The made history is years old.
+# The messages of the history are years old.
 _KEEP = "--retention=*=messages:1000000000"
 
 
 def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
-    """Archive a history from its file, or over HTTP."""
+    """Archive a history from its file or over HTTP, and return the figures."""
     path = scratch / "history.db"
     fill(path, options.rows, options.size)
     to = scratch / "archive"
@@ -63,7 +63,7 @@ def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
 
 
 def publish(port: int, options: argparse.Namespace) -> int:
-    """Publish at the rate for so many seconds over cafe; returns how many."""
+    """Publish over cafe for ``options.live`` seconds and return the number of messages."""
     frame = _HEADER.pack(_CAFE, _PUBLISH, options.size + 1) + b"\x07" + b"x" * options.size
     burst = frame * round(options.rate * _TURN)
     shake = _HEADER.pack(_CAFE, _HANDSHAKE, 7) + b"\x07\x05bench"
@@ -80,7 +80,7 @@ def publish(port: int, options: argparse.Namespace) -> int:
 
 
 def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
-    """Run the job while messages come, and see how old they were when it read them."""
+    """Run the job during live publishing and return the ages of the messages when it read them."""
     to = scratch / "metrics"
     with brokers(scratch) as start:
         api = f"--admin-port=tcp:0:interface={HOST}"
@@ -89,7 +89,7 @@ def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
         master = f"local[{options.cores}]"
         job = Command("metrics", "--url", url, "--to", to, "--master", master)
         try:
-            # What is there at the start is old by the time Java runs: it is told apart below.
+            # The job reads the first messages late, because Java starts. They are left out below.
             warm = argparse.Namespace(**{**vars(options), "live": 1})
             publish(broker.port("cafe"), warm)
             job.line()
@@ -118,7 +118,7 @@ def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.archive",
         description=__doc__,

@@ -1,9 +1,9 @@
-"""Publish batches built before the run, so that sending is only a system call.
+"""Publish batches that are built before the run, so that sending is one system call.
 
-The first 8 bytes of each payload are its key: publisher number shifted left by 32 bits, plus the
-sequence number, as a little-endian integer. In text the first 16 bytes are the key's hexadecimal
-digits. One key then differs from the next by exactly 1 within a run of messages in order, and by
-anything else where publishers alternate, the cycle starts again, or something is wrong.
+The first 8 bytes of each payload are its key, a little-endian integer: the publisher number shifted
+left by 32 bits, plus the sequence number. In a text payload the first 16 bytes are the hexadecimal
+digits of the key. Consecutive keys of one publisher therefore differ by 1. They differ by another
+value where publishers alternate, the cycle starts again, or a message is misplaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEQUENCE_MASK = (1 << PUBLISHER_SHIFT) - 1
 
 
 def view_keys(buffer: bytearray, frame: Frame) -> Keys:
-    """The keys of all whole frames in `buffer`, as a view: it changes with the buffer."""
+    """Return the keys of all complete frames in `buffer`, as a view of the buffer."""
     return _view(buffer, frame, "<u8")
 
 
@@ -39,9 +39,9 @@ def _view(buffer: bytearray, frame: Frame, dtype: str) -> npt.NDArray[Any]:
 def build_batches(
     frame: Frame, publisher: int, plan: RunPlan, heads: Sequence[bytes] = ()
 ) -> list[memoryview]:
-    """One cycle of batches, `plan.per_batch` messages each, numbered from 0.
+    """Return one cycle of batches of `plan.per_batch` messages, numbered from 0.
 
-    `heads` stand before the messages in turn, each as long as what the frame has there.
+    `heads` replace the bytes before the payload in turn; each has the length of `frame.before`.
     """
     rest = b"x" * plan.payload + frame.after
     count = plan.per_batch * plan.cycle

@@ -1,4 +1,4 @@
-"""The measured process: started on its core, asked what it uses, and always stopped."""
+"""The measured process: its start on a core, its resource usage, and its stop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.bench.wires import PREPARATIONS, Preparation, Wire
 
 HOST = "127.0.0.1"
 START_SECONDS = 30.0
-# Brokers give their clients ten seconds to leave.
+# Brokers give their clients ten seconds to disconnect.
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.05
 LOG_TAIL_LINES = 15
 
 
 class Broker:
-    """A context manager around one broker process.
+    """A context manager for one broker process.
 
-    The broker is ready when its output has what `ready` finds; the first group is its port. Where
-    there is a second group, publishers connect to that port instead.
-    It works in a temporary directory that holds `files`, which its owner alone may read; no other
-    relative paths must be used in `command`.
+    The broker is ready when `ready` matches its output. The first group of the match is its port,
+    and a second group, if there is one, the port for publishers. The process runs in a temporary
+    directory with `files`, which only their owner can read. Other paths in `command` must be
+    absolute.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Broker:
         self._stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # A child inherits its parent's core: set from outside it could have threads by then.
+        # A child inherits the affinity of its parent. Set later, it would miss existing threads.
         cores = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {self._core})
         try:
@@ -79,7 +79,7 @@ class Broker:
                 return subprocess.Popen(
                     self._command,
                     cwd=self._directory.name,
-                    # The line with the port must not wait in a buffer.
+                    # The line with the port must not stay in a buffer.
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -96,7 +96,7 @@ class Broker:
             if self._exited_within(POLL_SECONDS):
                 raise self._start_error(f"exited with {self._process.returncode}")
             if time.monotonic() > deadline:
-                raise self._start_error(f"did not say where it listens in {START_SECONDS:.0f} s")
+                raise self._start_error(f"did not report its port within {START_SECONDS:.0f} s")
         self.port = int(match[1])
         self.publish_port = int(match[match.re.groups])
 
@@ -125,30 +125,30 @@ class Broker:
 
     @property
     def publish_address(self) -> tuple[str, int]:
-        """Where publishers connect: the same as everybody, mostly."""
+        """The address for publishers, for most brokers the same as `address`."""
         return HOST, self.publish_port
 
     def log_tail(self) -> str:
-        """The last lines it wrote."""
+        """Return the last lines of the output."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
 
     def cpu_seconds(self) -> float:
-        """Used so far by all its threads, user and system, to the nanosecond.
+        """Return the CPU time of all threads, user and system, with nanosecond resolution.
 
-        The clock is that of clock_getcpuclockid(3), which Python has for threads only;
-        /proc/<pid>/stat counts in hundredths of a second.
+        The clock is that of clock_getcpuclockid(3), which Python offers for threads only.
+        /proc/<pid>/stat has a resolution of a hundredth of a second.
         """
         try:
             return time.clock_gettime((~self._process.pid << 3) | 2)
         except OSError as error:
-            raise BenchError(f"the broker is gone: {error}") from error
+            raise BenchError(f"the broker has exited: {error}") from error
 
     def held_up_seconds(self) -> float:
-        """How long its main thread was ready to run but its core was taken."""
+        """Return how long the main thread was ready to run while its core was busy."""
         return int(self._proc("schedstat").split()[1]) / 1e9
 
     def resident_bytes(self) -> int:
-        """Its resident memory (VmRSS)."""
+        """Return the resident memory (VmRSS)."""
         match = re.search(r"^VmRSS:\s+(\d+) kB$", self._proc("status"), re.MULTILINE)
         return int(match[1]) * 1024 if match else 0
 
@@ -156,26 +156,26 @@ class Broker:
         try:
             return Path(f"/proc/{self._process.pid}/{name}").read_text()
         except OSError as error:
-            raise BenchError(f"the broker is gone: {error}") from error
+            raise BenchError(f"the broker has exited: {error}") from error
 
     def python_version(self) -> str:
-        """Of the interpreter it runs on, which need not be this one."""
+        """Return the version of the broker's interpreter, which can differ from this one."""
         return _first_line([os.readlink(f"/proc/{self._process.pid}/exe"), "-V"])
 
 
 def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -> Broker:
-    """Our broker on a free loopback port, with `options` added to its command line."""
+    """Return this project's broker on a free loopback port, with `options` added."""
     listen = f"{wire.name}=tcp:0:interface={HOST}"
     prepared = PREPARATIONS.get(wire.name, Preparation())
     command = [str(twistd), "-n", "--pidfile=", "pubsub", "--listen", listen]
     ready = re.compile(rf"{wire.name} on tcp {re.escape(HOST)}:(\d+)")
-    # Durable only where that is what is measured.
+    # Only durable runs use a file.
     store = [] if any(option.startswith("--store") for option in options) else ["--store=memory"]
     return Broker([*command, *prepared.options, *store, *options], ready, core, prepared.files)
 
 
 def twisted_version(twistd: Path) -> str:
-    """Of the Twisted that `twistd` belongs to."""
+    """Return the version of Twisted that `twistd` belongs to."""
     return _first_line([str(twistd), "--version"]).rpartition(" ")[2]
 
 

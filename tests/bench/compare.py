@@ -1,11 +1,11 @@
-"""What a message costs the broker over one wire, as a multiple of what it costs over another.
+"""The cost of a message for the broker over one wire, as a multiple of that over another.
 
     python -m tests.bench.compare fast cafe --rounds 9
 
-One publisher, one subscriber, 64 bytes unless said otherwise. Both have the same load: as many
-messages in a send, and as many under way, however long their heads are. The two take turns, each
-with a broker of its own, so that what else the machine does meets both alike; medians are reported,
-of CPU time of the broker per message delivered and of the ratio of each round.
+The default is one publisher, one subscriber and 64 bytes. Both wires have the same load: as many
+messages in a send and in flight, whatever the length of their heads. They take turns, each with a
+new broker, so that other load of the machine affects both. The results are medians: CPU time of the
+broker per delivered message, and the ratio of each round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BROKER_CORE, GENERATOR_CORE = 0, 1
 
 
 def measure(wire: str, options: argparse.Namespace) -> Throughput:
-    """One run. Raises BenchError, also if a message went astray."""
+    """Measure one run. Raises BenchError, also for a lost, duplicated or reordered message."""
     message = WIRES[wire].publication(0, options.size).size
     batch, window = options.batch * message, options.window * message
     plan = make_plan(WIRES[wire], options.scenario, options.size, batch, window)
@@ -39,32 +39,37 @@ def measure(wire: str, options: argparse.Namespace) -> Throughput:
 
 
 def nanoseconds(result: Throughput) -> float:
-    """CPU time of the broker for a message delivered."""
+    """Return the CPU time of the broker per delivered message, in nanoseconds."""
     return result.usage.broker_cpu_seconds / result.usage.deliveries * 1e9
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.compare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("wires", nargs=2, choices=sorted(WIRES), help="the one, and what it is compared to")
+    add(
+        "wires",
+        nargs=2,
+        choices=sorted(WIRES),
+        help="the wire to measure, and the wire to compare it with",
+    )
     add("--rounds", type=int, default=5)
     add("--seconds", type=float, default=2.0, help="measured time of each run")
     add("--scenario", type=Topology.parse, default=Topology(1, 1))
     add("--size", type=int, default=64, help="payload in bytes")
     add("--batch", type=int, default=910, help="messages in a send (default: 910)")
-    add("--window", type=int, default=3640, help="messages under way (default: 3640)")
+    add("--window", type=int, default=3640, help="messages in flight (default: 3640)")
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     options = parser.parse_args(arguments)
     one, other = options.wires
     os.sched_setaffinity(0, {GENERATOR_CORE})
     costs: dict[str, list[float]] = {one: [], other: []}
     for number in range(options.rounds):
-        # First the one, then the other: whoever goes first finds the processor warmer or colder.
+        # The order alternates, because the first of two runs can find a cooler processor.
         for wire in (one, other) if number % 2 else (other, one):
             costs[wire].append(nanoseconds(measure(wire, options)))
         print(

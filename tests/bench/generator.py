@@ -1,8 +1,8 @@
 """The load: publishers and subscribers on non-blocking sockets, polled in one loop.
 
-Polling rather than waiting costs the broker nothing, whereas each blocked reader would have to be
-woken up inside the broker's own send calls. A publisher keeps at most a window of batches on
-their way to its slowest subscriber, so nothing is published that could not be taken.
+Polling costs the broker nothing, while blocked readers would have to be woken inside the broker's
+send calls. A publisher keeps at most a window of batches in flight to its slowest subscriber, so it
+never publishes more than subscribers can take.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Address = tuple[str, int]
 
 HANDSHAKE_SECONDS = 10.0
 STALL_SECONDS = 10.0
-# Always there and free to choose. Some systems default to bbr, whose pacing on loopback sends a
-# sixth of what reno does, so that the load would be measured instead of the broker.
+# Always available and permitted. Some systems use bbr by default, whose pacing on loopback sends a
+# sixth of what reno does. The benchmark would then measure the load, not the broker.
 CONGESTION_CONTROL = b"reno"
 
 
@@ -52,7 +52,7 @@ class Load:
 
     def _connect(self, address: Address, publish_address: Address, wire: Wire) -> None:
         topology = self.plan.topology
-        # Subscribers' sockets come first: what is published before they are there is not theirs.
+        # Subscribers connect first, as they must receive every published message.
         readers = []
         for number in range(topology.subscribers):
             hello = wire.subscriber_hello(number % topology.topics, f"bench-sub-{number}")
@@ -102,7 +102,7 @@ class Load:
         return sock
 
     def _answer_late_frame(self, expected: BrokerTraits) -> None:
-        """Have it out of the way, before there are messages that it would come between."""
+        """Reply to the late frame before any message, as it would come between messages."""
         for sock in self._sockets if expected.late_frame else ():
             sock.settimeout(HANDSHAKE_SECONDS)
             got = receive(sock, len(expected.late_frame))
@@ -112,14 +112,14 @@ class Load:
             sock.setblocking(False)
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         for sock in self._sockets:
             sock.close()
 
     def sweep(self) -> None:
-        """Lets each publisher send and each subscriber receive once.
+        """Let each publisher send and each subscriber receive once.
 
-        Raises BenchError if nothing has moved for STALL_SECONDS.
+        Raises BenchError after STALL_SECONDS without progress.
         """
         moved = 0
         try:
@@ -147,13 +147,13 @@ class Load:
         )
 
     def run(self, seconds: float) -> None:
-        """Publishes as fast as the windows allow."""
+        """Publish as fast as the windows allow."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.sweep()
 
     def drain(self) -> None:
-        """Stops publishing and receives all that is on its way. Raises BenchError."""
+        """Stop publishing and receive every message in flight. Raises BenchError."""
         for publisher in self.publishers:
             publisher.allowance = 0
         while self.outstanding():
@@ -162,7 +162,7 @@ class Load:
             publisher.check_answers()
 
     def outstanding(self) -> int:
-        """Messages that have not reached their slowest subscriber."""
+        """Return the number of messages that have not reached their slowest subscriber."""
         return sum(publisher.outstanding() for publisher in self.publishers)
 
     @property
@@ -179,21 +179,21 @@ class Load:
 
     @property
     def streams(self) -> list[Stream]:
-        """Of all subscribers."""
+        """The streams of all subscribers."""
         return [stream for reader in self.subscribers for stream in reader.streams.values()]
 
 
 def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
-    """Opens a blocking connection and sends `hello`. Raises BenchError.
+    """Open a blocking connection and send `hello`. Raises BenchError.
 
-    The first `greeting` bytes of it are answered by as many before the rest is sent.
+    The broker replies to the first `greeting` bytes with as many bytes before the rest is sent.
     """
     try:
         sock = socket.create_connection(address, HANDSHAKE_SECONDS)
         tune(sock)
         if greeting:
             sock.sendall(hello[:greeting])
-            # With a time limit MSG_WAITALL would not wait for all of it; this does.
+            # On a socket with a timeout MSG_WAITALL does not wait for all bytes; SO_RCVLOWAT does.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, greeting)
             if len(sock.recv(greeting, socket.MSG_PEEK)) < greeting:
                 raise BenchError("the broker closed a connection instead of greeting")
@@ -205,7 +205,7 @@ def connect(address: Address, hello: bytes, greeting: int = 0) -> socket.socket:
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, or less at the end of the stream; MSG_WAITALL knows no time limit."""
+    """Return `size` bytes, or fewer at the end of the stream. MSG_WAITALL ignores the timeout."""
     data = b""
     while len(data) < size and (more := sock.recv(size - len(data))):
         data += more
@@ -213,13 +213,13 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def tune(sock: socket.socket) -> None:
-    """Makes the kernel send what it is given at once."""
+    """Make the kernel send data at once."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 
 def await_welcome(sock: socket.socket, wire: Wire) -> None:
-    """Waits for the broker's answer to the hello. Raises BenchError."""
+    """Wait for the broker's reply to the hello. Raises BenchError."""
     answer = b""
     try:
         while not wire.welcomed(answer):

@@ -1,9 +1,8 @@
-"""``python -m tests.bench.history``: reading the history back into Arrow, from its file and over
-HTTP, and writing to it over HTTP.
+"""Reading and writing a history as Arrow: ``python -m tests.bench.history``.
 
-The file is written by the store's own writer, in blocks of runs of a few messages each or of
-many. A line says how many messages a second of the clock, and a second of processor time of the
-broker and of the reader.
+The benchmark reads a history from its file and over HTTP, and writes to it over HTTP. The writer of
+the store makes the file, in blocks whose runs have a few or many messages. Each line has messages
+per second of the clock, and the processor time per message of the broker and of the reader.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TOPICS = 10
 
 @dataclass(frozen=True)
 class Figures:
-    """What one way of reading or writing took."""
+    """The cost of one way of reading or writing; ``own`` and ``broker`` are processor seconds."""
 
     messages: int
     seconds: float
@@ -52,7 +51,7 @@ class Figures:
 
 
 def write(path: Path, messages: int, longest: int) -> None:
-    """A history of so many messages of 64 to 100 bytes, in runs of 1 to ``longest``."""
+    """Write a history with messages of 64 to 100 bytes, in runs of 1 to ``longest``."""
     writer = Writer(path, 7, Retention(()))
     writer.connection.execute("BEGIN")
     begin_epoch(writer.connection)
@@ -81,7 +80,7 @@ def write(path: Path, messages: int, longest: int) -> None:
 
 
 def measure_usage(read: Callable[[], int], broker: Broker | None = None) -> Figures:
-    """What ``read``, which returns how many messages it was, takes."""
+    """Measure ``read``, which returns its number of messages."""
     before, began, own = _cpu(broker), time.perf_counter(), time.process_time()
     messages = read()
     return Figures(
@@ -100,7 +99,7 @@ def _cpu(broker: Broker | None) -> float:
 
 
 def from_file(path: Path) -> int:
-    """Read all of it from the file."""
+    """Read the whole history from the file and return the number of messages."""
     connection = open_reader(path)
     _, stop = arrow.bounds(connection)
     items = arrow.read_arrow(connection, 0, stop, None)
@@ -108,13 +107,13 @@ def from_file(path: Path) -> int:
 
 
 def over_http(client: HistoryClient, stop: int) -> int:
-    """Read all of it over HTTP."""
+    """Read the whole history over HTTP and return the number of messages."""
     items = client.read(0, stop)
     return sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
 
 
 def publish(client: HistoryClient, messages: int) -> int:
-    """Stage and commit batches of 100,000."""
+    """Stage and commit batches of 100,000 messages and return the number of messages."""
     size = 100_000
     table = pa.table({"topic": ["bench"] * size, "value": [bytes(_MOST_BYTES)] * size})
     for batch in range(messages // size):
@@ -123,7 +122,7 @@ def publish(client: HistoryClient, messages: int) -> int:
 
 
 def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
-    """Measure with runs of up to ``longest`` messages."""
+    """Measure with runs of up to ``longest`` messages and yield the lines."""
     path = directory / f"{longest}.db"
     write(path, messages, longest)
     what = f"runs of 1 to {longest}"
@@ -142,7 +141,7 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints a line a measurement."""
+    """Print a line for each measurement."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.history", description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Idle connections: what one more subscriber that gets nothing costs the broker."""
+"""Idle connections: the cost of one more subscriber that receives nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.bench.generator import Address, await_welcome, connect
 from tests.bench.wires import Wire, traits_of
 
 WARM_UP_CONNECTIONS = 12
-# Below the backlog of 50 that Twisted listens with: a connection beyond it waits a second for its
-# SYN to be sent again, which would measure TCP rather than the broker.
+# Below Twisted's backlog of 50. A connection beyond the backlog waits a second for a second SYN, so
+# the benchmark would measure TCP.
 IN_FLIGHT = 32
 IDLE_SECONDS = 2.0
 SPARE_FILES = 100
@@ -32,11 +32,11 @@ class Idle:
     accepts_per_second: float
     accepts_per_cpu_second: float
     idle_cpu_share: float
-    """Of a core, while all of them do nothing."""
+    """Share of a core while all connections are idle."""
 
 
 def measure_idle(broker: Broker, wire: Wire, connections: int) -> Idle:
-    """Opens `connections` subscribers of one topic and leaves them alone. Raises BenchError."""
+    """Open `connections` subscribers of one topic and leave them idle. Raises BenchError."""
     with ExitStack() as stack:
         _connect(stack, broker.address, wire, range(WARM_UP_CONNECTIONS))
         base = broker.resident_bytes()
@@ -80,11 +80,11 @@ def _check_open(sock: socket.socket, late_frame: bytes) -> None:
     except BlockingIOError:
         return
     if not data or data != late_frame:
-        raise BenchError(f"an idle subscriber was sent {data.hex(' ') or 'end of stream'}")
+        raise BenchError(f"an idle subscriber received {data.hex(' ') or 'end of stream'}")
 
 
 def raise_file_limit(connections: int) -> None:
-    """Lets this process, and the broker it starts, open that many. Raises BenchError."""
+    """Allow this process and the broker to open that many connections. Raises BenchError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < connections + SPARE_FILES:
         raise BenchError(f"{connections} connections need more than the limit of {hard} files")

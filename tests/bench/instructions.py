@@ -1,9 +1,9 @@
-"""How many instructions each codec takes: ``python -P tests/bench/instructions.py``.
+"""The instructions that each codec takes: ``python -P tests/bench/instructions.py``.
 
-Counted by valgrind where there is one, else guessed from times, and in both cases divided by what
-a reference loop of the same kind of work takes in the same process: that differs little between
-builds of Python and machines. ``--update`` writes what was found to ``instructions.json``, for the
-compiled form with PYTHONPATH=.venv/compiled.
+Valgrind counts them; without valgrind, times are the estimate. Both are divided by the value of a
+reference loop of similar work in the same process, as the ratio differs little between builds of
+Python and machines. ``--update`` writes the results to ``instructions.json``, those of the compiled
+form with PYTHONPATH=.venv/compiled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pubsub.protocols.spot import scan as spot
 
 BASELINE = Path(__file__).with_name("instructions.json")
 REFERENCE = "reference"
-# Lengths of messages: a long row of equal ones, then some that differ from their neighbours.
+# Lengths of messages: many equal ones, then some that differ from their neighbours.
 LENGTHS = [64] * 400 + [17, 64, 300, 64, 9, 1000, 64, 64, 31, 5] * 10
 _HEAD = Struct("<HBIBQ")
 _TIMED = 60
@@ -46,7 +46,7 @@ def _payloads() -> list[bytes]:
 
 
 def _reference() -> Case:
-    """What any codec does: look up, cut, pack, put together."""
+    """The work of any codec: look up, slice, pack, join."""
     data = b"".join(_payloads())
     known: dict[bytes, int] = {}
 
@@ -123,7 +123,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
 
 
 def run_all() -> None:
-    """Every case, warm, each between two system calls at which valgrind writes down its count."""
+    """Run every case warm, between two system calls that make valgrind dump its counts."""
     cases = [make() for make in CASES.values()]
     for case in cases:
         case()
@@ -136,7 +136,7 @@ def run_all() -> None:
 
 
 def counted() -> dict[str, float]:
-    """Instructions as multiples of the reference's, by valgrind."""
+    """Return instructions by valgrind as multiples of the reference."""
     with TemporaryDirectory(prefix="bench-instructions-") as directory:
         out = Path(directory, "out")
         subprocess.run(
@@ -146,7 +146,7 @@ def counted() -> dict[str, float]:
                 "--dump-before=getppid",
                 f"--callgrind-out-file={out}",
                 sys.executable,
-                # The package that is imported here, not the one that may be beside this file.
+                # Without -P the directory of this file would come first in the module path.
                 "-P",
                 __file__,
                 "--run",
@@ -156,7 +156,7 @@ def counted() -> dict[str, float]:
             capture_output=True,
             timeout=300,
         )
-        # What came before the first call, the cases, and what came after the last.
+        # The first dump precedes the cases, and the last follows them.
         dumps = sorted(out.parent.glob("out.*"), key=lambda path: int(path.suffix[1:]))
         counts = [_total(path.read_text()) for path in dumps[1 : 1 + len(CASES)]]
     return _ratios(dict(zip(CASES, counts, strict=True)))
@@ -169,7 +169,7 @@ def _total(dump: str) -> float:
 
 
 def timed() -> dict[str, float]:
-    """The same from the shortest time each took, in turns."""
+    """Return multiples of the reference from the shortest times, measured in turns."""
     cases = {name: make() for name, make in CASES.items()}
     best = dict.fromkeys(cases, float("inf"))
     for _ in range(_TIMED):
@@ -186,14 +186,14 @@ def _ratios(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def measure() -> tuple[str, dict[str, float]]:
-    """How it was measured, in which form, and the ratios."""
+    """Return the method with the build kind, and the ratios."""
     if shutil.which("valgrind") is not None:
         return f"counted, {build_kind()}", counted()
     return f"timed, {build_kind()}", timed()
 
 
 def regressions(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[str, str]:
-    """The cases that take a fifth more than what was kept."""
+    """Return the cases that take a fifth more than the stored value."""
     return {
         name: f"{found[name]:.3f} times the reference, was {before:.3f}"
         for name, before in kept.items()
@@ -202,7 +202,7 @@ def regressions(found: Mapping[str, float], kept: Mapping[str, float]) -> dict[s
 
 
 def main() -> None:
-    """Prints what was found, or keeps it."""
+    """Print the results, or store them."""
     parser = argparse.ArgumentParser(prog="instructions.py", description=__doc__)
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--run", action="store_true", help="only run the cases")

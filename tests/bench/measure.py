@@ -1,4 +1,4 @@
-"""Figures every kind of measurement reports: counts, CPU seconds, latency percentiles."""
+"""The figures of every kind of measurement: counts, CPU seconds, latency percentiles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Latency:
 
     @classmethod
     def of(cls, nanoseconds: array[int]) -> Latency | None:
-        """None if there are no samples."""
+        """Return the percentiles, or None without samples."""
         if not nanoseconds:
             return None
         percentiles = np.percentile(np.array(nanoseconds), [50, 99, 99.9]) / 1000
@@ -36,7 +36,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Accounting:
-    """Messages of a whole run: warm-up, measured part and drain."""
+    """Messages of a whole run: warm-up, measured period and drain."""
 
     published: int
     delivered: int
@@ -46,7 +46,7 @@ class Accounting:
 
     @classmethod
     def of(cls, load: Load) -> Accounting:
-        """To be called when nothing is outstanding any more."""
+        """Return the counts; call this when nothing is outstanding."""
         return cls(
             published=load.published,
             delivered=load.delivered,
@@ -57,21 +57,21 @@ class Accounting:
 
     @property
     def clean(self) -> bool:
-        """Each message was delivered once, in its place, to every subscriber."""
+        """True if every subscriber received each message once and in order."""
         return not (self.lost or self.duplicated or self.out_of_order)
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Of the measured part alone, after the warm-up and before the drain."""
+    """The measured period alone, after the warm-up and before the drain."""
 
     wall_seconds: float
     broker_cpu_seconds: float
     broker_held_up_seconds: float
-    """Ready to run while something else ran on its core."""
+    """Time during which the broker was ready to run, but its core was busy."""
     deliveries: int
     acknowledgments: int
-    """Zero where the protocol has none."""
+    """Zero for a protocol without acknowledgments."""
 
     @property
     def broker_busy(self) -> float:
@@ -80,27 +80,27 @@ class Usage:
 
     @property
     def broker_held_up(self) -> float:
-        """Share of the time. Much of it means that the machine was too busy to measure on."""
+        """Share of the time. A large share means that the machine was too busy to measure on."""
         return self.broker_held_up_seconds / self.wall_seconds
 
     @property
     def broker_idle(self) -> float:
-        """Share of the time. Much of it means that the generator was the bottleneck."""
+        """Share of the time. A large share means that the generator was the bottleneck."""
         return max(0.0, 1 - self.broker_busy - self.broker_held_up)
 
     @property
     def per_cpu_second(self) -> float:
-        """Deliveries per CPU-second of the broker."""
+        """Deliveries per CPU second of the broker."""
         return self.deliveries / self.broker_cpu_seconds
 
     @property
     def acknowledged_per_cpu_second(self) -> float:
-        """Acknowledged messages per CPU-second of the broker."""
+        """Acknowledged messages per CPU second of the broker."""
         return self.acknowledgments / self.broker_cpu_seconds
 
 
 class Meter:
-    """Takes the figures of the block it is entered for, see `metering`."""
+    """Takes the figures from its creation to `stop`."""
 
     def __init__(self, broker: Broker, load: Load) -> None:
         self._broker = broker
@@ -119,7 +119,7 @@ class Meter:
         )
 
     def stop(self) -> Usage:
-        """What was used since the meter was made."""
+        """Return the usage since the meter was created."""
         start, end = self._start, self._now()
         return Usage(
             wall_seconds=end.wall_seconds - start.wall_seconds,
@@ -132,7 +132,7 @@ class Meter:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keeps this process's garbage collector from pausing the load."""
+    """Keep the garbage collector of this process from pausing the load."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The command line's options, checked."""
+"""The options of the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SIZES = (64, KIB, 64 * KIB)
 MIN_SIZE = 16
 
 DESCRIPTION = """\
-Measures a pub/sub broker: it runs as a process of its own pinned to one core, the load generator
-on another. Figures are per CPU-second of the broker. A new broker is started for each run, and
-always stopped. Exit code 1 if a run failed or any message was lost, duplicated or reordered."""
+Measures a publish/subscribe broker: it runs as a process of its own on one core, the load
+generator on another. Figures are per CPU second of the broker. Each run starts and stops a new
+broker. Exit code 1 if a run failed or a message was lost, duplicated or reordered."""
 
 EPILOG = """\
 modes (default: throughput):
@@ -65,7 +65,7 @@ class BenchOptions:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> BenchOptions:
-    """Reads the command line; a wrong one ends the program with a usage error."""
+    """Parse the command line. An invalid one ends the program with a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
         description=DESCRIPTION,
@@ -105,9 +105,9 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         "(default: 64, 1KiB, 64KiB)")  # fmt: skip
     add("--seconds", type=_positive, default=5.0, help="measured time of each run (default: 5)")
     add("--batch", type=_size, default=BATCH_BYTES, metavar="SIZE",
-        help="of one send, but at least one message (default: 64KiB)")  # fmt: skip
+        help="bytes in one send, but at least one message (default: 64KiB)")  # fmt: skip
     add("--window", type=_size, metavar="SIZE",
-        help="what each publisher may have under way, but at least one batch (default: 256KiB, "
+        help="bytes in flight of each publisher, but at least one batch (default: 256KiB, "
         "less with many publishers or subscribers)")  # fmt: skip
     add("--rate", type=_positive, default=5000.0,
         help="steady: messages a second, all publishers together (default: 5000)")  # fmt: skip
@@ -116,7 +116,7 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
     add("--steady-size", type=_payload, default=64, metavar="SIZE",
         help="steady: payload (default: 64)")  # fmt: skip
     add("--connections", type=_count, default=10_000, metavar="N",
-        help="idle: how many (default: 10000)")  # fmt: skip
+        help="idle: number of connections (default: 10000)")  # fmt: skip
 
 
 def _add_broker_options(parser: argparse.ArgumentParser) -> None:
@@ -132,9 +132,9 @@ def _add_broker_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _mode(text: str) -> str:
-    # Not `choices`, as argparse would then refuse to be given none.
+    # With `choices`, argparse would reject an empty list.
     if text not in MODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(MODES)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(MODES)}")
     return text
 
 

@@ -1,7 +1,8 @@
-"""``python -m tests.bench.pipeline``: how fast Spark reads a history, by file and over HTTP.
+"""``python -m tests.bench.pipeline``: the rate at which Spark reads a history.
 
-Makes a history, reads all of it as a batch into nothing and into Parquet, and as a stream into
-Parquet, and prints rows a second. Everything is on this machine: the broker, Spark and the disk.
+The benchmark makes a history and reads all of it, from its file and over HTTP: as a batch to
+nowhere and to Parquet, and as a stream to Parquet. It prints rows a second. The broker, Spark and
+the disk are on this machine.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ _WARM = 200_000
 
 
 def to_nothing(frame: DataFrame, directory: Path) -> None:
-    """All columns of all rows, to nowhere."""
+    """Write all columns of all rows to nowhere."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def to_parquet(frame: DataFrame, directory: Path) -> None:
-    """All columns of all rows, to a directory."""
+    """Write all columns of all rows to a directory."""
     frame.write.parquet(str(directory / "batch"))
 
 
 def to_parquet_streaming(frame: DataFrame, directory: Path) -> None:
-    """The same by a streaming query, from its start to its end."""
+    """Write all columns of all rows with a streaming query."""
     writer = frame.writeStream.format("parquet").trigger(availableNow=True)
     checkpoint = str(directory / "checkpoint")
     options = {"path": str(directory / "stream"), "checkpointLocation": checkpoint}
@@ -50,7 +51,7 @@ WAYS: Mapping[str, tuple[bool, Callable[[DataFrame, Path], None]]] = {
 def measure(
     spark: SparkSession, where: Mapping[str, str], way: str, scratch: Path, rows: int
 ) -> float:
-    """Rows a second of reading all once."""
+    """Return the rows a second of reading the history once."""
     streaming, run = WAYS[way]
     reader = spark.readStream if streaming else spark.read
     options = {**where, "startingOffsets": "earliest"}
@@ -65,7 +66,7 @@ def measure(
 
 
 def bench(options: argparse.Namespace, scratch: Path) -> None:
-    """Prints a line for each way and place."""
+    """Print a line for each sink and place."""
     path = scratch / "history.db"
     fill(path, options.rows, options.size)
     spark = local_session("bench", cores=options.cores)
@@ -78,7 +79,7 @@ def bench(options: argparse.Namespace, scratch: Path) -> None:
             "HTTP": {"url": f"http://{HOST}:{broker.port('admin')}"},
         }
         for place, where in places.items():
-            # The first use starts Python's workers and has Java compile.
+            # The first use starts the Python workers and the Java compiler.
             warm = {**where, "endingOffsets": f'{{"0": {min(_WARM, options.rows)}}}'}
             measure(spark, warm, "Parquet", scratch, 1)
             there = spark.read.format("pubsub").options(**where).load().count()
@@ -92,7 +93,7 @@ def bench(options: argparse.Namespace, scratch: Path) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.pipeline", description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--size", type=int, default=100, help="bytes of a payload")

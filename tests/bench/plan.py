@@ -1,4 +1,4 @@
-"""What is sent to whom: topologies, batch sizes and in-flight windows."""
+"""The load of a run: topologies, batch sizes and windows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MIB = 1 << 20
 # The broker reads about this much at a time, so larger batches would gain nothing.
 BATCH_BYTES = 64 * KIB
 WINDOW_BYTES = 256 * KIB
-# Of all publishers together, and for each subscriber again: more would only make the queues in
+# For all publishers together, and for each subscriber again. A larger window makes the queues in
 # the kernel longer than the processor's cache, which costs any broker a third of its speed.
 TOTAL_WINDOW_BYTES = 2 * MIB
-# Of all publishers together. With fewer the broker runs dry while the generator is still reading
-# what it sent to the slowest subscriber.
+# For all publishers together. With fewer batches the broker has nothing to do while the generator
+# still reads the deliveries to the slowest subscriber.
 MIN_BATCHES_UNDER_WAY = 4
 
 
@@ -42,7 +42,7 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Reads ``<publishers>-<subscribers>`` on one topic, or ``<n>-pairs`` on n topics.
+        """Parse ``<publishers>-<subscribers>`` on one topic, or ``<n>-pairs`` on n topics.
 
         Raises ValueError.
         """
@@ -57,7 +57,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run: who, how large, and how much at a time."""
+    """The load of one run."""
 
     topology: Topology
     payload: int
@@ -65,16 +65,16 @@ class RunPlan:
     per_batch: int
     """Messages in one send."""
     window: int
-    """Batches a publisher may have on their way to its slowest subscriber."""
+    """Batches that a publisher may have in flight to its slowest subscriber."""
     least_cycle: int = 0
-    """Batches there must be at least until sequence numbers start again."""
+    """Least number of batches in a cycle of sequence numbers."""
 
     @property
     def cycle(self) -> int:
         """Batches until sequence numbers start again.
 
-        More than twice the window, so that whatever arrives is nearer to its own place in the
-        sequence than to the same number one cycle before or after.
+        The cycle is more than twice the window, so that an arriving message is nearer to its own
+        place in the sequence than to the same number one cycle before or after.
         """
         return max(2 * self.window + 1, self.least_cycle)
 
@@ -86,10 +86,10 @@ def make_plan(
     batch_bytes: int = BATCH_BYTES,
     window_bytes: int | None = None,
 ) -> RunPlan:
-    """Settles the sizes of a run; what does not fit a batch or window still gets one message.
+    """Choose the sizes of a run. A batch and a window have at least one message.
 
-    A payload beyond what the wire can carry becomes the largest it can. Raises BenchError when
-    the protocol has too few topics.
+    A payload beyond the limit of the wire is reduced to that limit. Raises BenchError if the
+    protocol has too few topics.
     """
     if topology.topics > wire.topics:
         raise BenchError(f"{wire.name} has {wire.topics} topics, {topology} needs more")

@@ -1,4 +1,4 @@
-"""Subscribers that are sent nothing unasked: they ask again when they have their answer."""
+"""Subscribers that poll: they send a request for messages after each reply."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DIGITS = 16
 
 
 class Poller(Subscriber):
-    """Asks for messages as JSON, a list of them a line.
+    """Requests messages as JSON, one list a line.
 
-    It asks only while something is under way that it has not got, so that a broker is not
-    measured by how often it can say that there is nothing.
+    It sends a request only while messages are in flight, so that the benchmark does not measure
+    empty replies.
     """
 
     def poll_with(self, make_request: Callable[[int], bytes]) -> None:
-        """``make_request`` makes the request for what comes after a number."""
+        """Set the function that makes the request for the messages after a number."""
         self._make_request = make_request
         self._after = 0
         self._waiting = False
@@ -61,13 +61,13 @@ class Poller(Subscriber):
         )
 
     def _take_line(self, line: bytes, now: int) -> int:
-        """Returns the bytes of messages: an empty list is no progress."""
+        """Return the bytes of messages; an empty list is no progress."""
         if not line.startswith(LIST):
-            raise BenchError(f"instead of a list a subscriber was sent {line[:200]!r}")
+            raise BenchError(f"a subscriber received {line[:200]!r} instead of a list")
         first, *bodies = line.split(_BODY)
         if not bodies:
             return 0
-        # Before the last body stands its number, or with only one, before that.
+        # The number of a message precedes its body.
         before = bodies[-2] if len(bodies) > 1 else first
         self._after = int(before[before.rindex(_WHEN) + len(_WHEN) :].rstrip(b","))
         if len(bodies) * self._size > len(line):
@@ -77,7 +77,7 @@ class Poller(Subscriber):
         for publisher, start, count in runs(keys):
             stream = self.streams.get(publisher)
             if stream is None or start + count > stream.cycle:
-                raise BenchError(f"a message is number {start} of publisher {publisher}: not ours")
+                raise BenchError(f"message {start} of publisher {publisher} is not in this run")
             stream.arrived(start, count)
             self._sample(self._publishers[publisher], start, count, now)
         self.delivered += len(bodies)

@@ -1,4 +1,4 @@
-"""The sending half of the load, and what the broker answers to it."""
+"""The publishers of the load, and the replies of the broker to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNLIMITED = float("inf")
 
 
 class Acknowledgments:
-    """Reads and counts what the broker answers a publisher's messages with."""
+    """Reads and counts the acknowledgments of a publisher's messages."""
 
     def __init__(self, sock: socket.socket, frame: Frame) -> None:
         self.count = 0
@@ -28,12 +28,12 @@ class Acknowledgments:
         self._buffer = memoryview(bytearray(ACK_BYTES // frame.size * frame.size))
         self._rows = np.frombuffer(self._buffer, np.uint8).reshape(-1, frame.size)
         self._good = np.frombuffer(frame.before + frame.after, np.uint8)
-        # Between the leading bytes that are always the same and the last is the message's id.
+        # The id of the message is between the fixed bytes and the last part.
         self._checked = [*range(frame.fixed), *range(frame.offset, frame.size)]
         self._partial = 0
 
     def poll(self) -> int:
-        """Takes what has arrived; returns the bytes received. Raises BenchError."""
+        """Read what has arrived and return the number of bytes. Raises BenchError."""
         try:
             count = self._sock.recv_into(self._buffer[self._partial :])
         except BlockingIOError:
@@ -45,7 +45,7 @@ class Acknowledgments:
         for column in self._checked:
             if (rows[:, column] != self._good[column]).any():
                 bad = rows[rows[:, column] != self._good[column]][0]
-                raise BenchError(f"a publisher was sent {bad.tobytes().hex(' ')}")
+                raise BenchError(f"a publisher received {bad.tobytes().hex(' ')}")
         self.count += frames
         rest = frames * self._frame.size
         self._buffer[: self._partial] = bytes(self._buffer[rest : rest + self._partial])
@@ -53,10 +53,10 @@ class Acknowledgments:
 
 
 class Publisher:
-    """Sends ready batches, in a cycle, as long as its window has room.
+    """Sends ready batches in a cycle while its window has room.
 
-    What is neither acknowledged, where the protocol acknowledges, nor with every subscriber takes
-    up room in it.
+    A message occupies the window until every subscriber has it and, if the protocol has
+    acknowledgments, it is acknowledged.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class Publisher:
         answer: Frame | None = None,
     ) -> None:
         self.published = 0
-        """Messages handed to the kernel, the last batch perhaps in part."""
+        """Messages passed to the kernel, the last batch perhaps partially."""
         self.acks = None if answer is None else Acknowledgments(sock, answer)
         self.allowance = UNLIMITED
-        """Batches it may still send."""
+        """Batches that the publisher may still send."""
         self.streams: list[Stream] = []
-        """One per subscriber; with none at all there is no window."""
+        """One for each subscriber; without subscribers there is no window."""
         self.expects_unsolicited = False
-        """May the broker send things that are neither answers nor errors?"""
+        """True if the broker may send data that is neither a reply nor an error."""
         self.sent_at = [0] * len(batches)
-        """When each batch of the cycle was last begun, in perf_counter nanoseconds."""
+        """Start of the last send of each batch in the cycle, in perf_counter nanoseconds."""
         self.last_sent = 0
-        """The latest of them."""
+        """The latest value of `sent_at`."""
         self.per_batch = plan.per_batch
         self._sock = sock
         self._batches = batches
@@ -88,7 +88,7 @@ class Publisher:
         self._acknowledged = 0
 
     def pump(self) -> int:
-        """Sends the rest of a batch, or one new batch; returns the bytes sent."""
+        """Send the rest of a batch, or a new batch, and return the number of bytes."""
         if not self._offset:
             if self.allowance < 1 or not self._has_room():
                 return 0
@@ -120,11 +120,11 @@ class Publisher:
         return min(positions, default=self.published)
 
     def outstanding(self) -> int:
-        """Messages the slowest subscriber, or the last acknowledgment, is behind."""
+        """Return the lag of the slowest subscriber or of the acknowledgments, in messages."""
         return self.published - self._slowest()
 
     def check_answers(self) -> None:
-        """Raises BenchError if the broker has sent this publisher anything, an error say."""
+        """Raise BenchError if the broker has sent unexpected data, such as an error."""
         if self.acks is not None:
             self.acks.poll()
             return
@@ -132,4 +132,4 @@ class Publisher:
             return
         with contextlib.suppress(BlockingIOError):
             data = self._sock.recv(64)
-            raise BenchError(f"a publisher was sent {data.hex(' ') or 'end of stream'}")
+            raise BenchError(f"a publisher received {data.hex(' ') or 'end of stream'}")

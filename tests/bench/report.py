@@ -1,4 +1,4 @@
-"""Results as JSON for programs and as Markdown for people."""
+"""Results as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.bench.throughput import Throughput
 
 Json = dict[str, Any]
 
-# Above this share of the time the broker was waiting for the generator.
+# Above this idle share the generator was the bottleneck.
 IDLE_SHARE = 0.1
 
 
 @dataclass
 class Report:
-    """All that one call measured; `errors` are those runs that ended early."""
+    """All results of one call; `errors` are the runs that failed."""
 
     environment: dict[str, str] = field(default_factory=dict)
     throughput: list[Throughput] = field(default_factory=list)
@@ -34,12 +34,12 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Nothing failed, and nothing was lost, duplicated or out of order."""
+        """True if no run failed and no message was lost, duplicated or out of order."""
         runs: list[Throughput | Steady] = [*self.throughput, *self.steady]
         return not self.errors and all(run.accounting.clean for run in runs)
 
     def json(self) -> Json:
-        """As plain values: seconds, bytes, messages; latencies in microseconds."""
+        """Return plain values: seconds, bytes, messages; latencies in microseconds."""
         return {
             "environment": self.environment,
             "throughput": [_throughput_json(run) for run in self.throughput],
@@ -49,7 +49,7 @@ class Report:
         }
 
     def markdown(self) -> str:
-        """One section for each kind of measurement there is."""
+        """Return one section for each kind of measurement."""
         parts = []
         if self.environment:
             parts.append(_list(f"{name}: {value}" for name, value in self.environment.items()))
@@ -68,7 +68,7 @@ class Report:
 
 
 def environment(broker_python: str, twisted: str, cores: tuple[int, int]) -> dict[str, str]:
-    """What the figures depend on, besides the code; `cores` are broker's and generator's."""
+    """Return the environment of the figures; `cores` are those of broker and generator."""
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     return {
         "broker": f"{broker_python}, Twisted {twisted}",
@@ -85,7 +85,7 @@ def _cpu_model() -> str:
 
 
 def size_label(size: int) -> str:
-    """Bytes as people write them: 64 B, 1 KiB, 1 MiB."""
+    """Format bytes, such as 64 B, 1 KiB, 1 MiB."""
     for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
         if size >= unit and not size % unit:
             return f"{size // unit} {name}"
@@ -194,7 +194,7 @@ def _steady_row(run: Steady) -> list[str]:
 IDLE_TEXT = """\
 ## Idle connections
 
-Resident memory beyond that of the broker with its first dozen connections."""
+Resident memory in addition to that of the broker with its first dozen connections."""
 
 IDLE_COLUMNS = (
     "connections", "bytes each", "base MiB", "accepted / s", "accepted / CPU s", "CPU idle",

@@ -1,8 +1,8 @@
-"""``python -m tests.bench.resume``: how fast a cafe subscriber that resumes gets what it missed.
+"""``python -m tests.bench.resume``: the rate at which a resumed cafe subscriber catches up.
 
-A session is broken off, messages are published and committed, and the session is resumed; timed
-is from the handshake to the last message. Most of them come from the file, as the newest alone
-are in memory.
+The benchmark interrupts a session, publishes and commits messages, and resumes the session. It
+measures the time from the handshake to the last message. Most messages come from the file, as only
+the newest are in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _frame(opcode: int, payload: bytes = b"") -> bytes:
 
 
 def _shake(broker: Broker, handshake: bytes) -> tuple[socket.socket, int]:
-    """A connection with a session, and the session's id."""
+    """Return a connection with a session, and the id of the session."""
     sock = socket.create_connection(broker.address)
     sock.sendall(handshake)
     answer = sock.recv(_HEADER.size + 9, socket.MSG_WAITALL)
@@ -55,7 +55,7 @@ def _publish(broker: Broker, count: int, size: int) -> None:
         for _ in range(count // _BATCH):
             sock.sendall(batch)
         sock.sendall(_frame(_PING))
-        # Answered when all before it has been handled.
+        # The broker replies after it has handled the messages before.
         sock.recv(_HEADER.size, socket.MSG_WAITALL)
 
 
@@ -69,7 +69,7 @@ def _receive(sock: socket.socket, nbytes: int) -> None:
 
 
 def main() -> None:
-    """Prints one line."""
+    """Print one line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.resume", description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
     parser.add_argument("--size", type=int, default=64)
@@ -81,7 +81,7 @@ def main() -> None:
         store = [f"--store=sqlite:{directory}/history.db"]
         with twistd_broker(twistd, WIRES["cafe"], store, 0) as broker:
             sock, session = _subscribe(broker, b"reader")
-            # A connection that is reset leaves its session to be resumed.
+            # After a connection reset the session can be resumed.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
             _publish(broker, count, options.size)

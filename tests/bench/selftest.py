@@ -1,8 +1,8 @@
-"""What the generator can do by itself, against helpers that do next to nothing.
+"""The throughput of the generator alone, with helper processes instead of a broker.
 
-A helper is a process on the broker's core at the other end of a loopback connection: one swallows
-what is published, one sends ready-made deliveries, and one answers each publish batch with its
-deliveries, as an ideal broker of one publisher and one subscriber would.
+A helper runs on the broker's core at the other end of a loopback connection. One discards what is
+published, one sends ready deliveries, and one replies to each publish batch with its deliveries,
+like an ideal broker with one publisher and one subscriber.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Helper = Callable[[socket.socket], None]
 
 @dataclass(frozen=True)
 class SelfTest:
-    """Messages a second of wall-clock time."""
+    """Messages per second of wall-clock time."""
 
     plan: RunPlan
     send: float
     receive: float
     both: float
-    """Sent, received and checked: one publisher and one subscriber, as in a 1-1 run."""
+    """Sent, received and checked by one publisher and one subscriber, as in a 1-1 run."""
 
 
 def run_self_test(wire: Wire, plan: RunPlan, seconds: float, core: int) -> SelfTest:
-    """Takes three times `seconds`; the helpers run on `core`. Raises BenchError."""
+    """Run for three times `seconds`, with the helpers on `core`. Raises BenchError."""
     batches = build_batches(wire.publication(0, plan.payload), 0, plan)
     deliveries = build_batches(wire.delivery(0, plan.payload), 0, plan)
     with no_collection():
@@ -92,18 +92,18 @@ def _check(subscriber: Subscriber) -> None:
 
 
 def _rate(seconds: float, step: Callable[[], object], count: Callable[[], int]) -> float:
-    """Takes longer than `seconds` only where the machine is too busy for a single message."""
+    """Exceeds `seconds` only if the machine is too busy for a single message."""
     start = time.perf_counter()
     while (now := time.perf_counter()) < start + seconds or not count():
         if now > start + seconds + STALL_SECONDS:
-            raise BenchError(f"not a message in {now - start:.0f} s")
+            raise BenchError(f"no message in {now - start:.0f} s")
         step()
     return count() / (time.perf_counter() - start)
 
 
 @contextmanager
 def _helper(work: Helper, core: int) -> Iterator[socket.socket]:
-    """Runs `work` at the other end of the non-blocking connection that it yields."""
+    """Run `work` at the other end of the non-blocking connection that is yielded."""
     with socket.create_server((HOST, 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs, _ = listener.accept()
@@ -126,7 +126,7 @@ def _helper(work: Helper, core: int) -> Iterator[socket.socket]:
 
 
 def _run(work: Helper, core: int, parents_end: socket.socket, sock: socket.socket) -> None:
-    # The parent's end is inherited too, and while it is open here the parent cannot hang up.
+    # This process inherits the parent's end. While it is open, the parent cannot disconnect.
     parents_end.close()
     os.sched_setaffinity(0, {core})
     with suppress(ConnectionError):
@@ -134,20 +134,20 @@ def _run(work: Helper, core: int, parents_end: socket.socket, sock: socket.socke
 
 
 def swallow(sock: socket.socket) -> None:
-    """Reads until the end of the stream."""
+    """Read until the end of the stream."""
     buffer = bytearray(MIB)
     while sock.recv_into(buffer):
         pass
 
 
 def flood(sock: socket.socket, batches: Sequence[memoryview]) -> None:
-    """Sends the batches over and over until the connection breaks."""
+    """Send the batches repeatedly until the connection breaks."""
     for batch in cycle(batches):
         sock.sendall(batch)
 
 
 def relay(sock: socket.socket, size: int, batches: Sequence[memoryview]) -> None:
-    """Answers each `size` bytes with the next of the batches."""
+    """Reply to each `size` bytes with the next of the batches."""
     buffer = bytearray(size)
     for batch in cycle(batches):
         if sock.recv_into(buffer, size, socket.MSG_WAITALL) < size:

@@ -1,4 +1,4 @@
-"""Latency at a fixed rate: one message a send, at times settled beforehand."""
+"""Latency at a fixed rate: one message a send, at predetermined times."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.bench.measure import WARM_UP_SECONDS, Accounting, Latency, Meter, Usa
 from tests.bench.plan import KIB, RunPlan, Topology, make_plan
 from tests.bench.wires import Wire
 
-# Deep enough that a rate the broker can hold never meets it.
+# Large enough for any rate that the broker can sustain.
 WINDOW_BYTES = 256 * KIB
 SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Steady:
-    """One run at `rate` messages a second, all publishers together.
+    """One run at `rate` messages a second of all publishers together.
 
-    `lag` is how late the generator itself sent; where it is near the latency, the machine was too
-    busy for the latency to mean anything.
+    `lag` is the delay of the generator's own sends. If it is near the latency, the machine was too
+    busy for the latency to be meaningful.
     """
 
     plan: RunPlan
@@ -37,7 +37,7 @@ class Steady:
 def measure_steady(
     broker: Broker, wire: Wire, topology: Topology, payload: int, rate: float, seconds: float
 ) -> Steady:
-    """Raises BenchError when nothing arrives for too long."""
+    """Measure one run. Raises BenchError without progress for too long."""
     plan = make_plan(wire, topology, payload, batch_bytes=1, window_bytes=WINDOW_BYTES)
     load = Load(broker.address, wire, plan, broker.publish_address)
     with closing(load), no_collection():
@@ -51,7 +51,7 @@ def measure_steady(
 
 
 def _pace(load: Load, rate: float, seconds: float) -> array[int]:
-    """Publishes in turn at `rate`; returns by how many nanoseconds each send was late."""
+    """Publish in turn at `rate` and return the delay of each send in nanoseconds."""
     lag: array[int] = array("q")
     for publisher in load.publishers:
         publisher.allowance = 0

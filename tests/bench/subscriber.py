@@ -1,4 +1,4 @@
-"""The receiving half of the load: what arrives is checked and timed."""
+"""The subscribers of the load: they check and time the deliveries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RECEIVE_BYTES = 256 * KIB
 
 
 class Subscriber:
-    """Receives, checks every message's place in its publisher's sequence, and samples latency.
+    """Receives messages, checks their sequence and samples their latency.
 
-    `buffer` is one that `receive_buffer` made: nothing stays in it between two calls of `poll`, so
-    all subscribers use the same, which then stays in the processor's cache. `streams` and
-    `publishers` are keyed by publisher number; `samples` collects nanoseconds from the start of a
-    batch's send to the arrival of its first message.
+    All subscribers share one `buffer` from `receive_buffer`, so that it stays in the processor's
+    cache; it holds no data between two calls of `poll`. `streams` and `publishers` are keyed by
+    publisher number. `samples` collects the nanoseconds from the start of a batch's send to the
+    arrival of its first message.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Subscriber:
         self._samples = samples
         self._view = memoryview(buffer)
         self._keys = view_keys(buffer, frame)
-        # Of a frame cut off by the end of a read: its length so far, and of its bytes only those
-        # that are looked at, however large it is.
+        # Of a partial frame at the end of a read: its length so far, and only the bytes that are
+        # checked, however large the frame is.
         self._partial = 0
         self._kept = b""
         self._looked_at = frame.offset + KEY_BYTES
 
     def poll(self) -> int:
-        """Takes what has arrived; returns the bytes received.
+        """Read what has arrived and return the number of bytes.
 
-        Raises BenchError at end of stream and for frames other than the expected.
+        Raises BenchError at the end of the stream and for unexpected frames.
         """
         try:
             count = self._sock.recv_into(self._view[self._partial :])
@@ -76,18 +76,18 @@ class Subscriber:
             stream = self.streams.get(publisher)
             if stream is None or first + count > stream.cycle:
                 self._check_frames(frames)
-                raise BenchError(f"a message is number {first} of publisher {publisher}: not ours")
+                raise BenchError(f"message {first} of publisher {publisher} is not in this run")
             if not stream.arrived(first, count):
                 self._check_frames(frames)
             self._sample(self._publishers[publisher], first, count, now)
         self.delivered += frames
 
     def _check_frames(self, frames: int) -> None:
-        """Raises BenchError if one is no message, which also puts those after it out of step."""
+        """Raise BenchError if a frame is not a message; it also misaligns the frames after it."""
         for start in range(0, frames * self._size, self._size):
             if self._view[start : start + len(self._head)] != self._head:
                 found = self._view[start : start + self._looked_at].hex(" ")
-                raise BenchError(f"instead of a message a subscriber was sent {found}")
+                raise BenchError(f"a subscriber received {found} instead of a message")
 
     def _sample(self, publisher: Publisher, first: int, count: int, now: int) -> None:
         per_batch = publisher.per_batch
@@ -96,5 +96,5 @@ class Subscriber:
 
 
 def receive_buffer(frame_size: int) -> bytearray:
-    """For a subscriber of frames up to that size: holds a partial frame, and one more at least."""
+    """Return a buffer for a partial frame of up to that size and at least one more frame."""
     return bytearray(RECEIVE_BYTES + 2 * frame_size)

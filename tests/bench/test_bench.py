@@ -1,4 +1,4 @@
-"""The harness itself: what it must notice, and that it does not miscount what is right."""
+"""The benchmark itself: it detects errors, and counts correct runs correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIRE = CafeWire()
 PLAN = RunPlan(Topology(1, 1), payload=64, per_batch=5, window=2)
 
 READY = re.compile(r"cafe on tcp 127\.0\.0\.1:(\d+)")
-# Welcomes everybody and delivers nothing.
+# Welcomes every client and delivers nothing.
 SINK = """
 import socket, threading
 def serve(sock):
@@ -116,7 +116,7 @@ def test_loss_across_the_end_of_a_cycle(line: Line) -> None:
 
 def test_another_frame_among_the_messages(line: Line) -> None:
     error = bytes.fromhex("fe ca ff 01 00 00 00 04")
-    with pytest.raises(BenchError, match="was sent fe ca ff 01 00 00 00 04"):
+    with pytest.raises(BenchError, match="received fe ca ff 01 00 00 00 04"):
         line.feed(line.cycle[:240] + error + line.cycle[240:])
 
 
@@ -128,7 +128,7 @@ def test_end_of_stream(line: Line) -> None:
 
 @pytest.fixture
 def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The broker's end, and a publisher's."""
+    """Yield the broker's end and the publisher's end of a connection."""
     ends = socket.socketpair()
     ends[1].setblocking(False)
     yield ends
@@ -159,7 +159,7 @@ def test_another_answer_than_an_acknowledgment(
 ) -> None:
     acks = Acknowledgments(sockets[1], ACKNOWLEDGMENT)
     sockets[0].sendall(acknowledgments(3) + bytes.fromhex(bad) + acknowledgments(3))
-    with pytest.raises(BenchError, match=f"a publisher was sent {bad[:2]} 00"):
+    with pytest.raises(BenchError, match=f"a publisher received {bad[:2]} 00"):
         acks.poll()
 
 
@@ -220,7 +220,7 @@ def test_a_broker_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
         load.close()
         assert broker.resident_bytes() > 0
         assert broker.cpu_seconds() > 0
-    with pytest.raises(BenchError, match="the broker is gone"):
+    with pytest.raises(BenchError, match="the broker has exited"):
         broker.resident_bytes()
 
 

@@ -1,4 +1,4 @@
-"""The fast wire of the load generator, spoken to the real protocol in memory."""
+"""The fast wire of the load generator, against the protocol in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def house(tmp_path: Path) -> House:
 
 
 def welcomed(house: House, hello: bytes) -> Client:
-    """A client that has said hello and been answered as the wire expects."""
+    """Return a client whose hello got the reply that the wire expects."""
     client = house.connect("fast")
     client.send(hello)
     answer = client.take()

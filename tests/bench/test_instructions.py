@@ -1,4 +1,4 @@
-"""No codec takes a fifth more than it did when ``instructions.json`` was written."""
+"""No codec takes a fifth more instructions than in ``instructions.json``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from tests.bench.instructions import BASELINE, CASES, REFERENCE, measure, regressions
 
-# Times vary with what else the machine does: it is the best of some tries that counts.
+# Times vary with other load of the machine, so the best of several tries counts.
 TRIES = 3
 
 

@@ -1,4 +1,4 @@
-"""The nsd wire: what the generator sends and understands is what the broker does."""
+"""The nsd wire of the load generator matches the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = PLAN.per_batch * PLAN.cycle
 
 
 def sent(publisher: int) -> list[str]:
-    """The bodies of a cycle."""
+    """Return the bodies of a cycle."""
     lines = b"".join(build_batches(WIRE.publication(7, 20), publisher, PLAN)).splitlines()
     requests = [json.loads(line) for line in lines]
     assert {request["identity"] for request in requests} == {"bench/7"}
@@ -44,7 +44,7 @@ def test_only_the_whole_answer_is_a_welcome() -> None:
 
 
 class Line:
-    """A subscriber that asks at the end of a local connection, and the publisher it follows."""
+    """A polling subscriber at the end of a local connection, and its publisher."""
 
     def __init__(self) -> None:
         self.broker, self.sock = socket.socketpair()
@@ -58,13 +58,13 @@ class Line:
         self.poller.poll_with(lambda after: poll_request("me", after))
 
     def asked(self) -> int:
-        """What the poller asked for the messages after."""
+        """Return the number in the poller's request."""
         found = re.search(rb'"after":(\d+)', self.broker.recv(1000))
         assert found is not None
         return int(found[1])
 
     def answer(self, first: int, bodies: list[str]) -> bytes:
-        """The list of ``bodies``, numbered from ``first``."""
+        """Return the list of ``bodies``, numbered from ``first``."""
         fields = {"_class": "Message", "from": "bench"}
         found = [{**fields, "when": first + n, "body": body} for n, body in enumerate(bodies)]
         return LIST + json.dumps(found, separators=(",", ":")).encode()[1:] + b"}\n"
@@ -101,7 +101,7 @@ def test_it_goes_on_after_the_last(line: Line, cut: int) -> None:
             assert line.poller.poll()
     assert line.poller.delivered == line.stream.position == 11
     assert line.stream.lost == line.stream.duplicated == 0
-    # A sample for each batch that was begun.
+    # One sample for each batch that was started.
     assert len(line.samples) == 3
 
 

@@ -1,4 +1,4 @@
-"""The comparison with other brokers: its wires, turns and tables, and a short form of it."""
+"""The comparison with other brokers: its wires, turns and tables, and a short run of it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tables() -> None:
 
 
 class Silent(Broker):
-    """A broker that is no process."""
+    """A broker without a process."""
 
     def __init__(self) -> None:
         pass
@@ -123,7 +123,7 @@ def test_turns_alternate_and_a_failure_leaves_a_gap() -> None:
 
 @pytest.fixture
 def contenders(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
-    """One of them, one that is sent its messages, one that asks; all without warming up."""
+    """Return two brokers, one that pushes messages and one that is polled, without warm-up."""
     for module, name in ((throughput, "WARM_UP_SECONDS"), (steady, "WARM_UP_SECONDS"),
                          (idle, "IDLE_SECONDS")):  # fmt: skip
         monkeypatch.setattr(module, name, 0.05)

@@ -1,4 +1,4 @@
-"""Throughput: all the broker can deliver, and what a delivery costs in its own CPU time."""
+"""Throughput: the most that the broker can deliver, and the CPU time of a delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bench.wires import Wire
 
 @dataclass(frozen=True)
 class Throughput:
-    """One run. Its latency is that under full load: mostly time spent queueing in the window."""
+    """One run. Its latency is that under full load, mostly time queued in the window."""
 
     plan: RunPlan
     usage: Usage
@@ -23,14 +23,14 @@ class Throughput:
 
     @property
     def megabytes_per_second(self) -> float:
-        """Payload delivered, in millions of bytes a second of wall-clock time."""
+        """Payload delivered, in millions of bytes per second of wall-clock time."""
         return self.usage.deliveries * self.plan.payload / self.usage.wall_seconds / 1e6
 
 
 def measure_throughput(broker: Broker, wire: Wire, plan: RunPlan, seconds: float) -> Throughput:
-    """Warms up, measures for `seconds`, then waits for what is outstanding.
+    """Warm up, measure for `seconds`, then wait for outstanding messages.
 
-    Raises BenchError when that stalls.
+    Raises BenchError if that stalls.
     """
     load = Load(broker.address, wire, plan, broker.publish_address)
     with closing(load), no_collection():

@@ -1,7 +1,7 @@
 """Finds lost, duplicated and reordered messages, at a few nanoseconds a message.
 
-Numpy cuts the keys of a read into runs of consecutive numbers; each run is then accounted for in
-one step, whatever its length. As long as nothing is wrong there is one run per publisher and read.
+Numpy divides the keys of a read into runs of consecutive numbers. Each run is then counted in one
+step, whatever its length. Without errors there is one run for each publisher and read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tests.bench.batches import PUBLISHER_SHIFT, SEQUENCE_MASK, Keys
 
 
 def runs(keys: Keys) -> list[tuple[int, int, int]]:
-    """Publisher, first sequence number and length of each run of consecutive keys."""
+    """Return publisher, first sequence number and length of each run of consecutive keys."""
     breaks = (keys[1:] - keys[:-1] != 1).nonzero()[0] + 1
     starts = [0, *breaks.tolist()]
     ends = [*starts[1:], len(keys)]
@@ -22,17 +22,17 @@ def runs(keys: Keys) -> list[tuple[int, int, int]]:
 
 
 class Stream:
-    """What one subscriber has got of one publisher.
+    """The messages of one publisher that one subscriber has received.
 
-    `cycle` is the number of messages after which sequence numbers start again at 0. Positions
-    count on from the first message without starting again.
+    `cycle` is the number of messages after which sequence numbers start again at 0. Positions count
+    from the first message and do not start again.
     """
 
     __slots__ = ("_missing", "cycle", "duplicated", "out_of_order", "position")
 
     def __init__(self, cycle: int) -> None:
         self.position = 0
-        """Of the next message, if nothing is lost."""
+        """Position of the next message if none is lost."""
         self.duplicated = 0
         self.out_of_order = 0
         self.cycle = cycle
@@ -40,11 +40,11 @@ class Stream:
 
     @property
     def lost(self) -> int:
-        """Messages that were skipped and have not come since."""
+        """Skipped messages that have not arrived since."""
         return len(self._missing)
 
     def arrived(self, first: int, count: int) -> bool:
-        """Accounts for `count` messages numbered from `first` on; False if others were due."""
+        """Count `count` messages from number `first` on. Return False if others were expected."""
         ahead = (first - self.position) % self.cycle
         if not ahead:
             self.position += count

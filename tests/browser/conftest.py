@@ -1,4 +1,4 @@
-"""A browser for all tests here: Debian's chromium, without a window."""
+"""A browser for the tests here: Debian's chromium, without a window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Chromium, which ``scripts/setup dev`` installs."""
+    """Yield Chromium, which ``scripts/setup dev`` installs."""
     path = shutil.which("chromium")
     assert path is not None, "chromium is not installed: scripts/setup dev says how"
     with sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""The report as a browser shows it: every chart drawn, no error, and nothing asked of a network."""
+"""The report in a browser: every chart is drawn, without errors and network requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS = [
 
 
 def rows(windows: int, topics: list[str]) -> pa.Table:
-    """Made-up metrics: a day's wave, and a topic that pauses."""
+    """Return generated metrics: a daily wave, and a topic that pauses."""
     found = []
     for at in range(windows):
         start = START + timedelta(seconds=10 * at)
@@ -47,7 +47,7 @@ def rows(windows: int, topics: list[str]) -> pa.Table:
 
 
 def table(path: Path, *parts: pa.Table) -> Path:
-    """A metrics table with these rows."""
+    """Write a metrics table with these rows and return its path."""
     for number, part in enumerate(parts):
         files = Parts(str(path), ("day",))
         for batch in part.combine_chunks().to_batches():
@@ -56,8 +56,8 @@ def table(path: Path, *parts: pa.Table) -> Path:
     return path
 
 
-class ConnectionEvents:
-    """A page, with what went wrong on it."""
+class PageVisit:
+    """A page in the browser, with its errors and requests."""
 
     def __init__(self, browser: Browser, file: Path, width: int) -> None:
         self.page: Page = browser.new_page(viewport={"width": width, "height": 900})
@@ -70,19 +70,19 @@ class ConnectionEvents:
         self.page.goto(file.as_uri())
 
     def check(self, file: Path) -> None:
-        """No error, no word on the console, and no request but for the page itself."""
+        """Open the page and check that it has no errors, console output or further requests."""
         assert self.errors == []
         asked = [url for url in self.requests if not url.startswith(("data:", "blob:"))]
         assert asked == [file.as_uri()]
 
     def overflow(self) -> int:
-        """Pixels by which the page is wider than its window."""
+        """Return the number of pixels by which the page is wider than its window."""
         script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         return int(self.page.evaluate(script))
 
 
 def report(path: Path, *more: str) -> Path:
-    """The page, made as the command makes it."""
+    """Write the page with the command and return its path."""
     to = path.parent / "report.html"
     assert command.main(["pipeline", "report", str(path), "--to", str(to), *more]) == 0
     return to
@@ -92,7 +92,7 @@ def report(path: Path, *more: str) -> Path:
 def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int) -> None:
     late = late_rows({int(START.timestamp()) + 10 * n: 5 * n for n in range(1, 40)}, 10)
     file = report(table(tmp_path / "metrics", rows(400, TOPICS), late))
-    visit = ConnectionEvents(browser, file, width)
+    visit = PageVisit(browser, file, width)
     visit.page.wait_for_selector("#chart-5 .main-svg")
     for number, lines in enumerate((9, 9, 3, 3, 8)):
         drawn = visit.page.locator(f"#chart-{number} .scatterlayer .trace")
@@ -112,7 +112,7 @@ def test_every_chart_is_drawn(browser: Browser, tmp_path: Path, width: int) -> N
 
 def test_charts_follow_the_window(browser: Browser, tmp_path: Path) -> None:
     file = report(table(tmp_path / "metrics", rows(30, TOPICS[:2])))
-    visit = ConnectionEvents(browser, file, 1600)
+    visit = PageVisit(browser, file, 1600)
     visit.page.wait_for_selector("#chart-4 .main-svg")
     visit.page.set_viewport_size({"width": 500, "height": 900})
     drawn = visit.page.locator("#chart-0 .main-svg").first
@@ -127,7 +127,7 @@ def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None
     more = ["--since", "2030-01-01T00:00:00Z"] if empty == "no rows in this time" else []
     path = table(tmp_path / "metrics", rows(count, TOPICS[:1]))
     file = report(path, *more)
-    visit = ConnectionEvents(browser, file, 1000)
+    visit = PageVisit(browser, file, 1000)
     if empty == "one window":
         visit.page.wait_for_selector("#chart-4 .main-svg")
         assert visit.page.locator("#chart-0 .point").count() == 1

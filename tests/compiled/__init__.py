@@ -1,3 +1,3 @@
-"""The compiled modules against the same source interpreted; ``scripts/compiled`` runs these."""
+"""The compiled modules, compared with the same source interpreted; see ``scripts/compiled``."""
 
 from tests import profiles as profiles

@@ -1,4 +1,4 @@
-"""Whatever comes in, in whatever pieces: both forms say the same."""
+"""Both forms give the same results for any input, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = b"\1\0\1\1\1\1\7bench/1"
 Scan = Callable[[bytes, int], Any]
 
 sizes = st.one_of(st.sampled_from([0, 1, 16, 64, 255, 256]), st.integers(0, LIMIT + 2))
-# Runs as well as singles: (what, size of a payload, how often).
+# Runs and single messages: (kind, size of the payload, number).
 steps = st.lists(
     st.tuples(st.integers(0, 3), sizes, st.sampled_from([1, 1, 2, 7, 9, 70])), max_size=8
 )
@@ -63,7 +63,7 @@ def spot_scan(module: Any, data: bytes, at: int) -> Any:
 
 
 def scanners(name: str) -> list[Scan]:
-    """A new scanner of the protocol in each form."""
+    """Return a new scanner of the protocol in each form."""
     makers: dict[str, Callable[[Any], Scan]] = {
         CAFE: lambda module: module.scan,
         FAST: lambda module: module.Scanner(LIMIT).scan,
@@ -77,7 +77,7 @@ FRAMES = {CAFE: cafe_frame, FAST: fast_frame, RHEOS: rheos_frame, SPOT: spot_fra
 
 
 def plain(value: object) -> object:
-    """Instances of the two forms' own classes made comparable."""
+    """Convert instances of the classes of both forms to comparable values."""
     if is_dataclass(value):
         return tuple(plain(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ def plain(value: object) -> object:
 
 
 def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
-    """What arrives: everything up to each of the cuts."""
+    """Yield the data that has arrived at each of the cuts."""
     for cut in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
         yield data[:cut]
 

@@ -1,4 +1,4 @@
-"""The build hook: what cannot or shall not be compiled is left as it is, and the wheel is built."""
+"""The build hook: modules that cannot or should not be compiled stay as Python in the wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNTOUCHED: dict[str, Any] = {"force_include": {}, "pure_python": True}
 
 
 def built(modules: list[str], version: str = "standard") -> dict[str, Any]:
-    """What the hook tells the builder."""
+    """Return the build data that the hook sets."""
     data: dict[str, Any] = {"force_include": {}, "pure_python": True}
     arguments: Any = ({"modules": modules}, None, None, str(ROOT / "dist"), "wheel")
     hook = CompileHook(str(ROOT), *arguments)

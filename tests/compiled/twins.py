@@ -1,4 +1,4 @@
-"""Both forms of the modules that are compiled, side by side in one process."""
+"""Both forms of the compiled modules, side by side in one process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAMES = (
 
 
 def compiled() -> dict[str, ModuleType]:
-    """As the broker loads them."""
+    """Return the modules as the broker loads them."""
     return {name: import_module(name) for name in NAMES}
 
 
 def interpreted() -> dict[str, ModuleType]:
-    """From their source, which the wheel holds as well; what they import of each other, too."""
+    """Return the modules from their source in the wheel, including their imports of each other."""
     root = Path(pubsub.__file__).parent.parent
     kept = {name: sys.modules.get(name) for name in NAMES}
     twins: dict[str, ModuleType] = {}

@@ -220,7 +220,7 @@ def test_a_second_broker_is_refused(house: House) -> None:
     ("options", "complaint"),
     [
         (["--store=sqlite:/proc/none/h.db"], "history: cannot use /proc/none/h.db"),
-        (["--store=memory", "--durability=a=sync"], "more than --store memory can promise"),
+        (["--store=memory", "--durability=a=sync"], "needs a history on disk"),
         (["--store=postgres"], "store: expected memory, sqlite or sqlite:PATH"),
         (["--durability=a=maybe"], "durability: expected PATTERN=none, =async or =sync"),
         (["--retention=*=forever"], "retention: expected PATTERN=age"),

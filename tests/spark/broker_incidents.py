@@ -1,4 +1,4 @@
-"""What can happen to the clients of a broker with ``--events``, done to them; what came of it."""
+"""Incidents for the clients of a broker with ``--events``, and the outcome of its run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.test_source import publishers
 
 PAYLOADS = (b"12345", b"678", b"9")
 FORGED = 7
-# What is none of a protocol, and what may be shown of it.
+# Malformed frames, and the bytes of them that an event shows.
 MALFORMED = {
     "cafe": bytes.fromhex("feca0103000000070568"),
     "nsd": b'{"_class":',
@@ -35,7 +35,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class BrokerRun:
-    """A broker's life that is over: how many messages it dropped, and when it began and ended."""
+    """The run of a broker that has ended: its dropped messages, its start and its end."""
 
     dropped: int
     began: datetime
@@ -43,7 +43,7 @@ class BrokerRun:
 
 
 def run_incidents(start: Start, path: Path, secret: Path) -> BrokerRun:
-    """Have all of it happen to the clients of a broker, and stop that."""
+    """Run a broker, cause every incident to its clients, and stop it."""
     began = datetime.now(UTC)
     broker = serve(start, path, f"--secret-file={secret}", *_OPTIONS)
     for protocol, client in publishers(broker, secret).items():
@@ -65,7 +65,7 @@ def run_incidents(start: Start, path: Path, secret: Path) -> BrokerRun:
 
 
 def _cause_refusals(broker: Broker, secret: Path) -> None:
-    """Forged tokens, each over a connection of its own; a rotation; what nobody may read."""
+    """Use forged tokens, each over its own connection; rotate a token; read without permission."""
     old, new = (make_token(secret, "--sub=ada", key=key) for key in ("k1", "k2"))
     with Fast.to(broker, create(old), rotate(old, b"k2"), subscribe(old)) as ada:
         assert ada.error() == (2, 2)
@@ -80,7 +80,7 @@ def _cause_refusals(broker: Broker, secret: Path) -> None:
 
 
 def _cause_eviction(broker: Broker) -> None:
-    """One who does not read what it has asked for."""
+    """Subscribe with a client that does not read."""
     stuck = Cafe.subscriber(broker, b"\x09", b"stuck", receive_buffer=4096)
     with stuck, Cafe.publisher(broker, 9, b"flood") as source:
         while "stuck@" not in broker.output:

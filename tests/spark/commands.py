@@ -1,4 +1,4 @@
-"""The command ``pubsub pipeline`` as a process of its own, with all that it starts in one group."""
+"""The command ``pubsub pipeline`` as a process, with its children in one process group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Command:
-    """A running command; ``finish`` gives its exit code and what it wrote."""
+    """A running command."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class Command:
         )
 
     def line(self) -> str:
-        """The next line of its output."""
+        """Read the next line of its output."""
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
     def signal(self, number: int) -> None:
-        """Tell it, and nothing that it started."""
+        """Send a signal to the command, but not to its children."""
         self._process.send_signal(number)
 
     def finish(self) -> tuple[int, str, str]:
-        """Its exit code, output and errors; whatever is left of its group is ended."""
+        """Return its exit code, output and errors. Kills what is left of its group."""
         try:
             out, err = self._process.communicate(timeout=4 * PATIENCE)
         finally:
@@ -53,7 +53,7 @@ class Command:
         return self._process.returncode, out, err
 
     def discard(self) -> None:
-        """End it whatever state it is in."""
+        """Kill the command in any state."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and brokers with a history in a file and the HTTP API."""
+"""One Spark session for all tests, and brokers with a history file and the HTTP API."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ EVENTS = "spark.eventLog.dir"
 
 @pytest.fixture(scope="session", autouse=True)
 def java(pytestconfig: pytest.Config) -> None:
-    """Every Java that is started from here on starts quickly."""
+    """Shorten the start of every Java process."""
     assert pytestconfig.cache is not None
     os.environ["JDK_JAVA_OPTIONS"] = java_options(pytestconfig.cache.mkdir("java"))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session, which writes down what its web pages would show."""
+    """Yield the session; its event log has the contents of Spark's web pages."""
     directory = tmp_path_factory.mktemp("spark")
     log = directory / "events"
     log.mkdir()
@@ -49,18 +49,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start brokers with options of the test's own; see ``brokers``."""
+    """Start brokers with options of the test; see ``brokers``."""
     with brokers(tmp_path) as starter:
         yield starter
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A master secret."""
+    """Return a file with a master secret."""
     return make_secret(tmp_path / "secret")
 
 
 @pytest.fixture
 def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
-    """A broker of all protocols."""
+    """Return a broker with all protocols."""
     return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*,$SYS/*")

@@ -1,6 +1,6 @@
 """``python -m tests.spark.copy_topic SOURCE SINK CHECKPOINT``: copies one topic to another.
 
-Ends when it has copied what is there.
+The program ends after it has copied the existing messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BATCH_MESSAGES = 1000
 
 
 def main(source: str, sink: str, checkpoint: str) -> None:
-    """Copy."""
+    """Copy the topic."""
     spark = local_session("copying", cores=1)
     spark.sparkContext.setLogLevel("FATAL")
     frame = (

@@ -1,4 +1,4 @@
-"""Brokers as Spark's tests need them, and what there is to read and write there."""
+"""Brokers with the HTTP API for Spark tests, and functions to read from them and write to them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PROTOCOLS = ("cafe", "nsd", "rheos", "spot", "fast")
 
 
 def serve(start: Start, path: Path, *options: str, port: int = 0) -> Broker:
-    """A broker on a history file with its API, and with all protocols if it has a secret.
+    """Start a broker on a history file, with all protocols if it has a secret.
 
-    ``port`` is the API's, which another broker had.
+    ``port`` is the port of the API, such as that of an earlier broker.
     """
     protocols = PROTOCOLS if any("--secret-file" in option for option in options) else ("cafe",)
     api = f"--admin-port=tcp:{port or free_port()}:interface={HOST}"
@@ -28,23 +28,23 @@ def serve(start: Start, path: Path, *options: str, port: int = 0) -> Broker:
 
 
 def url_of(broker: Broker) -> str:
-    """Where its API is."""
+    """Return the URL of the API."""
     return f"http://{HOST}:{broker.port('admin')}"
 
 
 def client_of(broker: Broker) -> HistoryClient:
-    """A client of its API."""
+    """Return a client of the API."""
     return HistoryClient(url_of(broker))
 
 
 def read(spark: SparkSession, where: Broker | str, **options: Option) -> DataFrame:
-    """A batch of what a broker has, or brokers."""
+    """Return a batch frame of one or several brokers."""
     url = where if isinstance(where, str) else url_of(where)
     return spark.read.format("pubsub").options(url=url, **options).load()
 
 
 def stream(spark: SparkSession, where: Broker | str, **options: Option) -> DataFrame:
-    """All that a broker has and gets."""
+    """Return a stream of existing and new messages of one or several brokers."""
     url = where if isinstance(where, str) else url_of(where)
     return (
         spark.readStream.format("pubsub")
@@ -54,13 +54,13 @@ def stream(spark: SparkSession, where: Broker | str, **options: Option) -> DataF
 
 
 def values(frame: DataFrame) -> list[bytes]:
-    """The column value, in the order of partitions and offsets."""
+    """Return the column value in the order of partitions and offsets."""
     rows = frame.select("partition", "offset", "value").collect()
     return [bytes(row["value"]) for row in sorted(rows, key=lambda row: (row[0], row[1]))]
 
 
 def finish(query: StreamingQuery) -> list[Any]:
-    """Wait for the end of a query that ends; its progress. Raises what it fails with."""
+    """Wait for the end of a query and return its progress. Raises the error of the query."""
     if not query.awaitTermination(int(PATIENCE)):
         query.stop()
         raise AssertionError("the query does not end")
@@ -70,7 +70,7 @@ def finish(query: StreamingQuery) -> list[Any]:
 def run_once(
     frame: DataFrame, directory: Path, kind: str = "parquet", **options: Option
 ) -> list[Any]:
-    """Process what is there into a directory, with a checkpoint beside it."""
+    """Write the existing messages into a directory, with a checkpoint beside it."""
     writer = frame.writeStream.format(kind).options(
         path=str(directory), checkpointLocation=f"{directory}-checkpoint", **options
     )
@@ -78,7 +78,7 @@ def run_once(
 
 
 def stored_values(broker: Broker, *topics: str) -> list[bytes]:
-    """What is in the history of these topics, by the API and without Spark."""
+    """Return the stored payloads of these topics, read over HTTP without Spark."""
     client = client_of(broker)
     batches: Iterable[Any] = client.read(client.bounds().first, topics=topics or None)
     return [value for batch in batches for value in batch["value"].to_pylist()]

@@ -1,7 +1,7 @@
-"""How Java is started for the tests: many short lives, which mostly load classes and compile.
+"""Options of Java for the tests: short-lived processes that mostly load and compile classes.
 
-What the classes look like when they are loaded is kept in a file that the next lives map (an
-archive of class data). It is made once for a Java and a Spark, and halves the time of a start.
+An archive of class data holds the loaded classes, and later processes map it. One archive is made
+for each version of Java and Spark. It halves the time of a start.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pyspark
 from tests.histories import fill
 from tests.integration.broker import environment
 
-# Compiled quickly rather than well; and not a word on standard output, which others read.
+# Fast compilation rather than fast code, and no log on standard output, which tests read.
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable"
 _ROOT = Path(__file__).parents[2]
 
 
 def java_options(cache: Path) -> str:
-    """The options for ``JDK_JAVA_OPTIONS``; the archive is in the directory ``cache``."""
+    """Return the options for ``JDK_JAVA_OPTIONS``; the archive is in the directory ``cache``."""
     archive = cache / f"{_version()}.jsa"
     if not archive.exists():
         _make(archive)
@@ -38,7 +38,7 @@ def _version() -> str:
 
 
 def _make(archive: Path) -> None:
-    """Have a small archive job leave what it has loaded; put it in place when it is whole."""
+    """Run a small archive job that dumps its classes, and rename the complete file."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
         new, history = Path(directory, "new.jsa"), Path(directory, "history.db")
         fill(history, 1000)
@@ -48,7 +48,7 @@ def _make(archive: Path) -> None:
             cwd=_ROOT,
             env=environment({"JDK_JAVA_OPTIONS": f"{_OPTIONS} -XX:ArchiveClassesAtExit={new}"}),
             stdin=subprocess.DEVNULL,
-            # Java ends after Python, and then its end of this does.
+            # Java ends after Python; waiting for the end of this pipe waits for Java.
             stdout=subprocess.PIPE,
             check=True,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Jobs run as the command runs them, in this process, on a stream made of files."""
+"""Runs jobs like the command does, in this process, on a stream made of files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pubsub.pipeline.jobs import job_source
 
 
 def options(name: str, *arguments: object) -> argparse.Namespace:
-    """The options of the job ``name`` for these arguments."""
+    """Return the options of the job ``name`` for these arguments."""
     return job_parser(name).parse_args([str(argument) for argument in arguments])
 
 
 def run(job: ModuleType, spark: SparkSession, stream: DataFrame, *arguments: object) -> int:
-    """Run ``job --once`` with these arguments and ``stream`` instead of a broker's."""
+    """Run ``job --once`` with these arguments, on ``stream`` instead of a broker's stream."""
     given = options(job.NAME, *arguments, "--once")
     with patch.object(job_source, "stream", lambda *_args, **_named: stream):
         return int(job.run(spark, given, threading.Event()))

@@ -1,10 +1,4 @@
-"""The job archive, which kills itself.
-
-    python -m tests.spark.killed_archive KILL_POINT BATCHES ARGUMENTS
-
-KILL_POINT is ``write`` (the files of a batch are written and not yet in the table) or ``commit``
-(they are in the table, and Spark has not recorded the batch). BATCHES succeed before the kill.
-"""
+"""Runs the job archive, which kills itself."""
 
 from __future__ import annotations
 
@@ -23,24 +17,24 @@ from pubsub.pipeline.tables.spark import Target
 
 
 def kill_group() -> None:
-    """Kill this process, Java, and all else in their group."""
+    """Kill this process, Java, and the rest of their process group."""
     os.killpg(0, signal.SIGKILL)
 
 
 def count_files(target: Target) -> int:
-    """How many data files there are, in the table or not."""
+    """Return the number of data files, in the table or not."""
     return sum(1 for _ in Path(target.path).rglob("*.parquet"))
 
 
 def kill_on_new_file(target: Target, before: int) -> None:
-    """Die as soon as there is a file more."""
+    """Kill the group as soon as there is another file."""
     while count_files(target) <= before:
         pass
     kill_group()
 
 
 def run(kill_point: str, batches: int, arguments: list[str]) -> int:
-    """Run the job with ``arguments`` until it dies."""
+    """Run the job with ``arguments`` until it kills itself."""
     left = batches
 
     def save_and_die(

@@ -1,4 +1,4 @@
-"""Literal rows: messages and events as the source gives them."""
+"""Literal rows: messages and events with the columns of the source."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EVENTS = (
 
 
 def at(seconds: float) -> datetime:
-    """So long after the start."""
+    """Return the time ``seconds`` after the start."""
     return START + timedelta(seconds=seconds)
 
 
 def message(offset: int, topic: str = "orders", **fields: Any) -> dict[str, Any]:
-    """A row of the stream of messages; its time is ``seconds`` after the start."""
+    """Return a row of the stream of messages; its time is ``seconds`` after the start."""
     seconds = fields.pop("seconds", float(offset))
     return {
         "topic": topic,
@@ -45,7 +45,7 @@ def message(offset: int, topic: str = "orders", **fields: Any) -> dict[str, Any]
 
 
 def event(offset: int, name: str, **fields: Any) -> dict[str, Any]:
-    """A row of the stream of events."""
+    """Return a row of the stream of events."""
     seconds = fields.pop("seconds", float(offset))
     nothing = dict.fromkeys(("session", "topic", "reason", "messages", "bytes", "frame"))
     return {
@@ -62,13 +62,13 @@ def event(offset: int, name: str, **fields: Any) -> dict[str, Any]:
 
 
 def frame(spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: str) -> DataFrame:
-    """The rows as a DataFrame."""
+    """Return the rows as a DataFrame."""
     names = [part.strip().split()[0] for part in schema.split(",")]
     return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
 
 
 class Feed:
-    """A stream made of files: each call of ``put`` is read as one batch."""
+    """A stream made of files; the rows of each call of ``put`` are one batch."""
 
     def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
         self._schema = schema
@@ -84,7 +84,7 @@ class Feed:
         return reader.parquet(str(self._directory))
 
     def put(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A batch more."""
+        """Add a batch."""
         table = frame(self._spark, rows, self._schema).toArrow()
         self._count += 1
         new = self._directory / f".{self._count}"
@@ -93,7 +93,7 @@ class Feed:
 
 
 def table_rows(path: Path | str) -> list[dict[str, Any]]:
-    """What is in a Delta table, as dictionaries."""
+    """Return the rows of a Delta table as dictionaries."""
     from deltalake import DeltaTable
 
     table: pa.Table = DeltaTable(str(path)).to_pyarrow_table()

@@ -1,4 +1,4 @@
-"""Stands between a query and a broker, and ends the query at a moment of the test's choice."""
+"""A relay between a query and a broker that can end the query at a chosen request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SKIPPED = frozenset({"transfer-encoding", "connection", "content-length", "date
 class Relay(ThreadingHTTPServer):
     """Passes requests on to ``target``.
 
-    ``watch(path, answered)`` is called before a request is passed on and when it was answered,
-    before the answer is passed back; if it says so, nothing more is done with the request.
+    ``watch(path, answered)`` is called before a request is passed on, and again before its reply is
+    passed back. If it returns true, the relay drops the request.
     """
 
     daemon_threads = True
@@ -31,11 +31,11 @@ class Relay(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the relay."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def stop(self) -> None:
-        """Take no more requests."""
+        """Stop accepting requests."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -68,4 +68,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = _pass
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Write no log."""

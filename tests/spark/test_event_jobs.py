@@ -1,4 +1,4 @@
-"""The jobs on events that a real broker told, beside what was done to its clients."""
+"""The jobs on events of a real broker, compared with the incidents of its clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALERTS = "$SYS/pipeline/alerts"
 def finished_run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[BrokerRun, Broker, Path]]:
-    """A life of a broker; the one that has its history now; a token that opens the events."""
+    """Yield a finished run, a broker with its history, and a token that opens the events."""
     directory = tmp_path_factory.mktemp("events")
     path, secret = directory / "history.db", make_secret(directory / "secret")
     token = directory / "token"
@@ -40,7 +40,7 @@ def finished_run(
 def job_rows(
     job: Any, spark: SparkSession, broker: Broker, token: Path, *more: object
 ) -> list[Any]:
-    """The rows of the table that a job makes of the events."""
+    """Return the rows of the table that a job makes of the events."""
     to = token.parent / job.NAME
     given = ["--url", url_of(broker), "--token-file", token, "--to", to, "--once", *more]
     assert run(job, spark, *given) == 0
@@ -61,21 +61,21 @@ def test_sessions(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Pa
     assert (faithful["reason"], faithful["messages"], faithful["bytes"]) == ("stopped", 1, 1)
     (stuck,) = [row for row in rows if row["client"].startswith("stuck@")]
     assert (stuck["reason"].split(":")[0], stuck["messages"]) == ("slow consumer", 0)
-    # One for each publisher and each who sent rubbish; ada, those who forged, one of nsd and one of
-    # HTTP; two of the flood; the last.
+    # One for each publisher and each sender of malformed frames; ada, the forgers, one of nsd and
+    # one of HTTP; two of the flood; the last.
     assert len(rows) == 5 + 5 + 1 + FORGED + 2 + 2 + 1
 
 
 def test_audit(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]) -> None:
     life, broker, token = finished_run
-    # A window that nothing ends within.
+    # A window longer than the test.
     given = ["--window", "365d", "--threshold", FORGED]
     rows = job_rows(audit, spark, broker, token, *given)
     times: Counter[tuple[str, str | None]] = Counter()
     for row in rows:
         times[row["event"], row["reason"]] += row["times"]
         assert life.began <= row["first"] <= row["last"] <= life.ended
-        # One who comes again from another port is the same.
+        # A client that reconnects from another port is the same.
         assert row["client"].endswith("127.0.0.1")
     assert times["refused", "bad-token"] == FORGED
     assert times["refused", "wrong-queue-key"] == 1
@@ -96,7 +96,7 @@ def test_audit(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]
 def test_dead_letters(spark: SparkSession, finished_run: tuple[BrokerRun, Broker, Path]) -> None:
     _, broker, token = finished_run
     rows = {row["protocol"]: row for row in job_rows(dead_letters, spark, broker, token)}
-    # Of fast nothing is shown: there may be a token in it.
+    # Events of fast show no bytes, as they could contain a token.
     shown = {**MALFORMED, "fast": None}
     assert {name: row["frame"] for name, row in rows.items()} == shown
     assert rows["cafe"]["frame_type"] == "HandshakePub"

@@ -26,7 +26,7 @@ from tests.spark.messages import MESSAGES, Feed, table_rows
 
 
 def put(path: Path, *topics: str) -> None:
-    """Ten messages more, on these topics in turn."""
+    """Append ten messages, to these topics in turn."""
     with history(path) as file:
         file.put_all(
             file.batch(topics[number % len(topics)], [b"%d" % number]) for number in range(10)
@@ -34,13 +34,13 @@ def put(path: Path, *topics: str) -> None:
 
 
 def run(spark: SparkSession, path: Path, to: Path, *more: str) -> int:
-    """Run the job once; the exit code."""
+    """Run the job once and return the exit code."""
     given = options("archive", "--path", path, "--to", to, "--once", *more)
     return archive.run(spark, given, threading.Event())
 
 
 def offsets(path: Path) -> list[int]:
-    """The offsets in the table."""
+    """Return the offsets in the table."""
     return sorted(row["offset"] for row in table_rows(path))
 
 
@@ -97,7 +97,7 @@ def test_the_end_of_once_compacts(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(6):
         put(file, "orders")
     run(spark, file, to, "--partition-by", "day", "--compact-every", "2", "--max-rows", "10")
-    # Three are too few to be worth it.
+    # Compaction does not merge three files.
     assert len(DeltaTable(str(to)).file_uris()) <= 3
     assert offsets(to) == list(range(60))
 

@@ -1,4 +1,4 @@
-"""Messages that came over five protocols, through each job, from a real broker and back to it."""
+"""Messages from five protocols, through each job, from a real broker and back to it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def run(job: ModuleType, spark: SparkSession, *arguments: object) -> int:
 
 
 def topic_of(protocol: str) -> str:
-    """Where each protocol's messages go."""
+    """Return the topic of a protocol's messages."""
     return "cafe/3" if protocol == "cafe" else f"out/{protocol}"
 
 
 @pytest.fixture
 def filled(spark: SparkSession, broker: Broker, secret: Path) -> Broker:
-    """A broker with as many messages over each of the protocols."""
+    """Return a broker with the same number of messages from each protocol."""
     for protocol in PROTOCOLS:
         given = address(broker, secret, protocol)
         write(rows(spark, COUNT, topic_of(protocol)), str(given.pop("url")), **given)
@@ -53,13 +53,13 @@ def test_archive_and_replay(spark: SparkSession, filled: Broker, tmp_path: Path)
     assert sorted(row["offset"] for row in archived) == list(range(COUNT * len(PROTOCOLS)))
     assert {row["protocol"] for row in archived} == set(PROTOCOLS)
     assert len({row["message_id"] for row in archived}) == len(archived)
-    # With the history's reader's position, the broker knows that nothing is left.
+    # From the position of the reader, the broker reports that nothing is left.
     assert run(archive, spark, "--url", url, "--to", to, "--once") == 0
     assert read(spark, str(to)).count() == len(archived)
 
     again = ["--from", to, "--url", url, "--prefix", "again/", "--checkpoint", tmp_path / "c"]
     for _ in range(2):
-        # The second time there is nothing left to do.
+        # The second run has nothing left to do.
         assert run(replay, spark, *again) == 0
     for name, values in before.items():
         assert stored_values(filled, f"again/{name}") == values
@@ -75,7 +75,7 @@ def test_headers_and_senders_go_through_an_archive(
             "array(struct('a' AS key, X'01' AS value), struct('b' AS key, X'' AS value)) headers"
         )
         write(frame, url)
-        # Twice: the second batch meets the table that the first has made.
+        # Twice, so that the second batch meets an existing table.
         assert run(archive, spark, "--url", url, "--to", to, "--headers", "--once") == 0
     headers = [{"key": "a", "value": b"\x01"}, {"key": "b", "value": b""}]
     assert [row["headers"] for row in table_rows(to)] == [headers, headers]
@@ -118,7 +118,7 @@ def test_metrics_are_written_and_published(
 ) -> None:
     to = tmp_path / "metrics"
     more = ["--window", "1s", "--watermark", "0s", "--publish", "--once"]
-    # A later message closes the windows of the ones before.
+    # A later message closes the windows of the earlier ones.
     (last,) = {row["timestamp"] for row in _last(filled)}
     _until_later(spark, filled, last)
     assert run(metrics, spark, "--url", url_of(filled), "--to", to, *more) == 0
@@ -141,7 +141,7 @@ def _last(broker: Broker) -> list[dict[str, Any]]:
 
 
 def _until_later(spark: SparkSession, broker: Broker, last: Any) -> None:
-    """Publish until the broker's clock is two seconds on."""
+    """Publish until the broker's clock has advanced by more than two seconds."""
     pause = threading.Event()
     while (_last(broker)[0]["timestamp"] - last).total_seconds() < 2.5:
         pause.wait(0.5)

@@ -1,4 +1,4 @@
-"""The command: signals, exit codes, errors in one line, kills, and a cluster."""
+"""The command: signals, exit codes, one-line errors, kills, and a cluster."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _BATCH = 1000
 
 @pytest.fixture
 def broker(start: Start, tmp_path: Path) -> Broker:
-    """A broker of cafe alone."""
+    """Return a broker with cafe only."""
     return serve(start, tmp_path / "history.db")
 
 
 def offsets(path: Path, kind: str) -> list[int]:
-    """The offsets in an archive."""
+    """Return the offsets in an archive."""
     if kind == "parquet":
         return sorted(ds.dataset(str(path)).to_table(["offset"])["offset"].to_pylist())
     return sorted(row["offset"] for row in table_rows(path))
@@ -62,7 +62,7 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
     code, out, err = pipeline("archive", *job)
     assert code == 0, err
     assert offsets(to, kind) == list(range(count))
-    # What the broker was told is how far it is.
+    # The broker knows the position of the job.
     assert json.loads(out.splitlines()[-1])["lag"] == 0
 
 
@@ -77,7 +77,7 @@ def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> 
     assert code == -signal.SIGKILL, err
     data = set(to.rglob("*.parquet"))
     (to / "notes.txt").touch()
-    # A copy of the table in the table, with a leftover of the same name, of the same query.
+    # Log lines of Spark itself are suppressed.
     copytree(to, tmp_path / "copy")
     (tmp_path / "copy").rename(to / "copy")
     copied = {path for path in (to / "copy").rglob("*") if path.is_file()}
@@ -91,7 +91,7 @@ def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> 
     (to / "copy").rename(tmp_path / "copy")
     (to / "notes.txt").unlink()
     assert offsets(to, kind) == list(range(30))
-    # Of two files that there were, one was in the table.
+    # A master or a worker of Spark's own cluster.
     assert len(data) == 2
     assert len([path for path in data if path.exists()]) == 1
     assert len(list(to.rglob("*.parquet"))) == 3
@@ -148,18 +148,22 @@ def test_a_position_that_is_not_of_this_log_is_one_line(broker: Broker, tmp_path
 
 
 class Daemon:
-    """A master or a worker of Spark's own cluster."""
+    """Return the line of its log that contains ``text``."""
 
     def __init__(self, kind: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         self._process = Popen(
             [home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}", *arguments],
             env=environment({"SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST}),
-            stdin=PIPE, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+            text=True,
+            start_new_session=True,
+        )  # Kill it with its children.
 
     def wait_line(self, text: str) -> str:
-        """The line of its log that has ``text``."""
+        """Yield the URL of a master with two workers of one core each."""
         assert self._process.stdout is not None
         seen = []
         for line in self._process.stdout:
@@ -176,7 +180,7 @@ class Daemon:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The URL of a master with two workers of a core each."""
+    """Both workers had an executor of the job."""
     daemons = [Daemon("master.Master", "--host", HOST, "--port", "0", "--webui-port", "0")]
     try:
         line = daemons[0].wait_line("Starting Spark master at ")

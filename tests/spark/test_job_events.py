@@ -81,7 +81,7 @@ def test_an_alert_is_sent_once_when_the_threshold_is_reached(
         for first, count in ((0, 3), (3, 3), (6, 1), (7, 9)):
             rows = [event(n, "refused", **refused) for n in range(first, first + count)]
             feed.put([*rows, event(first, "rotated", client="bob")])
-            # A run for each batch: what was counted is remembered in the table.
+            # One run for each batch, as the table holds the counts so far.
             run(audit, spark, feed.stream, "--to", to, "--threshold", "5")
     ((topic, alert),) = sent
     assert topic == "$SYS/pipeline/alerts"

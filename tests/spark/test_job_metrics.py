@@ -29,7 +29,7 @@ def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> No
     assert abs(first["size_p95"] - 95) <= 1
     assert abs(first["size_p99"] - 99) <= 1
     assert first["size_max"] == 100
-    # They are years old by now; the older, the higher the percentile.
+    # The messages are years old; a higher percentile is an older age.
     assert 0 < first["age_p50"] <= first["age_p95"] <= first["age_p99"] <= first["age_max"]
     assert (second["window_start"], second["messages"], second["bytes"]) == (at(10), 1, 5)
     assert (other["topic"], other["messages"], other["bytes"]) == ("b", 1, 0)
@@ -42,7 +42,8 @@ def test_windows_are_written_once_and_what_is_late_is_counted(
     feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "metrics"
     feed.put([message(n, seconds=n) for n in range(10)])
     feed.put([message(10 + n, seconds=20 + n) for n in range(10)])
-    # The watermark is at 24 s now. Spark drops what it had passed before the last batch.
+    # The watermark is at 24 s now. Spark drops messages in windows that it had passed before the
+    # last batch.
     feed.put([message(19, seconds=1.5)])
     feed.put([message(20 + n, seconds=1) for n in range(3)] + [message(23, seconds=20.5)])
     feed.put([message(30, seconds=60)])
@@ -52,7 +53,7 @@ def test_windows_are_written_once_and_what_is_late_is_counted(
     assert kept == {at(0): 11, at(20): 11}
     (late,) = [row for row in rows if row["topic"] is None]
     assert (late["window_start"], late["window_end"], late["late"]) == (at(0), at(10), 3)
-    # The last window waits for newer messages, over a restart.
+    # The last window waits for newer messages, also across a restart.
     feed.put([message(31, seconds=100)])
     assert run(metrics, spark, feed.stream, "--to", to) == 0
     assert {row["window_start"] for row in table_rows(to)} == {at(0), at(20), at(60)}

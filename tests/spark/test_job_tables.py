@@ -1,4 +1,4 @@
-"""The data source of tables: DataFrames written in batches that count once, and read again."""
+"""The data source of tables: DataFrames are written in batches, each once, and read again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS = ["orders", "a/../b", "..", "q'\"", "🦊", "_x"]
 
 
 def dated(messages: DataFrame) -> DataFrame:
-    """With the day of each."""
+    """Add the day of each message."""
     return messages.withColumn("day", F.to_date("timestamp"))
 
 
@@ -71,7 +71,7 @@ def test_no_table_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_query_and_the_batch_are_known(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's local property is undocumented; without it nothing is exactly once."""
+    """Spark's local property is undocumented, and exactly-once writing depends on it."""
     feed = Feed(spark, tmp_path / "feed", MESSAGES)
     feed.put([message(0)])
     feed.put([message(1)])

@@ -1,8 +1,8 @@
-"""A query killed with all its processes, again and again: nothing is lost, nothing is doubled.
+"""A query whose processes are killed repeatedly loses and duplicates nothing.
 
-Each life ends at one of four moments: while a task reads, when rows are staged, when the commit is
-about to be made, and when the broker has made it and Spark does not know. PUBSUB_KILLS says how
-many lives there are in all.
+Each life of the query ends at one of four points: while a task reads, after rows are staged, before
+the commit, and after the broker has committed and before Spark knows. PUBSUB_KILLS is the total
+number of lives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.spark.relay import Relay
 from tests.spark.test_stream import numbers, send
 
 KILLS = int(os.environ.get("PUBSUB_KILLS", "20"))
-# Two chains of lives at once: a life is mostly waiting for Java to start.
+# Two chains of lives in parallel, as a life mostly waits for the start of Java.
 CHAINS = 2
 KILL_POINTS = (
     ("/v1/history", False),
@@ -29,7 +29,7 @@ KILL_POINTS = (
     ("/v1/commit", False),
     ("/v1/commit", True),
 )
-# Room for one batch and not for two.
+# Enough for one batch and not for two.
 MAX_STAGED = "24K"
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ class Chain(threading.Thread):
         self._lives = lives
         self._lock = threading.Lock()
         self._kill_point: tuple[str, bool] | None = None
-        # Some batches go well before one does not.
+        # Some batches succeed before the kill.
         self._skip = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.killed: list[tuple[str, bool]] = []
@@ -86,7 +86,7 @@ class Chain(threading.Thread):
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
-        """Every process of a life: Java and Python's workers are in its group."""
+        """Kill every process of a life; Java and the Python workers are in its group."""
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -114,7 +114,7 @@ def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
     for number in range(CHAINS):
         directory = tmp_path / str(number)
         directory.mkdir()
-        # What a life has left staged must not be in the way of the next one's.
+        # Parts that one life has staged must not block those of the next.
         broker = serve(start, directory / "history.db", f"--admin-max-batch={MAX_STAGED}")
         send(broker, *sent)
         chains.append((broker, Chain(broker, directory, lives)))

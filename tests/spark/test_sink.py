@@ -1,4 +1,4 @@
-"""What Spark publishes: over HTTP once, over the protocols at least once, from several tasks."""
+"""The sink: exactly once over HTTP, at least once over the other protocols, from several tasks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def write(frame: DataFrame, url: str, **options: Option) -> None:
 
 
 def rows(spark: SparkSession, count: int, topic: str = "out") -> DataFrame:
-    """Numbers to publish, in four tasks."""
+    """Return rows with numbers to publish, in four tasks."""
     return spark.range(0, count, 1, 4).selectExpr(f"'{topic}' topic", "string(id) value")
 
 
 def address(broker: Broker, secret: Path, protocol: str) -> dict[str, Option]:
-    """The options that a protocol's listener needs."""
+    """Return the options that a protocol's listener needs."""
     given: dict[str, Option] = {"url": f"{protocol}://{HOST}:{broker.port(protocol)}"}
     if protocol == "fast":
         given["token"] = make_token(secret).decode()
@@ -49,7 +49,7 @@ def address(broker: Broker, secret: Path, protocol: str) -> dict[str, Option]:
 def test_over_every_protocol(
     spark: SparkSession, broker: Broker, secret: Path, protocol: str
 ) -> None:
-    """Four tasks; when it returns, the broker has it all."""
+    """The broker has the messages of four tasks when the write returns."""
     topic = "cafe/3" if protocol == "cafe" else "out"
     options = address(broker, secret, protocol)
     write(rows(spark, 10_000, topic), str(options.pop("url")), **options)
@@ -140,7 +140,7 @@ def test_what_cannot_be_written(spark: SparkSession, broker: Broker) -> None:
 
 
 def test_nothing_of_a_batch_that_failed(spark: SparkSession, broker: Broker) -> None:
-    """One task of two stages its rows, the other fails: nothing is published."""
+    """One of two tasks stages its rows and the other fails; nothing is published."""
     frame = spark.range(0, 2, 1, 2).selectExpr(
         "'out' topic", "if(id = 1, raise_error('broken'), 'x') value"
     )
@@ -157,7 +157,7 @@ def test_nothing_to_write(spark: SparkSession, broker: Broker, tmp_path: Path) -
 
 
 def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Spark has forgotten that a batch was committed; the broker has not."""
+    """Spark has lost the record of a commit; the broker has not."""
     send(broker, *numbers(0, 100))
     frame = stream(spark, broker, subscribe="cafe/1", maxOffsetsPerTrigger=40).select("value")
     where = tmp_path / "again"
@@ -173,7 +173,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path
 def test_a_new_query_is_not_taken_for_another(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Its batches begin at 0 as well."""
+    """The batches of a new query also begin at 0."""
     send(broker, *numbers(0, 10))
     for life in range(2):
         frame = stream(spark, broker, subscribe="cafe/1").select("value")
@@ -182,7 +182,7 @@ def test_a_new_query_is_not_taken_for_another(
 
 
 def test_a_stage_is_lost_with_the_broker(spark: SparkSession, start: Start, tmp_path: Path) -> None:
-    """Restarted between two batches, nothing is missing after the query is started again."""
+    """After a restart of the broker between two batches, a new start of the query loses nothing."""
     path = tmp_path / "history.db"
     broker = serve(start, path)
     port = broker.port("admin")

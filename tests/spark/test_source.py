@@ -1,4 +1,4 @@
-"""What brokers were sent, read by Spark: all of it, as it was, whatever it was."""
+"""The source: Spark reads every message that brokers received, unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEBIBYTE = 1024**2
 
 
 def publishers(broker: Broker, secret: Path) -> dict[str, BlockingPublisher]:
-    """One for each protocol."""
+    """Return a publisher for each protocol."""
     where = {name: Address(HOST, broker.port(name)) for name in ("cafe", "nsd", "rheos", "spot")}
     return {
         "cafe": CafePublisher(where["cafe"]),
@@ -48,13 +48,13 @@ def publish(client: BlockingPublisher, topic: str, *payloads: bytes) -> None:
 
 
 def wait_for_messages(broker: Broker, messages: int) -> None:
-    """Wait until so many are committed."""
+    """Wait until this number of messages is committed."""
     client = client_of(broker)
     until(lambda: client.bounds().next >= messages, f"{messages} messages")
 
 
 def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -> None:
-    """What was sent is what is read, and the protocol is known."""
+    """Spark reads every message with its protocol."""
     sent = {}
     for name, client in publishers(broker, secret).items():
         texts = [b"%s %d" % (name.encode(), number) for number in range(1000)]
@@ -87,7 +87,7 @@ def test_odd_names(spark: SparkSession, broker: Broker) -> None:
 
 
 def test_large_payloads(spark: SparkSession, broker: Broker) -> None:
-    """A mebibyte each, and more of them than a batch of Arrow should hold."""
+    """A hundred payloads of a mebibyte, more than an Arrow batch should hold."""
     sent = [bytes([number]) * MEBIBYTE for number in range(100)]
     publish(SpotPublisher(Address(HOST, broker.port("spot"))), "large", *sent)
     wait_for_messages(broker, len(sent))
@@ -119,7 +119,7 @@ def test_nothing_to_read(spark: SparkSession, broker: Broker) -> None:
 
 
 def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
-    """Each is a partition with offsets of its own."""
+    """Each broker is a partition with its own offsets."""
     both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
     for number, broker in enumerate(both):
         publish(
@@ -146,12 +146,12 @@ def test_the_file_gives_the_same(
         over_http = read(spark, broker, **options)
         of_file = spark.read.format("pubsub").options(path=path, **options).load()
         assert of_file.schema == over_http.schema
-        # fast's topic has a key: over HTTP it needs a token or a grant, which is given here.
+        # The topic of fast has a queue key; the broker's grant opens it over HTTP.
         assert of_file.orderBy("offset").collect() == over_http.orderBy("offset").collect()
 
 
 def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path) -> None:
-    """Over HTTP for whoever may, and of the file; they are no messages."""
+    """Events require a permission over HTTP and none in the file; they are not messages."""
     path = tmp_path / "history.db"
     event = {"event": "refused", "protocol": "cafe", "reason": "not-authorized", "bytes": 5}
     with history(path, time.time_ns() // 1000) as file:

@@ -1,4 +1,4 @@
-"""Queries that go on: in batches, over restarts of theirs and of the broker, and past losses."""
+"""Streaming queries: batches, restarts of the query and of the broker, and losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., list[bytes]]
 
 
 def send(broker: Broker, *payloads: bytes, channel: int = 1) -> None:
-    """Publish, and wait until it can be read."""
+    """Publish, and wait until the messages can be read."""
     before = client_of(broker).bounds().next
     publish(CafePublisher(Address(HOST, broker.port("cafe"))), f"cafe/{channel}", *payloads)
     wait_for_messages(broker, before + len(payloads))
@@ -42,7 +42,7 @@ def test_every_message_once_over_restarts_of_the_query(
     assert end["0"]["next"] == 1000
     send(broker, *numbers(1000, 1500))
     run_once(stream(spark, broker), out)
-    # Nothing new: no batch, no rows.
+    # Without new messages there is no batch.
     run_once(stream(spark, broker), out)
     assert values(spark.read.parquet(str(out))) == numbers(0, 1500)
 
@@ -50,7 +50,7 @@ def test_every_message_once_over_restarts_of_the_query(
 def test_the_broker_knows_how_far_it_is(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """Spark says of a batch that it is done when the next one begins."""
+    """Spark commits a batch when the next one begins."""
     send(broker, *numbers(0, 100))
     run_once(stream(spark, broker, maxOffsetsPerTrigger=60, readerName="nightly"), tmp_path / "out")
     (reader,) = client_of(broker).readers()
@@ -88,7 +88,7 @@ def test_topics_that_come_later(spark: SparkSession, broker: Broker, tmp_path: P
 def test_the_broker_is_restarted_under_it(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
-    """The query goes on as if nothing had been."""
+    """The query continues through restarts of the broker."""
     path, out = tmp_path / "history.db", tmp_path / "out"
     broker = serve(start, path)
     port = broker.port("admin")
@@ -109,14 +109,14 @@ def test_the_broker_is_restarted_under_it(
 
 
 def rows_in(spark: SparkSession, directory: Path) -> int:
-    """What a query has written down as done."""
+    """Return the number of rows that the query has committed."""
     if not (directory / "_spark_metadata").is_dir():
         return 0
     return spark.read.schema("value binary").parquet(str(directory)).count()
 
 
 def overtaken(start: Start, tmp_path: Path) -> tuple[Broker, Callable[[], int]]:
-    """A broker that forgets, and how to have it forget what a query has not read."""
+    """Return a broker with retention, and a function that makes it expire unread messages."""
     broker = serve(start, tmp_path / "history.db", "--retention=*=messages:100")
     client = client_of(broker)
 
@@ -140,12 +140,12 @@ def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Pat
         run_once(stream(spark, broker), out)
     assert "partition 0: offsets 10 to " in str(caught.value)
     assert "have expired" in str(caught.value)
-    # The same checkpoint goes on if that is taken.
+    # With failOnDataLoss=false the same checkpoint continues.
     run_once(stream(spark, broker, failOnDataLoss=False), out)
     found = spark.read.parquet(str(out))
     offsets = sorted(row.offset for row in found.select("offset").collect())
     assert offsets[:10] == list(range(10))
-    # Retention may have gone on meanwhile: what is there is all that was left.
+    # Retention may have removed more since; the query has read what was left.
     bounds = client_of(broker).bounds()
     assert first <= offsets[10] <= bounds.first
     assert offsets[10:] == list(range(offsets[10], bounds.next))
@@ -164,7 +164,7 @@ def test_another_log_under_the_same_url(spark: SparkSession, start: Start, tmp_p
 
 
 def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
-    """One of them gets nothing for a while; limits are shared by what is waiting."""
+    """One broker gets no messages for a time; limits are divided by backlog."""
     both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
     urls = ",".join(map(url_of, both))
     send(both[0], *numbers(0, 100))
@@ -179,7 +179,7 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
 
 
 def test_of_the_file(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """The broker goes on writing it."""
+    """The broker continues to write the file."""
     for life in range(3):
         send(broker, *numbers(100 * life, 100 * life + 100))
         frame = (

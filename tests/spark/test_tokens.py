@@ -1,4 +1,4 @@
-"""Tokens are used and shown nowhere: plans, errors, checkpoints, the log behind the web pages."""
+"""Tokens appear in no plan, error, checkpoint or event log of Spark."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ TOPIC = "keyed"
 
 @pytest.fixture
 def closed(start: Start, tmp_path: Path, secret: Path) -> Broker:
-    """A broker whose topics with keys need their token."""
+    """Return a broker that requires a token for topics with queue keys."""
     return serve(start, tmp_path / "history.db", f"--secret-file={secret}")
 
 
 def everything(directory: Path) -> bytes:
-    """All that stands in the files of a directory."""
+    """Return the contents of all files in a directory."""
     return b"".join(path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file())
 
 
 def events(spark: SparkSession) -> bytes:
-    """What Spark has written down for its pages."""
+    """Return the event log that Spark has written for its web pages."""
     return everything(Path(urlparse(spark.conf.get(EVENTS) or "").path))
 
 
@@ -61,7 +61,7 @@ def test_they_are_shown_nowhere(
     for text in (shown.out, shown.err, plans):
         assert token not in text
     written = events(spark)
-    # It is there what is looked at.
+    # The event log has the plan of the query.
     assert b"BatchScan pubsub" in written
     assert b"BatchScan pubsub" in shown.out.encode()
     for data in (
@@ -75,7 +75,7 @@ def test_they_are_shown_nowhere(
 def test_not_in_errors_either(
     spark: SparkSession, closed: Broker, secret: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Tokens that do not do, in every place where one may be given."""
+    """Invalid tokens, in every place that accepts one."""
     forged = make_token(secret).decode()[:-4] + "AAAA"
     fast = f"fast://{HOST}:{closed.port('fast')}"
     told = []
@@ -117,7 +117,7 @@ def test_without_one_the_topic_is_closed(
 def test_a_token_in_a_file(
     spark: SparkSession, closed: Broker, secret: Path, tmp_path: Path
 ) -> None:
-    """Then only its name is in a plan, and it can be renewed."""
+    """A plan has the name of the file only, and the token in it can be renewed."""
     path = tmp_path / "token"
     path.write_bytes(make_token(secret))
     write(rows(spark, 10, TOPIC), f"fast://{HOST}:{closed.port('fast')}", tokenFile=str(path))

@@ -172,7 +172,7 @@ class FailureTests(AuditCase):
         with patch.object(audit._file, "write", side_effect=full):
             audit.record("create", topic="orders")
         (line,) = lines
-        assert line.startswith("audit: cannot write: No space left on device; {")
+        assert line.startswith("audit-log: cannot write: No space left on device; record: {")
         assert '"topic": "orders"' in line
         audit.record("rotate")
         assert [record["event"] for record in self.read()] == ["rotate"]

@@ -1,4 +1,4 @@
-"""Options of the source and the sink: what they mean, and what is refused."""
+"""Options of the source and the sink: their values and their errors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ TOKEN = "eyJhbGciOi.very.secret"
 
 
 def read(streaming: bool = False, **given: str) -> SourceOptions:
-    """Options with keys in lower case, as Spark gives them."""
+    """Parse options with keys in lower case, as Spark passes them."""
     lower = {key.lower(): value for key, value in given.items()}
     return source_options({"url": URL, **lower}, streaming)
 
 
 class OptionsCase(SynchronousTestCase):
     def refused(self, words: str, streaming: bool = False, **given: str) -> str:
-        """The error that these options are."""
+        """Return the error that these options raise."""
         error = raised(ConfigurationError, read, streaming, **given)
         assert words in str(error)
         return str(error)

@@ -1,4 +1,4 @@
-"""HTTP: who may read what, and what cannot be read."""
+"""HTTP: access rights, and ranges that cannot be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.web import Answer, WebHouse
 
 
 class AccessTests(HouseCase):
-    """Who may read what"""
+    """Access rights"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -93,7 +93,7 @@ class AccessTests(HouseCase):
 
 
 class DamagedStore(MemoryStore):
-    """A history of which a part cannot be read."""
+    """A history with a damaged range."""
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
@@ -105,7 +105,7 @@ class DamagedStore(MemoryStore):
 
 
 class DamageTests(SynchronousTestCase):
-    """What cannot be read is told"""
+    """Damaged ranges are reported"""
 
     def answer(self, query: str) -> Answer:
         house = WebHouse(DamagedStore(100, 2**20))
@@ -128,7 +128,7 @@ class DamageTests(SynchronousTestCase):
 
 
 class WithoutArrowTests(HouseCase):
-    """The extra is not installed"""
+    """The extra arrow is not installed"""
 
     def setUp(self) -> None:
         super().setUp()

@@ -1,4 +1,4 @@
-"""HTTP: what events tell of its connections and refusals, and who may read them."""
+"""HTTP: the events of its connections and refusals, and the right to read them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ NAMED = f"/v1/history?start=0&topic={quote(TOPIC)}"
 
 
 class EventsCase(SynchronousTestCase):
-    """A broker with the API that tells events"""
+    """A broker with the API and events"""
 
     def build(self, **settings: Any) -> None:
-        """The broker, with a topic that is not to be read and one client."""
+        """Start a broker with a closed topic and one client."""
         self.house = WebHouse(events=True, **settings)
         self.house.publish("a", b"1")
         self.house.lock("closed", b"k")
         self.client = self.house.connect()
 
     def told(self) -> list[dict[str, Any]]:
-        """The events so far, but for what every event of HTTP has."""
+        """Return the events so far, without the fields that every HTTP event has."""
         self.house.pass_time(0.5)
         page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
         events = [json.loads(data) for batch in page.batches for data in batch.payloads]
@@ -35,19 +35,19 @@ class EventsCase(SynchronousTestCase):
         return events
 
     def stage(self, client: WebClient, *values: bytes) -> str:
-        """The id of a part for the topic a."""
+        """Stage a part for the topic a and return its id."""
         body = stream_of(table(["a"] * len(values), list(values)))
         id: str = client.post("/v1/stage?query=q&batch=0", body).json["part"]
         return id
 
     def commit(self, client: WebClient, *ids: str) -> None:
-        """Commit what was staged."""
+        """Commit the staged parts."""
         body = {"query": "q", "batch": 0, "parts": list(ids)}
         assert client.post("/v1/commit", body).status == 200
 
 
 class ToldTests(EventsCase):
-    """What is told"""
+    """The content of events"""
 
     def setUp(self) -> None:
         self.build()
@@ -126,7 +126,7 @@ class ToldTests(EventsCase):
 
 
 class AtTheDoorTests(EventsCase):
-    """Connections that are turned away"""
+    """Refused connections"""
 
     def test_they_are_counted_and_told_once(self) -> None:
         self.build(max_connections=1)
@@ -140,22 +140,22 @@ class AtTheDoorTests(EventsCase):
 
 
 class ReadingTests(EventsCase):
-    """Who may read them"""
+    """The right to read events"""
 
     def topics(self, **given: Any) -> list[str]:
-        """What is listed."""
+        """Return the listed topics."""
         return [row["name"] for row in self.house.get("/v1/topics", **given).json["topics"]]
 
     def named(self, **given: Any) -> set[str]:
-        """The topics that are there when the events are asked for."""
+        """Return the topics of a request that names the events."""
         return {row["topic"] for row in self.house.get(NAMED, **given).rows}
 
     def unnamed(self, **given: Any) -> set[str]:
-        """The topics that are there when all are asked for."""
+        """Return the topics of a request for all topics."""
         return {row["topic"] for row in self.house.get("/v1/history?start=0", **given).rows}
 
     def fill(self, **settings: Any) -> None:
-        """A broker that has told something."""
+        """Start a broker that has published an event."""
         self.build(**settings)
         self.client.get("/nowhere")
         assert self.told()

@@ -23,13 +23,13 @@ class ReaderTests(SynchronousTestCase):
         return client.answer("PUT")
 
     def delete(self, name: str) -> int:
-        """Forget a reader."""
+        """Delete a reader."""
         client = self.house.connect()
         client.ask("DELETE", f"/v1/readers/{name}")
         return client.answer("DELETE").status
 
     def readers(self) -> list[Any]:
-        """All of them."""
+        """Return all readers."""
         rows: list[Any] = self.house.get("/v1/readers").json["readers"]
         return rows
 

@@ -24,12 +24,12 @@ class HouseCase(SynchronousTestCase):
         self.house.publish("b", b"3")
 
     def values(self, target: str, **given: Any) -> list[bytes]:
-        """The payloads of a range."""
+        """Return the payloads of a range."""
         return [row["value"] for row in self.house.get(target, **given).rows]
 
 
 class IndexTests(HouseCase):
-    """What is where"""
+    """The index page"""
 
     def test_the_root_names_the_endpoints(self) -> None:
         answer = self.house.get("/")
@@ -192,7 +192,7 @@ class JsonTests(HouseCase):
 
 
 class RangeTests(HouseCase):
-    """What cannot be read"""
+    """Ranges that cannot be read"""
 
     def test_beyond_the_end(self) -> None:
         for query in ("start=4", "start=0&stop=4"):

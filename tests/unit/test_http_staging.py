@@ -1,4 +1,4 @@
-"""HTTP: what is taken as a part, and what is not."""
+"""HTTP: parts that are accepted, and parts that are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.web import WebHouse, stream_of
 
 
 class StageTests(WritingCase):
-    """What is taken as a part"""
+    """Accepted and refused parts"""
 
     def test_messages_are_counted(self) -> None:
         answer = self.stage(table(["a", "b"], [b"1", b"2"]))
@@ -151,7 +151,7 @@ class StageTests(WritingCase):
         assert self.house.post("/v1/commit", asked).status == 200
 
     def test_a_commit_drops_what_it_left_out(self) -> None:
-        """As the part of a task that failed and was done again."""
+        """A task that failed and ran again leaves such a part."""
         self.stage(table(["a"], [b"1"]))
         again = self.stage(table(["a"], [b"1"])).json["part"]
         assert self.commit(again).status == 200
@@ -191,7 +191,7 @@ class PieceTests(SynchronousTestCase):
             summarize(io.BytesIO(b"?"))
 
     def test_what_was_changed_in_places_is_read_or_refused(self) -> None:
-        """Given to Arrow's own reader this ends the process."""
+        """Arrow's own reader crashes the process on such input."""
         pairs = pa.array([[{"key": "k", "value": b"v"}], None, []], HEADERS)
         good = stream_of(table(["a", "b", "c"], [b"1", b"22", b""], headers=pairs))
         chance = random.Random(1)

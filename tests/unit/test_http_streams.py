@@ -1,4 +1,4 @@
-"""HTTP: streams and clients that do not read, leave, or lose their rights; limits of the wire."""
+"""HTTP streams: clients that do not read, disconnect, or lose their rights; request limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = "/v1/history?start=0"
 
 
 def big_house(**settings: Any) -> WebHouse:
-    """A history of six pieces."""
+    """Return a broker whose history has six pieces."""
     house = WebHouse(**settings)
     for _ in range(12):
         house.publish("a", BIG)
@@ -25,7 +25,7 @@ def big_house(**settings: Any) -> WebHouse:
 
 
 class Threads:
-    """Calls that wait until somebody makes them."""
+    """Calls that wait until the test makes them."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], Any], Deferred[Any]]] = []
@@ -86,10 +86,10 @@ class SlowTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """Streams that end before their time"""
+    """Streams that end early"""
 
     def half(self, house: WebHouse, target: str = ALL, **given: Any) -> WebClient:
-        """A client that has got the first piece."""
+        """Return a client that has received the first piece."""
         client = house.connect()
         client.stream.stop_reading()
         client.ask("GET", target, **given)
@@ -97,7 +97,7 @@ class EndTests(SynchronousTestCase):
         return client
 
     def cut(self, client: WebClient) -> bool:
-        """Does the client know that something is missing?"""
+        """Return whether the client can detect the missing data."""
         client.stream.read()
         return client.stream.aborted and not client.answer().complete
 
@@ -189,7 +189,7 @@ class EndTests(SynchronousTestCase):
 
 
 class WireTests(SynchronousTestCase):
-    """Bounds of requests"""
+    """Limits of requests"""
 
     def setUp(self) -> None:
         self.house = WebHouse(max_batch="2M", max_staged="3M")

@@ -1,4 +1,4 @@
-"""HTTP: parts are staged, batches committed once."""
+"""HTTP: parts are staged, and batches are committed once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def table(topics: list[str], values: list[bytes], **columns: Any) -> pa.Table:
-    """A part's messages."""
+    """Return the messages of a part."""
     texts = pa.array(topics, pa.string())
     return pa.table({"topic": texts, "value": pa.array(values, pa.binary()), **columns})
 
 
 class WritingCase(SynchronousTestCase):
-    """A broker that is written to as the query q"""
+    """A broker that the query q writes to"""
 
     def setUp(self) -> None:
         self.house = WebHouse()
@@ -36,7 +36,7 @@ class WritingCase(SynchronousTestCase):
         return self.house.post(f"/v1/stage?query={query}&batch={batch}", body, **given)
 
     def part(self, *values: bytes, topic: str = "a", **given: Any) -> str:
-        """The id of a part with these payloads."""
+        """Stage a part with these payloads and return its id."""
         answer = self.stage(table([topic] * len(values), list(values)), **given)
         assert answer.status == 201
         id: str = answer.json["part"]
@@ -48,12 +48,12 @@ class WritingCase(SynchronousTestCase):
         return self.house.post("/v1/commit", body, **given)
 
     def values(self) -> list[bytes]:
-        """The payloads of the whole history."""
+        """Return the payloads of the whole history."""
         return [row["value"] for row in self.house.get("/v1/history?start=0").rows]
 
 
 class CommitTests(WritingCase):
-    """Once, together, in order"""
+    """Commits: once, together, in order"""
 
     def test_parts_in_the_order_that_is_given(self) -> None:
         first, second = self.part(b"1", b"22"), self.part(b"3", topic="b")
@@ -215,7 +215,7 @@ class CommitTests(WritingCase):
 
 
 class AccessTests(WritingCase):
-    """Who may write what"""
+    """The right to write"""
 
     def setUp(self) -> None:
         super().setUp()

@@ -1,4 +1,4 @@
-"""Ranges instead of messages: what a row of the stream says is what a worker reads."""
+"""Offset ranges: a worker reads the messages that a row of the stream describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of the pipeline, its progress and its errors; no session is started."""
+"""The command line of the pipeline, its progress and its errors, without a session."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pubsub.pipeline.progress import BatchProgress, Display, batch_progress, lag
 
 
 def progress(**fields: Any) -> dict[str, Any]:
-    """A query's progress as Spark reports it."""
+    """Return the progress of a query as Spark reports it."""
     return {"batchId": 4, "numInputRows": 100, "batchDuration": 500, **fields}
 
 
 class ArgumentsTests(TestCase):
-    """Options are checked before anything is started."""
+    """Options are checked before anything starts."""
 
     def refused(self, *given: str) -> str:
         errors = io.StringIO()
@@ -98,7 +98,7 @@ class ArgumentsTests(TestCase):
 
 
 class ProgressTests(TestCase):
-    """What a line says of a batch."""
+    """The progress line of a batch."""
 
     def test_a_step(self) -> None:
         source = {"endOffset": {"0": {"next": 90, "epoch": "1"}},
@@ -133,13 +133,13 @@ class ProgressTests(TestCase):
         assert [json.loads(line)["rows"] for line in out.getvalue().splitlines()] == [1_000_000, 1]
         first, second = live.getvalue().removeprefix("\r").split("\r")
         assert first == ("batch 0, 1,000,000 rows, 500,000 rows/s, lag 12,345, watermark w, 2 late")
-        # What the longer line before left is overwritten.
+        # The second line overwrites the longer first one.
         assert len(second.rstrip("\n")) == len(first)
         assert second.endswith("\n")
 
 
 class LateMessageCounterTests(TestCase):
-    """Messages are late by the watermark of the batch before."""
+    """Messages are late with respect to the watermark of the previous batch."""
 
     def test_they_are_counted_by_window(self) -> None:
         reported: list[tuple[dict[int, int], str, int]] = []
@@ -163,7 +163,7 @@ class LateMessageCounterTests(TestCase):
 
 
 class ErrorsTests(TestCase):
-    """What the user can set right is one line; the rest keeps its stack."""
+    """An error that the user can correct is one line; others keep their stack trace."""
 
     def test_own_errors_in_the_text_of_spark(self) -> None:
         text = (
@@ -198,7 +198,7 @@ class ErrorsTests(TestCase):
             job_runner.check_java()
 
     def java(self, version: str) -> str:
-        """A directory whose bin/java says this."""
+        """Return a directory with a bin/java that prints this version."""
         home = mkdtemp()
         self.addCleanup(rmtree, home)
         program = Path(home, "bin", "java")

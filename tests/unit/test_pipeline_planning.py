@@ -1,4 +1,4 @@
-"""Offsets, limits and tasks: arithmetic that has to leave nothing out and read nothing twice."""
+"""Offsets, limits and tasks: every offset is read, and none twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OffsetTests(SynchronousTestCase):
         assert places("latest") == [100, 0]
         assert places({0: 50}) == [50, 0]
         assert places({1: "earliest"}, "latest") == [100, 0]
-        # Before the first: what is missing is told of when it is read.
+        # Before the first offset: the loss is reported when the query reads.
         assert places({0: 3}) == [3, 0]
         for wrong in ({0: 101}, {2: 0}, {-1: 0}):
             raised(ConfigurationError, places, wrong)
@@ -90,7 +90,7 @@ class FittingStopTests(SynchronousTestCase):
 
 
 class FakeHistory:
-    """A log of which only the topics are asked."""
+    """A history with topics only."""
 
     def __init__(self, *names: str, messages: int = 0) -> None:
         self._topics = [TopicSize(name, messages, 10 * messages) for name in names]

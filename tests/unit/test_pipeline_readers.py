@@ -1,4 +1,4 @@
-"""The batch and the stream reader on real history files, called as Spark calls them."""
+"""The batch and stream readers on history files, called as Spark calls them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReaderCase(SynchronousTestCase):
                 file.put("cafe/7", [b"cafe %d.%d" % (number, index) for index in range(10)])
 
     def source(self, **given: str) -> PubSubSource:
-        """A data source on the file."""
+        """Return a data source on the file."""
         lower = {key.lower(): value for key, value in given.items()}
         return PubSubSource({"path": str(self.path), **lower})
 
@@ -55,14 +55,14 @@ class ReaderCase(SynchronousTestCase):
         return reader
 
     def rows(self, reader: BatchReader | StreamReader, tasks: Any) -> list[dict[str, Any]]:
-        """What the tasks give, read by a copy of the reader, as it is in a worker."""
+        """Read the tasks with a copy of the reader, as a worker does, and return the rows."""
         copy = pickle.loads(pickle.dumps(reader))
         batches = [b for task in pickle.loads(pickle.dumps(tasks)) for b in copy.read(task)]
         assert all(isinstance(batch, pa.RecordBatch) for batch in batches)
         return [row for batch in batches for row in batch.to_pylist()]
 
     def all(self, **given: str) -> list[dict[str, Any]]:
-        """What a batch query gives."""
+        """Return the rows of a batch query."""
         reader = self.batch(**given)
         return self.rows(reader, reader.partitions())
 
@@ -189,7 +189,7 @@ class StreamTests(ReaderCase):
     def run_batches(
         self, reader: StreamReader, start: dict[str, Any], limit: ReadLimit = ALL
     ) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
-        """Batches until there is nothing more, and where that is."""
+        """Run batches until nothing is left; return them with the last offsets."""
         batches: list[list[dict[str, Any]]] = []
         while (end := reader.latestOffset(start, limit)) != start:
             batches.append(self.rows(reader, reader.partitions(start, end)))
@@ -207,7 +207,7 @@ class StreamTests(ReaderCase):
         assert self.offsets(first) == list(range(100))
         with history(self.path) as file:
             file.put("orders", [b"x"] * 5)
-        # Another life of the query, in which the log has another epoch.
+        # Another run of the query, in another epoch of the history.
         (second,), _ = self.run_batches(self.stream(startingOffsets="earliest"), at)
         assert self.offsets(second) == list(range(100, 105))
 
@@ -285,7 +285,7 @@ class LossTests(ReaderCase):
             file.expire(before)
 
     def at(self, offset: int) -> dict[str, Any]:
-        """A position that was good."""
+        """Return an earlier valid position."""
         epoch = self.stream().initialOffset()["0"]["epoch"]
         return {"0": {"next": offset, "epoch": epoch}}
 
@@ -339,7 +339,7 @@ class LossTests(ReaderCase):
         assert "10 skipped" in logs.output[0]
 
     def test_damage_is_told_of_once(self) -> None:
-        """Tasks that begin and end in it have a part of it each."""
+        """Tasks that begin and end in a damaged range each report their share of it."""
         with history(self.path) as file:
             file.damage(30)
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:

@@ -1,4 +1,4 @@
-"""A task whose broker comes and goes, and the API over HTTP with a server that says anything."""
+"""Tasks with an unreliable broker, and the HTTP client with a scripted server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOKEN = "header.very-secret.signature"
 
 
 def batch(*offsets: int) -> pa.RecordBatch:
-    """Messages as a broker sends them."""
+    """Return messages as a broker sends them."""
     rows = [
         {"topic": "t", "partition": 0, "offset": offset, "timestamp": offset, "protocol": "cafe",
          "key": b"", "value": b"%d" % offset, "message_id": str(offset)}
@@ -47,7 +47,7 @@ def batch(*offsets: int) -> pa.RecordBatch:
 
 
 class BrokenHistory(FakeHistory):
-    """A log that gives its parts from an offset on, and breaks off after some of them."""
+    """A history that yields its items from an offset on, and fails after some of them."""
 
     def __init__(self, items: list[BatchOrGap], breaks: list[int]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class BrokenHistory(FakeHistory):
 
 
 class Time:
-    """A clock that sleeping moves."""
+    """A clock that advances while something sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -93,7 +93,7 @@ class Time:
 def read(
     history: FakeHistory, stop: int, time: Time, partition: int = 0, **given: str
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a task from 0 to ``stop``."""
+    """Yield the rows of a task from 0 to ``stop``."""
     options = source_options({"path": "/x", **given}, False)
     task = Task(partition, 0, stop, "1-a", None)
     schema = arrow_schema(MESSAGES_SCHEMA)
@@ -151,7 +151,7 @@ class ResumeTests(SynchronousTestCase):
 
 
 class Scripted(BaseHTTPRequestHandler):
-    """Answers what the test has put there."""
+    """Sends the replies that the test has queued."""
 
     protocol_version = "HTTP/1.1"
     server: Server
@@ -162,7 +162,7 @@ class Scripted(BaseHTTPRequestHandler):
         self.server.tokens.append(self.headers.get("Authorization"))
         status, body, missing = self.server.replies.pop(0)
         self.send_response(status)
-        # More than comes is a stream that breaks off.
+        # A length beyond the sent bytes makes a truncated stream.
         self.send_header("Content-Length", str(len(body) + missing))
         self.send_header("Pubsub-Stop", "10")
         self.send_header("Pubsub-Epoch", "1-a")
@@ -199,7 +199,7 @@ class Server(ThreadingHTTPServer):
 
 
 def stream(*items: pa.RecordBatch | DamagedRange) -> bytes:
-    """An Arrow stream as the broker's."""
+    """Return an Arrow stream like one of the broker."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         for item in items:
@@ -245,7 +245,7 @@ class HistoryTests(HttpCase):
             raised(Unreachable, self.items)
 
     def test_without_its_end_it_is_not_whole(self) -> None:
-        """Even if the transfer was in order."""
+        """Even if the HTTP transfer is complete."""
         whole = stream(batch(0))
         self.server.add_reply(200, whole[:-8])
         raised(Unreachable, self.items)
@@ -320,7 +320,7 @@ class TokenTests(HttpCase):
         assert self.server.tokens == ["Bearer a", "Bearer b"]
 
     def test_redirects_are_not_followed(self) -> None:
-        """The token would go along."""
+        """A redirect would pass the token on."""
         self.server.add_reply(307, {"error": "elsewhere"})
         raised(ErrorReply, self.history.bounds)
         assert len(self.server.requests) == 1
@@ -371,7 +371,7 @@ class StageTests(HttpCase):
         raised(ErrorReply, self.staged_batch.commit, ["a"])
 
     def test_an_answer_that_was_lost(self) -> None:
-        """Asked again: it may have been done."""
+        """The client repeats the request, as the first one may have succeeded."""
         self.server.add_reply(503, {"error": "busy"})
         self.server.add_reply(200, {"duplicate": True})
         with self.assertLogs("pubsub.pipeline", "WARNING"):

@@ -1,4 +1,4 @@
-"""The writers as Spark calls them: copies of one in the workers, another in the driver."""
+"""The writers as Spark calls them: pickled copies in the workers, another in the driver."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def struct(columns: str) -> StructType:
-    """A schema from names and types; Spark's own parser would need Java."""
+    """Return a schema from names and types; Spark's own parser would need Java."""
     pairs = (column.split() for column in columns.split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
 
@@ -62,7 +62,7 @@ class WriterCase(HttpCase):
         return writer
 
     def staged(self) -> list[list[dict[str, Any]]]:
-        """The rows of each part that was staged."""
+        """Return the rows of each staged part."""
         return [
             pa.ipc.open_stream(body).read_all().to_pylist()
             for _, path, body in self.server.requests
@@ -145,7 +145,7 @@ class StreamWriterTests(WriterCase):
         message = writer.write(iter([frame(topic=["t"], value=[b"x"])]))
         assert self.server.requests[0][1] == "/v1/stage?query=the-query&batch=7&run=a-run"
         self.server.add_reply(200, {"duplicate": False})
-        # Another process: nothing but the messages and the batch's id is known.
+        # Another process, which knows only the messages and the id of the batch.
         self.stream_writer().commit([message], 7)
         asked = json.loads(self.server.requests[-1][2])
         assert asked == {"query": "the-query", "batch": 7, "parts": ["a"]}

@@ -1,4 +1,4 @@
-"""The command ``pubsub``: secrets and tokens made and looked into."""
+"""The command ``pubsub``: making secrets, and making and inspecting tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CommandCase(SynchronousTestCase):
         self.directory = scratch(self)
 
     def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        """Exit code, standard output and standard error."""
+        """Return exit code, standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -53,7 +53,7 @@ class CommandCase(SynchronousTestCase):
         return str(path)
 
     def one_line(self, *arguments: str) -> str:
-        """What is said on standard error, in one line, by a command that fails."""
+        """Return the one line on standard error of a command that fails."""
         code, out, err = self.run_it(*arguments)
         assert (code, out) == (1, "")
         assert err.startswith("pubsub: ")
@@ -131,7 +131,7 @@ class MakeTests(CommandCase):
         self.secret = self.file("secret", KEY + b"\n")
 
     def make(self, *arguments: str) -> bytes:
-        """The token, printed as the only line and without a warning."""
+        """Return the token, printed as the only line and without a warning."""
         code, out, err = self.run_it("token", "make", *arguments)
         assert (code, err) == (0, "")
         assert out.count("\n") == 1
@@ -222,7 +222,7 @@ class MakeTests(CommandCase):
 
 
 class LengthTests(CommandCase):
-    """Over 255 bytes: a warning, and what to shorten"""
+    """Over 255 bytes: a warning, and a hint for shortening"""
 
     def make(self, *arguments: str, algorithm: str = "HS256") -> str:
         key = self.file("key", PRIVATE_PEM if algorithm == "EdDSA" else KEY * 2)

@@ -1,1 +1,1 @@
-"""The jobs: each a module with a function on DataFrames and ``run``, and a program by itself."""
+"""The jobs. Each module has functions on DataFrames, ``run``, and can run as a program."""

@@ -1,9 +1,10 @@
-"""``audit``: refusals, rotations and evictions, by client and topic, and alerts.
+"""``audit``: counts refusals, rotations and evictions by client and topic, and sends alerts.
 
-Each batch adds its counts as rows of their own, at once: the count of a window is the sum of its
-rows. So nothing waits for a watermark, and no event can be too late.
+Each batch adds its counts as rows of its own at once; the count of a window is the sum of its rows.
+So nothing waits for a watermark, and no event is too late.
 
-A client is its name and address without the port: one who connects anew for each try is the same.
+A client is identified by its name and its address without the port, so reconnecting does not hide
+it.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ SCHEMA = pa.schema(
 
 
 def relevant_events(events: DataFrame, length: float) -> DataFrame:
-    """The events that are counted, with their window of ``length`` seconds."""
+    """Return the events to count, with their window of ``length`` seconds."""
     chosen = events.where(F.col("event").isin(*EVENTS))
     chosen = chosen.withColumn("client", F.regexp_replace("client", _PORT, ""))
     return chosen.withColumn("window", F.window("timestamp", spark_interval(length)))
 
 
 def rows(windowed: DataFrame) -> DataFrame:
-    """The table's columns from what ``relevant_events`` gives: one batch's counts."""
+    """Return the counts of a batch, as the columns of the table."""
     counted = windowed.groupBy("window", *KEYS[2:]).agg(
         F.count(F.lit(1)).alias("events"),
-        # What is alike in a turn of the broker's is one event that says how many it stands for.
+        # Equal events in one tick of the broker are one event with a count.
         F.sum(F.coalesce("messages", F.lit(1))).cast("long").alias("times"),
         F.min("timestamp").alias("first"),
         F.max("timestamp").alias("last"),
@@ -74,9 +75,9 @@ def rows(windowed: DataFrame) -> DataFrame:
 
 
 def new_alerts(known: pa.Table, new: pa.Table, threshold: int) -> list[dict[str, Any]]:
-    """The groups that happened ``threshold`` times or more, and did not before the ``new`` rows.
+    """Return the groups whose ``times`` reached ``threshold`` with the ``new`` rows.
 
-    ``known`` are all rows of the windows concerned, ``new`` among them.
+    ``known`` has all rows of the windows concerned, including ``new``.
     """
     before = _sums(known)
     added = _sums(new)
@@ -94,7 +95,7 @@ def _sums(table: pa.Table) -> dict[tuple[Any, ...], int]:
 
 
 class Audit:
-    """Writes counts to ``target``; publishes alerts if ``publisher`` is given."""
+    """Writes counts to ``target``, and publishes alerts if ``publisher`` is given."""
 
     def __init__(
         self, target: Target, publisher: job_publisher.Publisher | None = None, threshold: int = 0
@@ -111,7 +112,7 @@ class Audit:
         append(self._target, new, query, number)
         if self._publisher is None:
             return
-        # The table is what the count so far is kept in, so a restart does not forget it.
+        # The table holds the counts so far, so a restart does not lose them.
         first = pc.min(new["window_start"])
         table = open_delta(self._target.path).to_pyarrow_dataset()
         known = table.to_table(filter=pc.field("window_start") >= first).cast(SCHEMA)
@@ -125,7 +126,7 @@ def _dump(alert: dict[str, Any]) -> bytes:
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     target = Target(options.to, ("day",))
     audit = Audit(target)
     if options.threshold is not None:

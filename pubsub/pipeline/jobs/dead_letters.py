@@ -1,4 +1,4 @@
-"""``dead-letters``: malformed frames with their bytes, decoded as far as they go."""
+"""``dead-letters``: writes malformed frames with their bytes, decoded as far as possible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _decode(
 
 
 def rows(events: DataFrame) -> DataFrame:
-    """The table's columns. Malformed frames are few: they are decoded one by one."""
+    """Return the columns of the table. Frames are decoded one by one, as they are few."""
     decode = F.udf(partial(_decode, dissectors()), _DECODED, useArrow=False)
     bad = events.where("event = 'malformed'").withColumn("decoded", decode("protocol", "frame"))
     return bad.select(
@@ -50,7 +50,7 @@ def rows(events: DataFrame) -> DataFrame:
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     target = Target(options.to, ("day",))
 
     def write_batch(batch: DataFrame, number: int, query: str) -> None:

@@ -1,7 +1,7 @@
-"""``derive``: a SELECT from a file over the stream; its result to a topic, a table or the console.
+"""``derive``: writes the result of a SELECT over the stream to a topic, a table or the console.
 
-The views are ``messages`` and ``events``, with the columns of the source. ``timestamp`` has a
-watermark, so that windows of it can be counted.
+The views ``messages`` and ``events`` have the columns of the source. ``timestamp`` has a watermark,
+so a query can aggregate by window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PUBLISHED = ("topic", "value", "key", "headers")
 
 
 def read_sql(path: str) -> str:
-    """The statement in a file. Raises ConfigurationError for a file that cannot be read."""
+    """Return the statement in a file. Raises ConfigurationError for an unreadable file."""
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -39,7 +39,7 @@ def read_sql(path: str) -> str:
 
 
 def parse_destination(text: str) -> tuple[str, str]:
-    """Kind and name in ``--to``. Raises ConfigurationError."""
+    """Return kind and name in ``--to``. Raises ConfigurationError."""
     kind, _, name = text.partition(":")
     if text == "console" or kind == "topic" or (kind == "table" and name):
         return kind, name
@@ -47,9 +47,11 @@ def parse_destination(text: str) -> tuple[str, str]:
 
 
 def to_messages(result: DataFrame, topic: str) -> DataFrame:
-    """What to publish of ``result``: its columns if ``value`` is among them, else each row as JSON.
+    """Return the messages to publish: the columns of ``result`` if it has ``value``, else JSON
+    rows.
 
-    ``topic`` is where to, or empty if the column ``topic`` says so. Raises ConfigurationError.
+    ``topic`` is the destination, or empty if the column ``topic`` has it. Raises
+    ConfigurationError.
     """
     names = result.columns
     if not topic and "topic" not in names:
@@ -79,7 +81,7 @@ def to_messages(result: DataFrame, topic: str) -> DataFrame:
 
 
 def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> None:
-    """Make the views that ``sql`` names."""
+    """Create the views that ``sql`` names."""
     for kind in ("messages", "events"):
         if re.search(rf"\b{kind}\b", sql, re.IGNORECASE):
             stream = job_source.stream(spark, options, NAME, kind)
@@ -88,7 +90,7 @@ def create_views(spark: SparkSession, options: argparse.Namespace, sql: str) -> 
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     kind, name = parse_destination(options.to)
     sql = read_sql(options.sql)
     create_views(spark, options, sql)
@@ -101,7 +103,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
 
 
 def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> JobQuery:
-    """Where the rows of ``result`` go."""
+    """Return the query that writes ``result`` to its destination."""
     if kind == "table":
         by = tuple(column for column in options.partition_by.split(",") if column)
         target = Target(name, by)

@@ -1,4 +1,4 @@
-"""Rows of a job that become messages: few, published by the driver, each batch once."""
+"""Publishes the few rows of a job that become messages, from the driver, each batch once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pubsub.pipeline.staged_writer import PartStager, StagedBatch
 
 
 class Publisher:
-    """Publishes to ``topic`` at the broker that ``options`` name.
+    """Publishes to ``topic`` at the broker in ``options``.
 
-    Raises ConfigurationError if that is a file or several brokers.
+    Raises ConfigurationError if they name a file or several brokers.
     """
 
     def __init__(self, options: argparse.Namespace, topic: str) -> None:
@@ -30,11 +30,12 @@ class Publisher:
             raise ConfigurationError("publishing: --url must name one broker, not several")
         self._credentials = Credentials(file=options.token_file)
         self._topic = topic
-        # Tells what this process stages from what one before it did, and died.
+        # Distinguishes the parts of this process from those of an earlier one that was killed.
         self._run = uuid4().hex
 
     def publish(self, values: Sequence[bytes], query: str, batch: int) -> None:
-        """Publish ``values``, of batch number ``batch`` of ``query``, unless that has been done.
+        """Publish ``values``, the batch number ``batch`` of ``query``, unless it is published
+        already.
 
         Raises Unreachable or Rejected.
         """
@@ -43,7 +44,10 @@ class Publisher:
         self.send([pa.RecordBatch.from_pydict(columns)], query, batch)
 
     def send(self, messages: Sequence[pa.RecordBatch], query: str, batch: int) -> None:
-        """As ``publish``, for rows with the columns topic, value and perhaps key and headers."""
+        """Publish rows with the columns topic and value, and optionally key and headers.
+
+        Otherwise the same as ``publish``.
+        """
         staged_batch = StagedBatch(self._url, self._credentials, query, batch, self._run)
         stager = PartStager(staged_batch)
         for rows in messages:

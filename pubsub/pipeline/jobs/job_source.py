@@ -1,4 +1,4 @@
-"""What a job reads, as its command line says."""
+"""Opens the stream that the command line of a job describes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stream(
     headers: bool = False,
     source_format: str = "pubsub",
 ) -> DataFrame:
-    """The stream of messages or events; ``name`` is what the broker knows the reader by."""
+    """Return the stream of messages or events; ``name`` is the reader name at the broker."""
     reader = spark.readStream.format(source_format).options(**broker_options(options))
     reader = reader.option("stream", kind).option("maxOffsetsPerTrigger", str(options.max_rows))
     if options.path is None:
@@ -32,7 +32,7 @@ def stream(
 
 
 def broker_options(options: argparse.Namespace) -> dict[str, str]:
-    """The options that name the broker, or its file."""
+    """Return the options that name the broker or its file."""
     if options.path:
         return {"path": options.path}
     found = {"url": options.url or DEFAULT_URL}
@@ -42,7 +42,7 @@ def broker_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def starting_option(text: str) -> tuple[str, str]:
-    """Name and value of the option that says where to begin."""
+    """Return name and value of the option for the start of the first run."""
     if text in ("earliest", "latest") or text.lstrip().startswith("{"):
         return "startingOffsets", text
     parse_time(text, "--starting")

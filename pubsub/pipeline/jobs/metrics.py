@@ -1,7 +1,7 @@
-"""``metrics``: per topic and window, how many messages of what size and age, from how many senders.
+"""``metrics``: counts, sizes, ages and senders of messages by topic and window.
 
-A row is written once, when the watermark has passed the window's end. Messages that come later
-are counted, in rows that have no topic.
+A row is written once, when the watermark has passed the end of the window. Later messages are
+counted in rows without a topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pubsub.pipeline.tables.spark import Target, append
 
 NAME = "metrics"
 _POINTS = (0.5, 0.95, 0.99)
-# One part in 200: the rank of a percentile is right to half a percent.
+# The rank of a percentile is accurate to one part in 200, half a percent.
 _ACCURACY = 200
 _TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -51,15 +51,16 @@ SCHEMA = pa.schema(
 
 
 def with_windows(messages: DataFrame, length: float, watermark: float) -> DataFrame:
-    """``messages`` with the window each is in; ``length`` and ``watermark`` in seconds."""
+    """Return ``messages`` with the window of each. ``length`` and ``watermark`` are in seconds."""
     timed = messages.withWatermark("timestamp", spark_interval(watermark))
     return timed.withColumn("window", F.window("timestamp", spark_interval(length)))
 
 
 def rows(windowed: DataFrame) -> DataFrame:
-    """The table's columns, from what ``with_windows`` gives. Sizes are bytes, ages milliseconds.
+    """Return the columns of the table from the result of ``with_windows``.
 
-    A message's age is counted up to the start of the batch that reads it.
+    Sizes are in bytes and ages in milliseconds. The age of a message ends at the start of the batch
+    that reads it.
     """
     age = F.greatest(F.lit(0), F.unix_millis(F.current_timestamp()) - F.unix_millis("timestamp"))
     measured = windowed.select(
@@ -93,12 +94,12 @@ def rows(windowed: DataFrame) -> DataFrame:
 
 
 def spark_interval(seconds: float) -> str:
-    """A duration as Spark takes it."""
+    """Return a duration as Spark parses it."""
     return f"{round(seconds * 1000)} milliseconds"
 
 
 def late_rows(late: dict[int, int], length: float) -> pa.Table:
-    """Rows without a topic, one for each window that messages came too late for."""
+    """Return a row without a topic for each window with late messages."""
     ends = [datetime.fromtimestamp(end, UTC) for end in late]
     starts = [end - timedelta(seconds=length) for end in ends]
     count = len(late)
@@ -116,7 +117,7 @@ def late_rows(late: dict[int, int], length: float) -> pa.Table:
 
 
 def as_json(table: pa.Table) -> list[bytes]:
-    """Each row as a JSON object, as it is published; times in ISO 8601."""
+    """Return each row as a JSON object for publishing; times are in ISO 8601."""
     found = table.drop_columns(["day"]).to_pylist()
     return [json.dumps(row, default=_iso, ensure_ascii=False).encode() for row in found]
 
@@ -136,7 +137,7 @@ class Metrics:
         self._publisher = publisher
 
     def write_batch(self, batch: DataFrame, number: int, query: str) -> None:
-        """Write one batch: few rows, so that this process does it by itself."""
+        """Write one batch. Its rows are few, so the driver writes them."""
         found = batch.toArrow().cast(SCHEMA)
         if not found.num_rows:
             return
@@ -145,12 +146,12 @@ class Metrics:
             self._publisher.publish(as_json(found), query, number)
 
     def write_late(self, late: dict[int, int], query: str, number: int) -> None:
-        """Write down what came too late in one batch."""
+        """Write the late messages of one batch."""
         append(self._target, late_rows(late, self._length), f"{query}-late", number)
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     publisher = None
     if options.publish is not None:
         publisher = job_publisher.Publisher(options, options.publish)

@@ -1,8 +1,8 @@
-"""``replay``: an archive back to topics, in order, by time range, at a rate.
+"""``replay``: publishes an archive again, in order, by time range, at a rate.
 
-The archive is taken in slices, each of them sorted by Spark and published in pieces, one commit a
-piece. What has been published is remembered, by the broker too: an interrupted replay that is
-started again with the same checkpoint goes on, and publishes nothing twice.
+The archive is divided into slices. Spark sorts each slice, and the job publishes it in pieces, one
+commit each. Checkpoint and broker remember the published pieces: an interrupted replay continues
+with the same checkpoint and publishes nothing twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Slice = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """What is replayed; ``version`` is the table's. Times are ISO 8601."""
+    """What to replay. ``version`` is that of the table; times are in ISO 8601."""
 
     table: str
     version: int
@@ -53,7 +53,7 @@ class ReplaySettings:
     piece: int
 
     def filters(self) -> list[Filter]:
-        """What limits the rows."""
+        """Return the filters that select the rows."""
         found: list[Filter] = []
         if self.topics is not None:
             found.append(("topic", "in", list(self.topics)))
@@ -65,10 +65,10 @@ class ReplaySettings:
 
 
 def slice_key(single_broker: bool) -> Any:
-    """What slices are cut by: offsets if there is one broker, else seconds.
+    """Return the column that divides slices: offsets with one broker, else seconds.
 
-    The order within a broker's log is that of its offsets; its clock may have been set back.
-    Between brokers there is no other order than time.
+    Offsets order the history of one broker, even if its clock was set back. Between brokers time is
+    the only order.
     """
     if single_broker:
         return F.floor(F.col("offset") / _BUCKET_OFFSETS)
@@ -76,7 +76,7 @@ def slice_key(single_broker: bool) -> Any:
 
 
 def slices(messages: DataFrame, single_broker: bool, limit: int = _SLICE_MESSAGES) -> list[Slice]:
-    """Ranges of ``slice_key``, of about ``most`` messages or one position each, in order."""
+    """Return ranges of ``slice_key`` in order, of about ``limit`` messages or one key each."""
     counts = messages.groupBy(slice_key(single_broker).alias("key")).count()
     found: list[Slice] = []
     size = limit
@@ -93,7 +93,7 @@ def slices(messages: DataFrame, single_broker: bool, limit: int = _SLICE_MESSAGE
 def sorted_messages(
     messages: DataFrame, single_broker: bool, bounds: Slice, prefix: str
 ) -> DataFrame:
-    """The messages of a slice in order, as they are published."""
+    """Return the messages of a slice in order, with the columns to publish."""
     key = slice_key(single_broker)
     order = ["offset"] if single_broker else ["timestamp", "partition", "offset"]
     chosen = messages.where((key >= bounds[0]) & (key < bounds[1])).orderBy(*order)
@@ -102,7 +102,7 @@ def sorted_messages(
 
 
 def slice_filters(single_broker: bool, bounds: Slice) -> list[Filter]:
-    """What lets files without a row of the slice be passed over."""
+    """Return filters that skip files without a row of the slice."""
     start, stop = bounds
     if single_broker:
         return [("offset", ">=", start * _BUCKET_OFFSETS), ("offset", "<", stop * _BUCKET_OFFSETS)]
@@ -111,7 +111,7 @@ def slice_filters(single_broker: bool, bounds: Slice) -> list[Filter]:
 
 
 class ReplayProgress:
-    """How far a replay is, in a file of the checkpoint."""
+    """The number of the next piece, stored in a file of the checkpoint."""
 
     def __init__(self, directory: str, settings: ReplaySettings) -> None:
         self._path = Path(directory, "replay.json")
@@ -136,7 +136,7 @@ class ReplayProgress:
                 )
 
     def save(self, next_piece: int) -> None:
-        """Everything before piece number ``next_piece`` is published."""
+        """Store that every piece before ``next_piece`` is published."""
         self.next = next_piece
         state = {"query": self.query, "next": next_piece, "settings": asdict(self.settings)}
         new = self._path.with_suffix(".new")
@@ -150,7 +150,7 @@ def _topics(known: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 class RateLimit:
-    """Keeps to ``rate`` messages a second; without one, never waits."""
+    """Limits the rate to ``rate`` messages a second; None stands for no limit."""
 
     def __init__(self, rate: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
@@ -159,14 +159,14 @@ class RateLimit:
         self._messages = 0
 
     def wait(self, messages: int, stop: threading.Event) -> None:
-        """Return when it is time for as many more, or ``stop`` is set."""
+        """Return when this number of messages is due, or ``stop`` is set."""
         if self._rate is not None:
             stop.wait(max(self._start + self._messages / self._rate - self._clock(), 0))
         self._messages += messages
 
 
 def pieces(table: pa.Table, limit: int) -> Iterator[list[pa.RecordBatch]]:
-    """``table`` in parts of up to ``limit`` rows."""
+    """Divide ``table`` into pieces of up to ``limit`` rows."""
     for start in range(0, table.num_rows, limit):
         yield table.slice(start, limit).to_batches()
 
@@ -178,7 +178,7 @@ def replay(
     rate_limit: RateLimit,
     stop: threading.Event,
 ) -> Iterator[tuple[int, int]]:
-    """Publish by ``send``; yields the number of each piece and its messages."""
+    """Publish the messages with ``send``; yield the number of each piece and its messages."""
     settings = progress.settings
     filters = settings.filters()
     columns = ["topic", "partition", "offset", "timestamp", "value", "key"]
@@ -207,8 +207,8 @@ def replay(
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
-    # A wrong one is told before anything is opened.
+    """Run the job and return the exit code."""
+    # Check the times before anything is opened.
     time_range(options)
     topics = parse_topics(options.subscribe)
     table = str(Path(options.table).absolute())

@@ -1,7 +1,7 @@
-"""``sessions``: clients' sessions, from the broker's events connect and disconnect.
+"""``sessions``: writes the sessions of clients, from the events connect and disconnect.
 
-A session is written as soon as it has ended. One whose beginning is not in the history, and one
-without an end within the longest time a session may have, is written when that is clear.
+A session is written when it has ended. A session whose start is not in the history, and one without
+an end within the longest duration, is written when that is certain.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ COLUMNS = (
 
 
 def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
-    """The table's columns; ``longest`` and ``watermark`` in seconds.
+    """Return the columns of the table. ``longest`` and ``watermark`` are in seconds.
 
-    ``started`` or ``ended`` is null where it is not known, and then ``seconds`` is, too.
+    ``started`` or ``ended`` is null where it is unknown, and ``seconds`` with it.
     """
     timed = events.withWatermark("timestamp", spark_interval(watermark))
     begun = timed.where("event = 'connect'").select(
@@ -67,7 +67,7 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
 
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job and return the exit code."""
     target = Target(options.to, ("day",))
 
     def write_batch(batch: DataFrame, number: int, query: str) -> None:

@@ -39,19 +39,19 @@ def throughput(
 
 
 def large(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Large payloads."""
+    """Measure large payloads."""
     results = measure_usage.rates(contenders, measure_usage.LARGE, options)
     return measure_usage.single_table(results, contenders, measure_usage.LARGE), results.failures
 
 
 def single(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """One message at a time."""
+    """Measure one message at a time."""
     results = measure_usage.rates(contenders, measure_usage.SINGLE, options)
     return measure_usage.single_table(results, contenders, measure_usage.SINGLE), results.failures
 
 
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """A fixed rate."""
+    """Measure a fixed rate."""
     results = measure_usage.steady(contenders, options)
     return measure_usage.steady_table(results, contenders), results.failures
 
@@ -66,7 +66,7 @@ SECTIONS: dict[str, Section] = {
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     add = parser.add_argument
     add("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all of them)")
@@ -109,7 +109,7 @@ def _ours(twistd: Path, suffix: str = "") -> list[Contender]:
 
 
 def main() -> int:
-    """Returns the exit code: 1 if any run failed."""
+    """Return the exit code: 1 if a run failed."""
     options = parse()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _terminated)

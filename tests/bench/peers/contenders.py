@@ -1,4 +1,4 @@
-"""The brokers that are compared: how each is started, and the wire it is spoken to with."""
+"""The brokers of the comparison: the start of each, and its wire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.bench.peers import proxy
 from tests.bench.wires import PEER_WIRES, WIRES, Wire
 
 BROKER_CORE, GENERATOR_CORE = 0, 1
-# Debian puts servers where only root's path has them.
+# Debian installs servers where only root's path has them.
 _PATHS = ("/usr/sbin", "/usr/bin", "/usr/local/bin")
 
 
@@ -31,7 +31,7 @@ class Contender:
     name: str
     wire: Wire
     start: Callable[[], Broker]
-    """Makes a broker that has not been entered yet."""
+    """Return a broker whose context has not been entered."""
     ours: bool = False
 
 
@@ -96,23 +96,23 @@ SERVERS = (
 
 
 def free_port() -> int:
-    """One that was free a moment ago."""
+    """Return a port that is free now."""
     with socket.create_server((HOST, 0)) as sock:
         return int(sock.getsockname()[1])
 
 
 def program(name: str) -> str:
-    """Where it is. Raises BenchError that says how to get it."""
+    """Return the path of a program. Raises BenchError with instructions to install it."""
     found = shutil.which(name) or shutil.which(name, path=":".join(_PATHS))
     if found is None:
-        raise BenchError(f"{name} is not installed; `scripts/setup bench` does that")
+        raise BenchError(f"{name} is not installed; run: scripts/setup bench")
     return found
 
 
 def start_server(
     server: Server, files: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
 ) -> Broker:
-    """A server on a free port, with ``files`` for its own."""
+    """Return a server on a free port, with ``files`` of its own."""
     port = str(free_port())
     contents = {
         name: text.replace("{port}", port) for name, text in (files or server.files).items()
@@ -126,13 +126,13 @@ def start_server(
 
 
 def start_proxy() -> Broker:
-    """libzmq between publishers and subscribers."""
+    """Return libzmq between publishers and subscribers."""
     ready = re.compile(r"subscribe at (\d+), publish at (\d+)")
     return Broker([sys.executable, str(Path(proxy.__file__))], ready, BROKER_CORE)
 
 
 def version(server: Server) -> str:
-    """As the program itself says."""
+    """Return the version that the program prints."""
     command = [program(server.package), server.version]
     output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     found = re.search(r"\d+\.\d+\.\d+", output.stdout + output.stderr)
@@ -140,7 +140,7 @@ def version(server: Server) -> str:
 
 
 def peers() -> list[Contender]:
-    """Everybody but us. Raises BenchError if one is not there."""
+    """Return all other brokers. Raises BenchError if one is missing."""
     found = [
         Contender(
             f"{server.package} {version(server)}",
@@ -153,7 +153,7 @@ def peers() -> list[Contender]:
 
 
 def libzmq() -> Contender:
-    """The one that is always there: the tests bring it."""
+    """Return libzmq, which is always present, as the tests require it."""
     name = f"libzmq {zmq.zmq_version()} XPUB/XSUB proxy"
     return Contender(name, PEER_WIRES["zmq"], start_proxy)
 
@@ -161,7 +161,7 @@ def libzmq() -> Contender:
 def ours(
     twistd: Path, wires: Sequence[str], suffix: str = "", options: Sequence[str] = ()
 ) -> list[Contender]:
-    """Our broker over each of ``wires``, as the environment of ``twistd`` has it."""
+    """Return this broker over each of ``wires``, in the environment of ``twistd``."""
     return [
         Contender(
             name + suffix,

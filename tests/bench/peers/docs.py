@@ -10,7 +10,9 @@ from tests.bench import BenchError
 
 
 def replace(text: str, name: str, content: str) -> str:
-    """Return ``text`` with ``content`` between the marks of ``name``; raises BenchError without."""
+    """Return ``text`` with ``content`` between the marks of ``name``. Raises BenchError without
+    them.
+    """
     marks = re.compile(rf"(<!-- peers: {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
     replaced, count = marks.subn(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
     if count != 1:

@@ -1,7 +1,7 @@
-"""What reaches the disk, beside Redis' append-only file and NATS' JetStream.
+"""Storage on disk, beside Redis' append-only file and NATS' JetStream.
 
-Stored one by one from one connection and from fifty, as fast as acknowledgments come; how long an
-acknowledgment takes at 10,000 a second; how fast it is all read again.
+The measurements: storing from one connection and from fifty, as fast as acknowledgments arrive; the
+latency of an acknowledgment at 10,000 a second; and reading all of it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.bench.throughput import measure_throughput
 from tests.bench.wires import WIRES
 
 BATCH = 64
-# Messages that one connection, or each of fifty, may have without an acknowledgment.
+# Unacknowledged messages of one connection, and of each of fifty.
 ALONE, TOGETHER = 64 * 64, 2 * 64
 CONNECTIONS = 50
 RATE = 10_000.0
@@ -50,7 +50,7 @@ class Stored:
 
 
 class Loop:
-    """Connections that each store as much as their window lets them."""
+    """Connections that each store as many messages as their window allows."""
 
     def __init__(self, broker: Broker, log: Log, connections: int, window: int) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class Loop:
             sock.setblocking(False)
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Messages acknowledged a second, and a CPU-second of the server."""
+        """Return the acknowledged messages a second, and per CPU second of the server."""
         self._turn(0.5)
         before = self.stored
         with Used(self._broker) as used:
@@ -117,7 +117,7 @@ def _latencies(broker: Broker, log: Log, seconds: float) -> list[int]:
 
 
 def measure(log: Log, seconds: float, broker: Broker) -> Stored:
-    """All there is to measure of one server. Raises BenchError."""
+    """Make all measurements of one server. Raises BenchError."""
     with no_collection():
         alone = Loop(broker, log, 1, ALONE)
         first = alone.run(seconds)
@@ -135,7 +135,7 @@ def measure(log: Log, seconds: float, broker: Broker) -> Stored:
 
 
 def run(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """The table, and what went wrong."""
+    """Return the table, and the errors."""
     with tempfile.TemporaryDirectory(prefix="bench-durable-") as directory:
         rows = contenders(options.twistd, Path(directory))
         logs = {who.name: log for who, log in rows}
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _live(options: argparse.Namespace, directory: Path) -> str:
-    """cafe, delivering live what it stores."""
+    """Measure cafe with storage and live delivery."""
     path = directory / "live.db"
     rates = []
     for _ in range(options.rounds):
@@ -173,7 +173,7 @@ def _live(options: argparse.Namespace, directory: Path) -> str:
 
 
 def durable_table(results: Results[Stored], rows: Sequence[Contender]) -> str:
-    """Millions a second, and of a CPU-second in brackets."""
+    """Return millions a second, with those of a CPU second in brackets."""
 
     def middle(name: str, value: str) -> float:
         return results.median(name, "durable", attrgetter(value)) or 0.0

@@ -1,4 +1,4 @@
-"""The logs on disk that are compared: how each is started, written and read."""
+"""The logs on disk in the comparison: how each is started, written and read."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tests.bench.wires.resp import command
 from tests.bench.wires.rheos import ACK_SIZE
 
 SIZE = 64
-# Of a message, and of nothing else that is read again.
+# Occurs once in each message, and nowhere else in the data that is read.
 MARK = b"~"
 PAYLOAD = b"x" * (SIZE - 1) + MARK
 _READ = 1 << 20
 
 
 class Marked:
-    """Counts acknowledgments by a byte that each has once."""
+    """Counts acknowledgments by a byte that each contains once."""
 
     def __init__(self, mark: bytes, error: bytes) -> None:
         self._mark = mark
         self._error = error
 
     def __call__(self, data: bytes) -> int:
-        """In what was read. Raises BenchError."""
+        """Return the number of acknowledgments in ``data``. Raises BenchError."""
         if self._error in data:
             raise BenchError(f"not stored: {data[:200]!r}")
         return data.count(self._mark)
@@ -44,7 +44,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class Log:
-    """How a connection of a server is made, what stores a message, what acknowledges it.
+    """Makes a connection of a server, stores a message, and recognizes its acknowledgment.
 
     Connections are numbered.
     """
@@ -53,11 +53,11 @@ class Log:
     message: Callable[[int], bytes]
     answers: Callable[[], Callable[[bytes], int]]
     read: Callable[[Broker, int], tuple[int, float, float]] | None
-    """Reads so many messages; returns how many there were, seconds, and CPU seconds."""
+    """Read that many messages; return the number read, seconds, and CPU seconds."""
 
 
 class Used:
-    """A block's seconds, of the clock and of a broker's processor time."""
+    """The seconds of a block, by the clock and as the processor time of a broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -83,7 +83,7 @@ def _read_to(sock: socket.socket, end: bytes) -> bytes:
 
 
 def _until(sock: socket.socket, count: int) -> bytes:
-    """Read that many messages; returns the last of what came. Raises BenchError."""
+    """Read that many messages and return the last data. Raises BenchError."""
     sock.settimeout(HANDSHAKE_SECONDS)
     tail = b""
     while count > 0:
@@ -154,7 +154,7 @@ def _jetstream_reads(broker: Broker, expected: int) -> tuple[int, float, float]:
     return expected, used.seconds, used.cpu
 
 
-# Ours
+# This broker
 
 
 def _rheos(broker: Broker, number: int) -> socket.socket:
@@ -167,9 +167,9 @@ def _rheos(broker: Broker, number: int) -> socket.socket:
 
 
 def _our_reads(path: Path, broker: Broker, expected: int) -> tuple[int, float, float]:
-    """From the file, in this process, as other processes may."""
+    """Read from the file, in this process, as other processes can."""
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    # The last messages get there a while after they were acknowledged.
+    # The last messages reach the file some time after their acknowledgment.
     end = time.monotonic() + HANDSHAKE_SECONDS
     while (bounds := read_bounds(connection))[1] < expected and time.monotonic() < end:
         time.sleep(0.01)
@@ -197,7 +197,7 @@ def _jetstream_conf() -> dict[str, str]:
 
 
 def contenders(twistd: Path, directory: Path) -> list[tuple[Contender, Log]]:
-    """Us, on disk at once and soon after, and the others likewise."""
+    """Return this broker, storing at once and shortly after, and the others likewise."""
     packages = {server.package: server for server in SERVERS}
     xadd = command(b"XADD", b"bench", b"*", b"v", PAYLOAD)
     redis = Log(_redis, lambda _: xadd, partial(Marked, b"$", b"-ERR"), _redis_reads)
@@ -220,7 +220,7 @@ def contenders(twistd: Path, directory: Path) -> list[tuple[Contender, Log]]:
 
 
 def _afresh(path: Path, twistd: Path, options: Sequence[str]) -> Broker:
-    """Our broker with an empty file."""
+    """Return this broker with an empty file."""
     for file in path.parent.glob(f"{path.name}*"):
         file.unlink()
     return twistd_broker(twistd, WIRES["rheos"], options, BROKER_CORE)

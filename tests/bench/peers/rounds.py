@@ -1,4 +1,4 @@
-"""Who is measured when, and what came out of it."""
+"""The order of the measurements, and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class Results(Generic[Result]):
-    """What each contender reached in each round of each column; a failure leaves a gap."""
+    """The results of each contender in each round of each column. A failure leaves a gap."""
 
     runs: defaultdict[tuple[str, Hashable], list[Result]] = field(
         default_factory=lambda: defaultdict(list)
@@ -26,16 +26,16 @@ class Results(Generic[Result]):
     failures: list[str] = field(default_factory=list)
 
     def of(self, name: str, column: Hashable) -> list[Result]:
-        """The rounds of one cell."""
+        """Return the rounds of one cell."""
         return self.runs.get((name, column), [])
 
     def median(self, name: str, column: Hashable, value: Callable[[Result], float]) -> float | None:
-        """Of one cell; None if there is nothing in it."""
+        """Return the median of one cell, or None for an empty cell."""
         values = [value(run) for run in self.of(name, column)]
         return median(values) if values else None
 
     def names(self, contenders: Iterable[Contender]) -> list[str]:
-        """Of those that have any result."""
+        """Return the contenders that have a result."""
         there = {name for name, _ in self.runs}
         return [contender.name for contender in contenders if contender.name in there]
 
@@ -46,10 +46,10 @@ def take_turns(
     rounds: int,
     measure: Callable[[Broker, Contender, Hashable], Result | None],
 ) -> Results[Result]:
-    """Every contender in every column, ``rounds`` times, every other round the other way round.
+    """Measure every contender in every column, ``rounds`` times; every other round is reversed.
 
-    What else the machine does then meets all alike. ``measure`` returns None where a contender
-    has nothing to show in a column.
+    Other load of the machine then affects all contenders. ``measure`` returns None if a contender
+    has no result in a column.
     """
     results: Results[Result] = Results()
     for column in columns:

@@ -1,4 +1,4 @@
-"""How what a message costs our broker grows with subscribers, topics and sizes."""
+"""The cost of a message for this broker by subscribers, topics and sizes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ SIZES = (16, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB)
 SIZE = 64
 # Requests sent before their acknowledgments are read.
 _AT_ONCE = 500
-# Messages to topics in turn that are sent together, and rounds of all topics until keys repeat.
+# Messages that are sent together, to topics in turn, and rounds of all topics in a cycle.
 _PER_BATCH, _ROUNDS = 500, 3
 _READER = bytes(15) + b"\x07"
 FREE = ("--durability=*=none",)
 
 
 class TopicsSubscriber(Subscriber):
-    """Has ``topics`` topics, to which ``publisher`` goes in turn, and checks each one's order.
+    """Subscribes to ``topics`` topics, to which ``publisher`` publishes in turn.
 
-    Between topics there is none: what a turn of the broker brings leaves one topic after another.
+    It checks the order within each topic. Between topics there is no order: one tick of the broker
+    delivers one topic after another.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class TopicsSubscriber(Subscriber):
 
     def _take(self, frames: int, now: int) -> None:
         numbers = (self._keys[:frames] & np.uint64(SEQUENCE_MASK)).astype(np.int64)
-        # By topic, each one's messages in the order in which they came.
+        # Grouped by topic, each topic in order of arrival.
         places, topics = np.divmod(numbers, self._topics)
         order = np.argsort(topics, kind="stable")
         places, topics = places[order], topics[order]
@@ -78,13 +79,13 @@ class TopicsSubscriber(Subscriber):
 
 
 class ManyTopics(Load):
-    """One rheos publisher that goes round all topics, one subscriber that has them all."""
+    """One rheos publisher that publishes to all topics in turn, and one subscriber of them all."""
 
     def __init__(self, broker: Broker, topics: int) -> None:
         self._names = [f"bench/{number:06}" for number in range(topics)]
         wire = WIRES["rheos"]
         plan = replace(make_plan(wire, Topology(1, 1), SIZE), per_batch=_PER_BATCH)
-        # A cycle goes round the topics a whole number of times, and often enough to tell.
+        # A cycle has a whole number of rounds, enough of them to detect misplaced messages.
         rounds = max(_ROUNDS, -(-plan.cycle * _PER_BATCH // topics))
         cycle = lcm(rounds * topics, _PER_BATCH) // _PER_BATCH
         super().__init__(broker.address, wire, replace(plan, least_cycle=cycle))
@@ -120,7 +121,7 @@ def _acknowledged(sock: socket.socket, count: int) -> None:
 
 
 def measure_topics(twistd: Path, topics: int, seconds: float) -> float:
-    """Deliveries a CPU-second. Raises BenchError."""
+    """Return deliveries per CPU second. Raises BenchError."""
     limits = [f"--max-topics={topics + 1000}", f"--rheos-max-subscriptions={topics}"]
     with twistd_broker(twistd, WIRES["rheos"], [*FREE, *limits], BROKER_CORE) as broker:
         load = ManyTopics(broker, topics)
@@ -146,7 +147,7 @@ def _measure(twistd: Path, topology: Topology, size: int, seconds: float) -> Thr
 
 
 def section(contenders: Sequence[Contender], options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Three tables, of cafe and rheos; a failure leaves a row without figures."""
+    """Return three tables for cafe and rheos. A failure leaves a row without figures."""
     raise_file_limit(max(SUBSCRIBERS))
     twistd, seconds = options.twistd, options.seconds
     failures: list[str] = []

@@ -1,4 +1,4 @@
-"""The measurements beside the other brokers, and the tables that they make."""
+"""The measurements of the comparison and their tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.bench import BenchError  # isort: skip
 
 @dataclass(frozen=True)
 class Column:
-    """One kind of load; with ``single`` each message is sent when the last one has arrived."""
+    """One kind of load. With ``single``, each message is sent after the previous one arrived."""
 
     topology: Topology
     size: int
@@ -167,7 +167,7 @@ def _times(results: Results[Throughput], name: str, other: str, column: Column) 
 
 
 def steady_table(results: Results[Steady], contenders: Sequence[Contender]) -> str:
-    """Latencies, and the processor time they take."""
+    """Return a table of latencies and their processor time."""
     rows = []
     for name in results.names(contenders):
         runs = results.of(name, STEADY)
@@ -191,7 +191,7 @@ def _middle(values: list[float]) -> float:
 def single_table(
     results: Results[Throughput], contenders: Sequence[Contender], columns: Sequence[Column]
 ) -> str:
-    """Deliveries a CPU-second, not in millions."""
+    """Return a table of deliveries per CPU second, not in millions."""
     rows = []
     for name in results.names(contenders):
         cells = [results.median(name, column, rate_of) for column in columns]

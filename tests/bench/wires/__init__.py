@@ -1,8 +1,8 @@
-"""The protocols the load generator can speak: one module and one entry in `WIRES` each.
+"""The protocols of the load generator: one module and one entry in `WIRES` for each.
 
-A wire says how to introduce a publisher and a subscriber and which bytes surround a payload;
-sockets, batches, sequence numbers and timing are the same for all and live elsewhere. Frames of
-one run all have the same size, so a wire never parses: offsets are arithmetic.
+A wire defines the handshakes of a publisher and a subscriber, and the bytes around a payload.
+Sockets, batches, sequence numbers and timing are elsewhere, as they are the same for all. All
+frames of a run have the same size, so a wire never parses: offsets are arithmetic.
 """
 
 from __future__ import annotations
@@ -29,56 +29,56 @@ __all__ += ["BrokerTraits", "Frame", "PollRequest", "Preparation", "Wire", "trai
 
 
 class Wire(Protocol):
-    """What the generator must know of a protocol.
+    """The properties of a protocol that the generator needs.
 
-    `topic` is a small number from 0 to `topics` - 1 that the wire turns into whatever the
-    protocol addresses by; `payload` is a size in bytes.
+    `topic` is a number from 0 to `topics` - 1, which the wire converts to an address of the
+    protocol. `payload` is a size in bytes.
     """
 
     @property
     def name(self) -> str:
-        """As the broker's ``--listen`` option and its start-up line spell it."""
+        """The name in the broker's ``--listen`` option and in its start-up line."""
 
     @property
     def max_payload(self) -> int:
-        """The largest payload the protocol can deliver, in bytes."""
+        """The largest payload of the protocol, in bytes."""
 
     @property
     def topics(self) -> int:
-        """How many topics there can be."""
+        """The number of topics."""
 
     def publisher_hello(self, topic: int, client: str) -> bytes:
-        """All a publisher sends before its first message."""
+        """Return all bytes of a publisher before its first message."""
 
     def subscriber_hello(self, topic: int, client: str) -> bytes:
-        """All a subscriber sends before it gets the messages of `topic`."""
+        """Return all bytes of a subscriber before its first delivery."""
 
     def welcomed(self, answer: bytes) -> bool:
-        """Whether `answer` is the broker's whole answer to a hello.
+        """Return whether `answer` is the broker's complete reply to a hello.
 
         Raises BenchError if the broker refused.
         """
 
     def publication(self, topic: int, payload: int) -> Frame:
-        """The frame of one published message."""
+        """Return the frame of one published message."""
 
     def delivery(self, topic: int, payload: int) -> Frame:
-        """The frame of one delivered message."""
+        """Return the frame of one delivered message."""
 
 
 WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (CafeWire(), FastWire(), NsdWire(), RheosWire(), SpotWire())
 }
-"""Of our own protocols."""
+"""The wires of this project's protocols."""
 PEER_WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (MqttWire(), NatsWire(), RespWire(), ZmqWire())
 }
-"""Of the brokers that ours is compared with."""
+"""The wires of the other brokers in the comparison."""
 PREPARATIONS: Mapping[str, Preparation] = {"fast": fast.PREPARATION, "nsd": nsd.PREPARATION}
-"""Of the wires that need one."""
+"""The preparations of the wires that need one."""
 _TRAITS = {"nats": nats.TRAITS, "nsd": nsd.TRAITS, "zmq": zmq.TRAITS}
 
 
 def traits_of(wire: Wire) -> BrokerTraits:
-    """What is special about the brokers that speak ``wire``."""
+    """Return the special properties of the brokers that speak ``wire``."""
     return _TRAITS.get(wire.name, NO_TRAITS)

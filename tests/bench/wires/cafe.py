@@ -1,4 +1,4 @@
-"""The cafe wire: binary frames with a 7-byte header, every integer little-endian."""
+"""The cafe wire: binary frames with a 7-byte header and little-endian integers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MESSAGE = 0x13
 
 ACK_SIZE = 16
 TIMESTAMP_SIZE = 8
-# A MESSAGE may hold 1 MiB after its header, and 9 of those bytes are channel and timestamp.
+# The payload of a MESSAGE has up to 1 MiB, of which 9 bytes are channel and timestamp.
 MAX_PAYLOAD = (1 << 20) - 9
 
 
 def frame(opcode: int, body: bytes) -> bytes:
-    """A whole cafe frame."""
+    """Return a complete cafe frame."""
     return HEADER.pack(MAGIC, opcode, len(body)) + body
 
 

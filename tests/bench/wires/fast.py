@@ -1,4 +1,4 @@
-"""The fast wire: binary packets, each of which carries a token; every integer big-endian."""
+"""The fast wire: binary packets, each with a token, and big-endian integers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bench.wires.preparation import Preparation
 
 CREATE, SUBSCRIBE, PUBLISH, MESSAGE, UNSUBSCRIBE = 1, 2, 3, 4, 5
 MAX_PAYLOAD = 1 << 20
-# Success is silent; what is asked for last is refused, which tells that the rest has been done.
+# Success has no reply. Therefore the last request of a hello is one that is refused.
 NOWHERE = 0
 DONE = b"\x7f" + bytes([UNSUBSCRIBE, 4]) + bytes(4)
 
@@ -25,7 +25,7 @@ def _base64(data: bytes) -> bytes:
 
 
 def _token(client: str) -> bytes:
-    """A token as long as usual: of a subject, a queue key, two permissions and an expiry."""
+    """Return a token of typical length: subject, queue key, two permissions and an expiry."""
     claims = {"sub": client, "queue_key": "bench-key", "permissions": ["publish", "subscribe"]}
     header = {"alg": "HS256", "typ": "JWT"}
     whole = {**claims, "exp": 4_102_444_800}
@@ -83,7 +83,7 @@ def _name(number: int) -> bytes:
 
 
 def _id(number: int) -> bytes:
-    """FNV-1a 32 of the topic's name."""
+    """Return the FNV-1a 32 hash of the topic's name."""
     value = 0x811C9DC5
     for byte in _name(number):
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF

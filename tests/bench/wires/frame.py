@@ -1,4 +1,4 @@
-"""Where the payload sits in one message on the wire."""
+"""The place of the payload in one message on the wire."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Frame:
     """The bytes around a payload, the same for all messages of a run.
 
-    `fixed` is how many of the leading bytes are equal in every message; after them the broker may
-    write what it likes (a timestamp), as long as the length stays. `answer` is what acknowledges a
-    published message, where the protocol has that. All sizes are in bytes. A payload that must be
-    ``text`` has its key in hexadecimal digits.
+    The first `fixed` bytes are equal in every message. The broker may change the bytes between them
+    and the payload, such as a timestamp, but not their number. `answer` is the acknowledgment of a
+    published message, if the protocol has one. All sizes are in bytes. If the payload must be
+    ``text``, its key is in hexadecimal digits.
     """
 
     before: bytes
@@ -24,15 +24,15 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """Of the whole frame."""
+        """Size of the whole frame."""
         return len(self.before) + self.payload + len(self.after)
 
     @property
     def offset(self) -> int:
-        """Of the payload in the frame."""
+        """Offset of the payload in the frame."""
         return len(self.before)
 
     @property
     def head(self) -> bytes:
-        """What every frame of the run starts with."""
+        """The first bytes of every frame of the run."""
         return self.before[: self.fixed]

@@ -1,4 +1,4 @@
-"""The MQTT 3.1.1 wire with QoS 0, for brokers beside ours."""
+"""The MQTT 3.1.1 wire with QoS 0, for other brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MqttWire:
     def publisher_hello(self, topic: int, client: str) -> bytes:
         # Clean session, no keep-alive.
         body = _text(b"MQTT") + bytes([4, 2, 0, 0]) + _text(client.encode())
-        # A subscription to nothing makes the answer the same for both.
+        # An unused subscription makes the reply the same as for a subscriber.
         return _packet(CONNECT, body) + _subscribe(b"bench/nothing")
 
     def subscriber_hello(self, topic: int, client: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The NATS core wire, for brokers beside ours."""
+"""The NATS core wire, for other brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nsd wire: lines of JSON, each of them answered; subscribers ask for what is new."""
+"""The nsd wire: lines of JSON, each with a reply; subscribers poll for new messages."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tests.bench.wires.traits import BrokerTraits
 
 SUCCESS = b'{"_class":"SuccessResponse"}\n'
 MAX_PAYLOAD = 1 << 20
-# Unless told, the body of a message is limited to 1,000 characters.
+# By default the body of a message is limited to 1,000 characters.
 PREPARATION = Preparation([f"--nsd-max-body={MAX_PAYLOAD}"])
 
 
 class NsdWire:
-    """A channel is ``bench/<number>``, and the identity of all who publish on it."""
+    """A channel is ``bench/<number>``, and so is the identity of its publishers."""
 
     name = "nsd"
     max_payload = MAX_PAYLOAD
     topics = 1000
 
     def publisher_hello(self, topic: int, client: str) -> bytes:
-        # Twice, so that publishers and subscribers get the same answer.
+        # Twice, so that publishers and subscribers get the same reply.
         return _open(_channel(topic)) * 2
 
     def subscriber_hello(self, topic: int, client: str) -> bytes:
@@ -46,13 +46,13 @@ class NsdWire:
         return Frame(before, payload, b'"}}\n', fixed=len(before), answer=answer, text=True)
 
     def delivery(self, topic: int, payload: int) -> Frame:
-        # With the shortest number there is: what is delivered is read as text, by its marks.
+        # With the shortest number, as deliveries are found by their text.
         before = b'{"_class":"Message","from":"bench","when":1,"body":"'
         return Frame(before, payload, b'"},', fixed=before.index(b"1"), text=True)
 
 
 def poll_request(client: str, after: int) -> bytes:
-    """For all that is newer than ``after``."""
+    """Return the request for the messages after number ``after``."""
     return b'{"_class":"GetRequest","identity":"%b","after":%d}\n' % (client.encode(), after)
 
 

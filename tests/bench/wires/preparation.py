@@ -1,4 +1,4 @@
-"""What a broker needs to speak a wire, beyond the wire's name."""
+"""The options and files that a broker needs for a wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Preparation:
-    """Options for its command line, and files for its directory that they may name."""
+    """Options for the command line of the broker, and files in its directory."""
 
     options: Sequence[str] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)

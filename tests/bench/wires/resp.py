@@ -1,4 +1,4 @@
-"""Redis' publish and subscribe, for brokers beside ours."""
+"""The publish/subscribe wire of Redis, for other brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_PAYLOAD = 1 << 20
 
 
 class RespWire:
-    """A channel is ``bench/<number>``. Publishers have their replies switched off."""
+    """A channel is ``bench/<number>``. Replies to publishers are switched off."""
 
     name = "resp"
     max_payload = MAX_PAYLOAD
@@ -40,7 +40,7 @@ class RespWire:
 
 
 def command(*words: bytes) -> bytes:
-    """A command, or any array of strings, as RESP writes them."""
+    """Return a command, or any array of strings, in RESP."""
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
     return b"".join(parts)

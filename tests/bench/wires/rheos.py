@@ -1,4 +1,4 @@
-"""The rheos wire: binary requests that carry a client id, each of them acknowledged."""
+"""The rheos wire: binary requests with a client id, each acknowledged."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MAX_PAYLOAD = (1 << 16) - 1
 
 
 class RheosWire:
-    """A topic is a name. All publishers are one client: it subscribes to nothing."""
+    """A topic is a name. All publishers are one client without subscriptions."""
 
     name = "rheos"
     max_payload = MAX_PAYLOAD
     topics = 10_000
 
     def publisher_hello(self, topic: int, client: str) -> bytes:
-        # A topic of its own besides, so that there is an acknowledgment that means success.
+        # The topic of the client is new, so its acknowledgment reports success.
         return request(CREATE, PUBLISHER, _name(topic)) + request(CREATE, PUBLISHER, client)
 
     def subscriber_hello(self, topic: int, client: str) -> bytes:
@@ -39,7 +39,7 @@ class RheosWire:
         return request(CREATE, me, _name(topic)) + request(SUBSCRIBE, me, _name(topic))
 
     def welcomed(self, answer: bytes) -> bool:
-        # The first acknowledgment may be a failure: somebody else created the topic before.
+        # The first acknowledgment can be a failure, if another client created the topic before.
         if len(answer) < 2 * ACK_SIZE:
             return False
         if answer[ACK_SIZE] != ACK_MAGIC or answer[ACK_SIZE + 17 :] != SUCCESS:
@@ -56,7 +56,7 @@ class RheosWire:
 
 
 def request(opcode: int, client: bytes, topic: str, data: bytes = b"") -> bytes:
-    """A whole request."""
+    """Return a complete request."""
     name = topic.encode()
     body = struct.pack("<H", len(name)) + name + struct.pack("<H", len(data)) + data
     return HEADER.pack(MAGIC, len(body), client, opcode) + body

@@ -1,4 +1,4 @@
-"""The spot wire: ZMTP 3.1 from DEALER sockets, with the frames of PUBLISH around each payload."""
+"""The spot wire: ZMTP 3.1 of DEALER sockets, with the frames of PUBLISH around each payload."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ COMMAND = 0x04
 MORE = 0x01
 LONG = 0x02
 MAX_PAYLOAD = 1 << 20
-# What the broker answers: its greeting, and READY with at least the type of its socket.
+# The broker replies with its greeting, and READY with at least its socket type.
 READY_START = len(GREETING) + 2
 
 
 def ready(identity: str) -> bytes:
-    """The READY command of a DEALER socket."""
+    """Return the READY command of a DEALER socket."""
     properties = {b"Socket-Type": b"DEALER", b"Identity": identity.encode()}
     body = b"\x05READY"
     for name, value in properties.items():
@@ -24,12 +24,12 @@ def ready(identity: str) -> bytes:
 
 
 def last_head(size: int) -> bytes:
-    """What stands before the last frame of a message."""
+    """Return the bytes before the last frame of a message."""
     return bytes([0, size]) if size < 256 else bytes([LONG]) + size.to_bytes(8, "big")
 
 
 def stem(command: int, topic: bytes) -> bytes:
-    """Delimiter, command and, with more to follow, the topic."""
+    """Return the delimiter, the command and, as a frame with more to follow, the topic."""
     return bytes([MORE, 0, MORE, 1, command, MORE, len(topic)]) + topic
 
 

@@ -1,4 +1,4 @@
-"""What some brokers do that ours does not, and the generator has to know of."""
+"""Properties of some brokers that the generator must handle."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 PollRequest: TypeAlias = Callable[[str, int], bytes]
-"""The request of a client for what comes after a number."""
+"""Makes a client's request for the messages after a number."""
 
 
 @dataclass(frozen=True)
 class BrokerTraits:
-    """Each is about a connection. Most brokers have none of it."""
+    """The properties of a connection. Most brokers have none of them."""
 
     greeting: int = 0
-    """So many bytes of the hello must be answered before the rest of it is sent."""
+    """Number of bytes of the hello that must be answered before the rest is sent."""
     late_frame: bytes = b""
-    """What each client is sent once, seconds after it connected."""
+    """A frame that each client receives once, seconds after it connected."""
     late_reply: bytes = b""
-    """What it answers to that."""
+    """The reply of the client to the late frame."""
     unsolicited: bool = False
-    """Publishers are sent things that are neither answers nor errors."""
+    """True if publishers receive data that is neither a reply nor an error."""
     poll_request: PollRequest | None = None
-    """How subscribers ask for messages, where they are sent none unasked."""
+    """Makes the polling request, if subscribers must poll for messages."""
 
 
 NO_TRAITS = BrokerTraits()

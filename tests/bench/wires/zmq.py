@@ -1,4 +1,4 @@
-"""The wire of ZeroMQ's PUB and SUB sockets, for a proxy beside our broker."""
+"""The wire of ZeroMQ's PUB and SUB sockets, for libzmq's proxy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from tests.bench.wires.spot import COMMAND, GREETING, MORE, READY_START, last_he
 from tests.bench.wires.traits import BrokerTraits
 
 MAX_PAYLOAD = 1 << 20
-# libzmq hangs up on who sends everything at once; publishers learn who subscribes to what.
+# libzmq closes a connection that sends the whole hello at once. Publishers receive subscriptions.
 TRAITS = BrokerTraits(greeting=len(GREETING), unsolicited=True)
 
 
 def ready(kind: bytes) -> bytes:
-    """The READY command of a socket of that kind."""
+    """Return the READY command of a socket of that kind."""
     body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
     return bytes([COMMAND, len(body)]) + body
 
 
 class ZmqWire:
-    """A topic is ``bench/<number>``, a frame of its own before the payload's."""
+    """A topic is ``bench/<number>``, in a frame before that of the payload."""
 
     name = "zmq"
     max_payload = MAX_PAYLOAD
@@ -33,12 +33,12 @@ class ZmqWire:
         return GREETING + ready(b"SUB") + last_head(len(name)) + name
 
     def welcomed(self, answer: bytes) -> bool:
-        # The first ten bytes are for peers of former versions.
+        # The first ten bytes are for peers of earlier versions.
         if answer[10:12] not in (b"", b"\3", b"\3\1"):
             raise BenchError(f"the proxy greeted with {answer[:32].hex(' ')}")
         if len(answer) < READY_START or len(answer) < READY_START + answer[READY_START - 1]:
             return False
-        # A publisher is told what is subscribed to: before that it would publish to nobody.
+        # A publisher receives the subscriptions. Before that, it would publish to no subscriber.
         told = READY_START + answer[READY_START - 1]
         return b"XPUB" in answer[READY_START:told] or len(answer) > told
 
