@@ -200,7 +200,7 @@ class BoundTests(StoreCase):
         for number in range(5000):
             store.append(batch_of([b"%d" % number], TOPICS[number % 3]))
             oldest = self.page(store, 0, None, 1).batches[0]
-            assert (oldest.offset, oldest.payloads) == (
+            assert (oldest.offset, oldest.payloads()) == (
                 store.first_offset,
                 [b"%d" % max(number - 49, 0)],
             )
