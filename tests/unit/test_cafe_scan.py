@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.cafe.scan import encode_messages, scan, split_frames
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.cafe.codec import (
     HEADER,
     MAX_MESSAGE,

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
+from pubsub.broker.message_run import MIXED, MessageRun
+from pubsub.protocols.fast.scan import Scanner, encode_messages
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.fast import scan as scan_module
 from pubsub.protocols.fast.codec import (
     Create,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks
+from pubsub.broker.message_run import MIXED, MessageRun
+from pubsub.protocols.rheos.scan import Scanner, encode_acks
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.rheos.codec import Ack, Codec, Opcode, Request, RheosError
 from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
 

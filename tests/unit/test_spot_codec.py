@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.spot.scan import (
     StemEncoding,
     encode_run,
@@ -18,7 +19,6 @@ from pubsub.protocols.spot.scan import (
 )
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.spot import codec
 from pubsub.protocols.spot.codec import Publish, SpotError, decode_request, encode_request
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
