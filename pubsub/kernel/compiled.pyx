@@ -181,6 +181,12 @@ cdef class Columns:
     def __dealloc__(self):
         free(self.messages)
 
+    def __eq__(self, other):
+        """See ``interpreted.Columns.__eq__``."""
+        return isinstance(other, Columns) and self.pack() == other.pack()
+
+    __hash__ = None
+
     cdef int reserve(self, Py_ssize_t room) except -1:
         cdef Message *grown
         if room > self.room:

@@ -62,6 +62,10 @@ class Columns:
         self.largest = max(sizes, default=0)
         self.smallest = min(sizes, default=0)
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the messages and their indexes are the same."""
+        return isinstance(other, Columns) and self.pack() == other.pack()
+
     @classmethod
     def one(cls, payload: bytes, address: Address = 0, end: int = 0) -> Columns:
         """Return columns of one message."""
