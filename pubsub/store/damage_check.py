@@ -64,7 +64,7 @@ class DamageCheck:
             found += len(damage)
             await deferLater(self._reactor, _PAUSE)
         if not self._stopped:
-            log.info("history: the check is complete, {count} damaged blocks", count=found)
+            log.info("history: the check is complete; {count} blocks are damaged", count=found)
 
 
 def _log_damage(damage: list[Damaged]) -> None:
