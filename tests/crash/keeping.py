@@ -12,10 +12,12 @@ from itertools import count
 from pathlib import Path
 
 from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
+from pubsub.store.run_log import RunLog
 from pubsub.store.schema import NEXT, begin_epoch
-from pubsub.store.stored_runs import LAST, RunLog
+from pubsub.store.stored_runs import last_offset_of
 from pubsub.store.writer import Group, Writer
 
 _COMMITS = 20
@@ -31,11 +33,11 @@ def main(path: Path) -> None:
     for number in count():
         payload = b"%d" % log.next_offset
         now = time.time_ns() // 1000
-        batch = Batch("t", [payload], len(payload), len(payload), now, log.next_offset, b"", "toy")
+        batch = Batch(("t",), Columns.one(payload), now, log.next_offset, b"", "toy")
         run = log.append(batch)
         assert run is not None
         writer.commit(Group([run]))
-        print(run[LAST], flush=True)
+        print(last_offset_of(run), flush=True)
         if number % _COMMITS == _COMMITS - 1:
             while writer.tidy()[1]:
                 pass
