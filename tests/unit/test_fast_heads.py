@@ -47,10 +47,11 @@ RUNS = st.builds(
 )
 # Messages that go from topic to topic.
 TURNS = st.builds(
-    lambda sources, payloads: [
-        Publish(*source, payload) for source, payload in zip(cycle(sources), payloads, strict=False)
+    lambda packets, payloads: [
+        Publish(packet.token, packet.topic_id, payload)
+        for packet, payload in zip(cycle(packets), payloads, strict=False)
     ],
-    st.lists(st.tuples(TOKENS, TOPICS), min_size=1, max_size=4),
+    st.lists(PUBLISHES, min_size=1, max_size=4),
     st.lists(PAYLOADS, max_size=30),
 )
 OTHERS: st.SearchStrategy[bytes] = st.sampled_from(

@@ -58,11 +58,11 @@ RUNS = st.builds(
 )
 # Messages that go from topic to topic.
 TURNS = st.builds(
-    lambda sources, payloads: [
-        Request(Opcode.PUBLISH, *source, payload)
-        for source, payload in zip(cycle(sources), payloads, strict=False)
+    lambda requests, payloads: [
+        Request(Opcode.PUBLISH, request.client_id, request.topic, payload)
+        for request, payload in zip(cycle(requests), payloads, strict=False)
     ],
-    st.lists(st.tuples(CLIENTS, TOPICS), min_size=1, max_size=4),
+    st.lists(PUBLISHES, min_size=1, max_size=4),
     st.lists(PAYLOADS, max_size=20),
 )
 OTHERS: st.SearchStrategy[Request] = st.sampled_from(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.store import damage_check, maintenance
-from pubsub.store.retention import Limits
+from pubsub.store.retention import RetentionLimits
 from tests.unit.fakes import batch_of
 from tests.unit.stores import StoreCase, keep_everything, sql
 from tests.unit.streams import logged
@@ -54,7 +54,7 @@ class ExpiryTests(StoreCase):
 
     async def test_messages_expire_without_being_asked_for(self) -> None:
         self.patch(maintenance, "TIDY", 0.01)  # type: ignore[no-untyped-call]
-        await self.reopen(keep_everything(retention=(Limits("*", seconds=60),)))
+        await self.reopen(keep_everything(retention=(RetentionLimits("*", seconds=60),)))
         await self.one_each(aged(b"old", seconds=300), aged(b"new"))
         await self.until(lambda: self.store.first_offset == 1)
         assert [m.offset for m in await self.read(cold=True)] == [1]
