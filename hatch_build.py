@@ -54,10 +54,7 @@ class CompileHook(BuildHookInterface[Any]):
             self.app.display_warning(f"pubsub is built without the compiled kernel: {reason}")
             return
         if version == "editable":
-            # Replaced, not written over: a process may have it loaded.
-            staged = root / KERNEL / f".{LIBRARY}.new"
-            shutil.copyfile(library, staged)
-            staged.replace(root / KERNEL / LIBRARY)
+            put_in_place(library, root)
             return
         build_data["force_include"][str(library)] = str(KERNEL / LIBRARY)
         build_data["pure_python"] = False
@@ -83,3 +80,10 @@ def compile_kernel(root: Path, directory: Path) -> Path:
     )
     (library,) = (directory / KERNEL).glob("*.so")
     return library
+
+
+def put_in_place(library: Path, root: Path) -> None:
+    """Copy the library beside its source. It is replaced: a process may have the old one loaded."""
+    staged = root / KERNEL / f".{LIBRARY}.new"
+    shutil.copyfile(library, staged)
+    staged.replace(root / KERNEL / LIBRARY)

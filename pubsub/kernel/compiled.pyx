@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 cdef enum:
     FIELDS = 2
-    MAX_SHAPES = 16
+    MAX_SHAPES = 64
 cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
 cdef int MAX_HEADS = 16384
 
@@ -138,6 +138,21 @@ cdef bint same_shape(Entry *one, Entry *other) noexcept nogil:
     return True
 
 
+cdef bint equal(Entry *one, Entry *other) noexcept nogil:
+    cdef int i
+    if (
+        not same_shape(one, other)
+        or one.least != other.least
+        or one.limit != other.limit
+        or memcmp(one.data, other.data, one.length) != 0
+    ):
+        return False
+    for i in range(one.field_count):
+        if one.fields[i].big != other.fields[i].big or one.fields[i].add != other.fields[i].add:
+            return False
+    return True
+
+
 cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
     cdef bytes data = head.data
     cdef Py_ssize_t before = 0
@@ -156,8 +171,13 @@ cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
         before = field.at + field.width
     if before > entry.length:
         raise ValueError("a length field is outside its head")
+    if head.least < 0:
+        raise ValueError("the least length of a payload is negative")
     entry.least = head.least
     entry.limit = min(head.limit, MAX_DATA)
+    if entry.limit < entry.least:
+        # Nothing fits. A negative limit would be a very large one where it is compared.
+        entry.least, entry.limit = 1, 0
     entry.address = address
     entry.next = -1
     entry.shape = 0
@@ -418,7 +438,7 @@ cdef class HeadTable:
     cdef Py_ssize_t seen_room
     cdef uint64_t scans
 
-    def __init__(self, learn):
+    def __cinit__(self, learn):
         self.learn = learn
         self.seed = getrandbits(64)
         self.clear()
@@ -482,6 +502,7 @@ cdef class HeadTable:
         """Append an entry and return its number."""
         cdef Entry *grown
         cdef Entry *entry
+        cdef uint32_t number = self.number_of(address)
         cdef int i
         if self.count == self.room:
             grown = <Entry *>realloc(self.entries, max(2 * self.room, 16) * sizeof(Entry))
@@ -490,7 +511,7 @@ cdef class HeadTable:
             self.entries = grown
             self.room = max(2 * self.room, 16)
         entry = &self.entries[self.count]
-        fill_entry(entry, head, self.number_of(address))
+        fill_entry(entry, head, number)
         for i in range(self.shape_count):
             if same_shape(entry, &self.entries[self.shapes[i]]):
                 break
@@ -530,6 +551,16 @@ cdef class HeadTable:
                 at = (at + 1) % self.bucket_count
         return -1
 
+    cdef int equal_to(self, Entry *entry) noexcept nogil:
+        """Return the number of an equal entry, which ``find`` leaves out if its shape is one too
+        many; or -1."""
+        cdef uint64_t at = digest(entry.data, entry, self.seed) % self.bucket_count
+        while self.buckets[at] >= 0:
+            if equal(&self.entries[self.buckets[at]], entry):
+                return self.buckets[at]
+            at = (at + 1) % self.bucket_count
+        return -1
+
     cdef int learn_at(
         self, Columns columns, bytes data, Py_ssize_t at, Match *matched, Py_ssize_t *size
     ) except -2:
@@ -544,6 +575,9 @@ cdef class HeadTable:
         matched[0] = match(p, PyBytes_Size(data) - at, &entry, size)
         if matched[0] == DIFFERENT:
             return -1
+        number = self.equal_to(&entry)
+        if number >= 0 and self.addresses[self.entries[number].address] == learnt[1]:
+            return number
         # Entries must not be forgotten while columns that refer to them are made.
         if self.count >= MAX_HEADS:
             if columns.count:
@@ -610,7 +644,7 @@ cdef class FrameEncoder:
     cdef Py_ssize_t variable_at
     cdef Py_ssize_t variable_size
 
-    def __init__(self, list heads not None, Py_ssize_t variable_at=0, Py_ssize_t variable_size=0):
+    def __cinit__(self, list heads not None, Py_ssize_t variable_at=0, Py_ssize_t variable_size=0):
         cdef Py_ssize_t i, number = 0
         cdef Py_ssize_t total = sum(len(own) for own in heads)
         self.heads = [tuple(own) for own in heads]

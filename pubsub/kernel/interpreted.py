@@ -266,7 +266,7 @@ class HeadTable:
             return b""
         head, address = found
         _check(head)
-        if not head.frame_length(data, at):
+        if _size_after(head, data[at : at + len(head.data)]) is None:
             return b""
         if self._count >= MAX_HEADS:
             # Addresses must not change their meaning within one scan.
@@ -354,6 +354,8 @@ def _check(head: Head) -> None:
         before = field.at + field.width
     if before > len(head.data):
         raise ValueError("a length field is outside its head")
+    if head.least < 0:
+        raise ValueError("the least length of a payload is negative")
 
 
 def _size_after(head: Head, data: bytes) -> int | None:

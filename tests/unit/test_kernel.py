@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,14 +11,7 @@ from hypothesis import strategies as st
 
 from pubsub.kernel import interpreted
 from pubsub.kernel.layout import Head, LengthField
-
-try:
-    compiled: ModuleType | None = importlib.import_module("pubsub.kernel.compiled")
-except ImportError:
-    compiled = None
-
-FORMS = [form for form in (interpreted, compiled) if form is not None]
-each_form = pytest.mark.parametrize("kernel", FORMS, ids=lambda form: form.__name__)
+from tests.unit.kernel_forms import both_forms, compiled, described, each_form, messages
 
 
 def channel_head(channel: int, limit: int = 100, least: int = 0) -> Head:
@@ -144,11 +135,27 @@ class TestScan:
         with pytest.raises(ValueError, match="length field"):
             kernel.FrameEncoder([(head,)])
 
+    def test_a_payload_has_no_negative_length(self, kernel: Any) -> None:
+        head = Head(b"\0", (LengthField(0, 1),), 10, -1)
+        with pytest.raises(ValueError, match="least"):
+            kernel.HeadTable(lambda data, at: (head, 0)).scan(b"\1a")
+        with pytest.raises(ValueError, match="least"):
+            kernel.FrameEncoder([(head,)])
+
     def test_a_frame_that_its_head_does_not_fit_is_not_remembered(self, kernel: Any) -> None:
         table = kernel.HeadTable(learn_channel)
         for _ in range(3):
             assert table.scan(frame(1, b"x" * 101)).count == 0
         assert len(table) == 0
+
+    def test_bounds_that_nothing_fits(self, kernel: Any) -> None:
+        for limit, least in ((-1, 0), (3, 4), (0, 1)):
+            head = Head(b"\0", (LengthField(0, 1),), limit, least)
+            for size in (b"\0", b"\1", b"\3", b"\4", b"\xff"):
+                table = kernel.HeadTable(lambda data, at, head=head: (head, 0))
+                assert table.scan(size + bytes(255)).count == 0
+            columns = kernel.Columns.of([b"", b"a", b"abc", b"abcd"])
+            assert kernel.FrameEncoder([(head,)]).encode(columns) == (b"", 0)
 
     def test_an_error_of_learn_is_raised(self, kernel: Any) -> None:
         def learn(data: bytes, at: int) -> None:
@@ -156,6 +163,52 @@ class TestScan:
 
         with pytest.raises(LookupError, match="why"):
             kernel.HeadTable(learn).scan(b"x")
+
+    def test_many_lengths_of_heads(self, kernel: Any) -> None:
+        def learn(data: bytes, at: int) -> tuple[Head, int]:
+            width = data[at]
+            head = data[at : at + width] + b"\0"
+            return Head(head, (LengthField(width, 1),), 255), width
+
+        table = kernel.HeadTable(learn)
+        widths = [n * n * 7 % 113 + n % 2 + 1 for n in range(1000)]
+        data = b"".join(bytes([width]) * width + b"\1x" for width in widths)
+        for _ in range(2):
+            columns = table.scan(data)
+            assert messages(columns) == [(width, b"x") for width in widths]
+        assert len(table) == len(set(widths))
+
+    @pytest.mark.parametrize("tail", [b"", b"PU\0\0\0", b"tail1234567", frame(2, b"abc")])
+    def test_rows_of_every_length(self, kernel: Any, tail: bytes) -> None:
+        table = kernel.HeadTable(learn_channel)
+        for count in range(200):
+            payloads = [b"%03d" % number for number in range(count)]
+            row = b"".join(frame(1, payload) for payload in payloads)
+            columns = table.scan(b"xx" + row + tail, 2)
+            found = columns.payloads()
+            assert (found[:count], columns.end) == (
+                payloads,
+                2 + len(row) + 11 * found[count:].count(b"abc"),
+            )
+
+    def test_a_row_ends_at_a_different_head_wherever_it_is(self, kernel: Any) -> None:
+        for at in range(130):
+            frames = [frame(1, b"%03d" % number) for number in range(130)]
+            frames[at] = b"PX" + frames[at][2:]
+            columns = kernel.HeadTable(learn_channel).scan(b"".join(frames))
+            assert columns.payloads() == [b"%03d" % number for number in range(at)]
+
+    def test_a_row_goes_on_behind_another_head(self, kernel: Any) -> None:
+        for at in range(130):
+            wanted = [(2 if number == at else 1, b"%03d" % number) for number in range(130)]
+            data = b"".join(frame(*message) for message in wanted)
+            assert messages(kernel.HeadTable(learn_channel).scan(data)) == wanted
+
+    def test_heads_inside_of_payloads(self, kernel: Any) -> None:
+        inner = frame(1, b"abc") + frame(2, b"")
+        wanted = [(1, inner[: number % len(inner)]) for number in range(200)]
+        data = b"".join(frame(*message) for message in wanted)
+        assert messages(kernel.HeadTable(learn_channel).scan(data)) == wanted
 
 
 @each_form
@@ -268,7 +321,7 @@ reads = st.tuples(
 )
 
 
-@pytest.mark.skipif(compiled is None, reason="the kernel is not compiled here")
+@both_forms
 class TestBothForms:
     """The compiled kernel does what the interpreted one does."""
 
@@ -277,8 +330,8 @@ class TestBothForms:
         assert compiled is not None
         tables = [form.HeadTable(learn_channel) for form in (interpreted, compiled)]
         heads = [(channel_head(n, 60),) if n % 3 else () for n in range(100)]
-        for messages, rest, at in found:
-            data = b"".join(frame(*message) for message in messages) + rest
+        for sent, rest, at in found:
+            data = b"".join(frame(*message) for message in sent) + rest
             at = min(at, len(data))
             one, other = (table.scan(data, at) for table in tables)
             assert described(one) == described(other)
@@ -293,10 +346,3 @@ class TestBothForms:
         data = b"".join(twice_head(name).encode(len(body)) + body for name, body in messages)
         one, other = (form.HeadTable(learn_twice).scan(data) for form in (interpreted, compiled))
         assert described(one) == described(other)
-
-
-def described(columns: Any) -> object:
-    return (
-        columns.payloads(), columns.indexes(), columns.sizes(), columns.addresses, columns.end,
-        columns.count, columns.nbytes, columns.largest, columns.smallest, columns.totals(),
-    )  # fmt: skip
