@@ -223,8 +223,10 @@ class HeadTable:
                 head = self._find(data, at) or self._learn_at(data, at, bool(payloads))
                 if not head:
                     break
-                known, width = self._known, len(head)
+                known = self._known
                 frame = known[head]
+            # A slice at the end of the data may be a shorter head.
+            width = len(head)
             address, size = frame
             stop = at + width + size
             if stop == end and not payloads:

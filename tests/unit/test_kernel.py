@@ -89,6 +89,17 @@ class TestScan:
         assert table.scan(good + bytes(bad)).end == len(good)
         assert table.scan(bytes(bad)).count == 0
 
+    def test_a_shorter_head_at_the_end_of_the_data(self, kernel: Any) -> None:
+        def learn(data: bytes, at: int) -> tuple[Head, int] | None:
+            width = data[at]
+            if len(data) - at < width + 1:
+                return None
+            return Head(data[at : at + width] + b"\0", (LengthField(width, 1),), 255), width
+
+        table = kernel.HeadTable(learn)
+        assert table.scan(b"\3ab\0" + b"\2a\0").count == 2
+        assert table.scan(b"\2a\0").count == 1
+
     def test_two_heads_of_one_address(self, kernel: Any) -> None:
         short = Head(b"S\0", (LengthField(1, 1),), 255)
         long = Head(b"L\0\0\0\0", (LengthField(1, 4, True),), 1000)
