@@ -11,26 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.encoders import BatchEncoder, make_encoder
 
 if TYPE_CHECKING:
-    from pubsub.broker.topics import Recipient, Topic
+    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
 
 # Pending messages are delivered in pieces of about this many bytes: a piece stays in the
 # processor's cache, and a subscriber that is full pauses its outbox before the next piece.
 WRITE_BYTES = 256 * 1024
-
-
-class Source(Protocol):
-    """The topics that the messages of a delivery belong to; a ``Topic`` if there is one."""
-
-    @property
-    def topics(self) -> Iterable[Topic]: ...
-
-    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
-        """Return how many of the ``count`` messages each topic has."""
 
 
 class Share:
@@ -92,11 +81,6 @@ class Shares:
         return totals.items()
 
 
-Delivery = tuple[int, bytes, int, int, Source]
-"""A number that increases with each delivery, encoded messages, how many they are, the offset of
-the first, and their topics."""
-
-
 class Audience(Protocol):
     """Outboxes that receive the same messages; ``pending`` are those of this tick."""
 
@@ -106,44 +90,6 @@ class Audience(Protocol):
     @property
     def targets(self) -> tuple[Recipient, ...]:
         """The outboxes. The tuple does not change while it is iterated over."""
-
-
-class SubscriberGroup:
-    """The subscribers of one topic that share an encoding."""
-
-    __slots__ = ("_recipients", "_targets", "encoder", "encoding", "only_subscription", "pending")
-
-    def __init__(self, topic: Topic, encoding: Encoding) -> None:
-        self.encoding = encoding
-        self.encoder = make_encoder([encoding])
-        # The subscriptions of every recipient that has no other: one object for all of them.
-        self.only_subscription = SingleItemMap(topic, encoding)
-        self.pending: list[Delivery] = []
-        self._recipients: dict[Recipient, None] = {}
-        self._targets: tuple[Recipient, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self._recipients)
-
-    def __iter__(self) -> Iterator[Recipient]:
-        return iter(self._recipients)
-
-    def add(self, recipient: Recipient) -> None:
-        """Deliver to ``recipient`` from now on."""
-        self._recipients[recipient] = None
-        self._targets = ()
-
-    def discard(self, recipient: Recipient) -> None:
-        """Deliver nothing more to ``recipient``."""
-        self._recipients.pop(recipient, None)
-        self._targets = ()
-
-    @property
-    def targets(self) -> tuple[Recipient, ...]:
-        """See ``Audience``."""
-        # Rebuilt only after a change.
-        targets = self._targets = self._targets or tuple(self._recipients)
-        return targets
 
 
 class MixedAudience:

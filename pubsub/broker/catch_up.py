@@ -12,12 +12,11 @@ from pubsub.broker.audience import Share
 from pubsub.broker.encoders import make_encoder
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import Source
     from pubsub.broker.batch import Batch
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.router import Router
     from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import Source, Topic
     from pubsub.interfaces import Encoding, IStore
 
 log = Logger()

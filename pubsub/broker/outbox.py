@@ -20,9 +20,8 @@ from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.compact_map import EMPTY_MAP
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import Source
     from pubsub.broker.router import Router
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topics import KeyChange, Source, Topic
     from pubsub.interfaces import Consumer, Encoding
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"

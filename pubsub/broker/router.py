@@ -14,22 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import (
-    Audience,
-    Delivery,
-    Share,
-    SubscriberGroup,
-    TopicMix,
-    joined,
-)
+from pubsub.broker.audience import Audience, Share, TopicMix, joined
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import Source
     from pubsub.broker.batch import Batch
-    from pubsub.broker.topics import KeyChange, Recipient, Topic
+    from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
 
 # Combinations of topics that are remembered.

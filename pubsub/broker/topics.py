@@ -6,17 +6,18 @@ the name, so a protocol that addresses topics by number sees the same topic as o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
 
+from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
+from pubsub.broker.encoders import make_encoder
 from pubsub.errors import InvalidTopicName
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import Source, SubscriberGroup
     from pubsub.broker.batch import Batch
     from pubsub.interfaces import Encoding, Holdable
 
@@ -69,6 +70,21 @@ class Upstream(Protocol):
         """Stop the messages of ``topic``: its last local reader has gone."""
 
 
+class Source(Protocol):
+    """The topics that the messages of a delivery belong to; a ``Topic`` if there is one."""
+
+    @property
+    def topics(self) -> Iterable[Topic]: ...
+
+    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
+        """Return how many of the ``count`` messages each topic has."""
+
+
+Delivery = tuple[int, bytes, int, int, Source]
+"""A number that increases with each delivery, encoded messages, how many they are, the offset of
+the first, and their topics."""
+
+
 class Recipient(Protocol):
     """What a subscriber group delivers to; implemented by ``Outbox``."""
 
@@ -95,6 +111,44 @@ class Recipient(Protocol):
 
     def evict_overdue(self) -> None:
         """Evict a subscriber that is overdue."""
+
+
+class SubscriberGroup:
+    """The subscribers of one topic that share an encoding."""
+
+    __slots__ = ("_recipients", "_targets", "encoder", "encoding", "only_subscription", "pending")
+
+    def __init__(self, topic: Topic, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.encoder = make_encoder([encoding])
+        # The subscriptions of every recipient that has no other: one object for all of them.
+        self.only_subscription = SingleItemMap(topic, encoding)
+        self.pending: list[Delivery] = []
+        self._recipients: dict[Recipient, None] = {}
+        self._targets: tuple[Recipient, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._recipients)
+
+    def __iter__(self) -> Iterator[Recipient]:
+        return iter(self._recipients)
+
+    def add(self, recipient: Recipient) -> None:
+        """Deliver to ``recipient`` from now on."""
+        self._recipients[recipient] = None
+        self._targets = ()
+
+    def discard(self, recipient: Recipient) -> None:
+        """Deliver nothing more to ``recipient``."""
+        self._recipients.pop(recipient, None)
+        self._targets = ()
+
+    @property
+    def targets(self) -> tuple[Recipient, ...]:
+        """See ``Audience``."""
+        # Rebuilt only after a change.
+        targets = self._targets = self._targets or tuple(self._recipients)
+        return targets
 
 
 class Topic:

@@ -54,9 +54,9 @@ def long_head(prefix: bytes, limit: int, least: int = 0) -> Head:
 
 
 @lru_cache(maxsize=4096)
-def message_heads(prefix: bytes) -> tuple[Head, Head]:
-    """Return the heads of a delivery: short frames where they are possible (RFC 37)."""
-    return short_head(prefix), long_head(prefix, MAX_FRAME, _MAX_SHORT + 1)
+def message_heads(prefix: bytes, limit: int = MAX_FRAME) -> tuple[Head, Head]:
+    """Return the heads of a delivery of at most ``limit`` bytes: a short frame if it fits."""
+    return short_head(prefix, limit), long_head(prefix, limit, _MAX_SHORT + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MessageEncoding:
     @property
     def heads(self) -> tuple[Head, ...]:
         """See ``HeadEncoding``."""
-        return message_heads(self.prefix)
+        return message_heads(self.prefix, self.limit)
 
     def variable(self, batch: Batch) -> bytes:
         """See ``HeadEncoding``."""
