@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.spark import Target, query_id, read, save
+from pubsub.pipeline.tables.spark import TableTarget, query_id, read, save
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
 
 TOPICS = ["orders", "a/../b", "..", "q'\"", "🦊", "_x"]
@@ -25,7 +25,7 @@ def dated(messages: DataFrame) -> DataFrame:
 def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> None:
     rows = [message(n, TOPICS[n % 6], value=bytes([n, 0, 255]), key=None) for n in range(60)]
     messages = frame(spark, rows, MESSAGES)
-    save(dated(messages), Target(str(tmp_path / "t"), ("topic", "day")), "q", 0)
+    save(dated(messages), TableTarget(str(tmp_path / "t"), ("topic", "day")), "q", 0)
     found = read(spark, str(tmp_path / "t"))
     assert found.schema["timestamp"].dataType == messages.schema["timestamp"].dataType
     same = found.select(*messages.columns)
@@ -34,7 +34,7 @@ def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_a_batch_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"), ("day",))
+    target = TableTarget(str(tmp_path / "t"), ("day",))
     for number in (0, 1, 1, 0):
         rows = [message(10 * number + n) for n in range(10)]
         save(dated(frame(spark, rows, MESSAGES)), target, "q", number)
@@ -42,7 +42,7 @@ def test_a_batch_counts_once(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"), ("topic", "day"))
+    target = TableTarget(str(tmp_path / "t"), ("topic", "day"))
     for number in range(3):
         rows = [message(10 * number + n, TOPICS[n % 6]) for n in range(10)]
         one_task = frame(spark, rows, MESSAGES).coalesce(1)
@@ -56,7 +56,7 @@ def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: 
 
 
 def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"))
+    target = TableTarget(str(tmp_path / "t"))
     path = str(tmp_path / "t")
     save(frame(spark, [message(0)], MESSAGES), target, "q", 0)
     version = DeltaTable(path).version()
@@ -66,7 +66,7 @@ def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_no_table_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no Delta table is there"):
+    with pytest.raises(ConfigurationError, match="not a Delta table"):
         read(spark, str(tmp_path / "none"))
 
 
