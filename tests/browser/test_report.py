@@ -122,7 +122,7 @@ def test_charts_follow_the_window(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", ["no rows", "no rows in this time", "one window"])
-def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None:
+def test_few_or_no_rows(browser: Browser, tmp_path: Path, empty: str) -> None:
     count = 0 if empty == "no rows" else 1
     more = ["--since", "2030-01-01T00:00:00Z"] if empty == "no rows in this time" else []
     path = table(tmp_path / "metrics", rows(count, TOPICS[:1]))
@@ -137,9 +137,7 @@ def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None
     visit.check(file)
 
 
-def test_what_is_no_metrics_table_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_table_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["pipeline", "report", str(tmp_path / "none")]) == 1
     assert "not a Delta table" in capsys.readouterr().err
     assert command.main(["pipeline", "report", str(tmp_path), "--since", "yesterday"]) == 1

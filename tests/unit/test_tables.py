@@ -111,22 +111,22 @@ def fill(table: WritableTable, *numbers: int) -> None:
         put(table, "q", number, batch(16 * number, 16, ["orders"]))
 
 
-def kept(path: str | Path) -> set[str]:
+def all_files(path: str | Path) -> set[str]:
     """Return all files and links at or below ``path``, by their paths within it."""
     found = (Path(root, name) for root, _, names in os.walk(path) for name in names)
     return {str(file.relative_to(path)) for file in found}
 
 
-def age(path: str | Path) -> None:
+def make_old(path: str | Path) -> None:
     """Make everything at and below ``path`` very old, like a clock that is ahead."""
-    for name in kept(path):
+    for name in all_files(path):
         os.utime(Path(path, name), (0, 0), follow_symlinks=False)
 
 
 def unlisted(path: str) -> set[str]:
     """Return the data files below ``path`` that the Delta table does not list."""
     listed = {str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()}
-    return {name for name in kept(path) if name.endswith(".parquet")} - listed
+    return {name for name in all_files(path) if name.endswith(".parquet")} - listed
 
 
 class Died(BaseException):
@@ -158,7 +158,7 @@ class PartitionWriterTests(TestCase):
             assert found["offset"].to_pylist() == sorted(found["offset"].to_pylist())
             assert file.size == os.path.getsize(os.path.join(self.root, file.path))
 
-    def test_what_is_held_is_bounded(self) -> None:
+    def test_held_bytes_are_limited(self) -> None:
         parts = PartitionWriter(self.root, BY, max_held=1)
         parts.add(batch(0, 64))
         assert len(list(Path(self.root).rglob("*.parquet"))) == len(TOPICS)
@@ -201,7 +201,7 @@ class CommitTests(TestCase):
     def setUp(self) -> None:
         self.path = scratch(self)
 
-    def test_a_batch_counts_once_in_delta(self) -> None:
+    def test_delta_stores_a_batch_once(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         assert put(table, "q", 0, batch(0, 32))
         assert put(table, "q", 1, batch(32, 32))
@@ -212,13 +212,13 @@ class CommitTests(TestCase):
         listed = len(DeltaTable(self.path).file_uris())
         assert len(list(Path(self.path).rglob("*.parquet"))) == listed
 
-    def test_queries_are_told_apart(self) -> None:
+    def test_queries_are_distinguished(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 3, batch(0, 5))
         assert put(table, "other", 3, batch(5, 5))
         assert offsets(self.path) == list(range(10))
 
-    def test_odd_topics_can_be_asked_for(self) -> None:
+    def test_unusual_topics_can_be_queried(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 64))
         for topic in TOPICS:
             found = DeltaTable(self.path).to_pyarrow_table(filters=[("topic", "=", topic)])
@@ -233,7 +233,7 @@ class CommitTests(TestCase):
             zip(found["topic"].to_pylist(), found["n"].to_pylist(), strict=True)
         ) == dict.fromkeys(TOPICS, 4)
 
-    def test_a_table_of_another_shape_is_refused(self) -> None:
+    def test_another_layout_is_refused(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 3))
         with pytest.raises(ConfigurationError, match="partitioned by topic, day, not by day"):
             put(Delta(self.path, SCHEMA, ("day",)), "q", 1, batch(3, 3))
@@ -241,7 +241,7 @@ class CommitTests(TestCase):
         with pytest.raises(ConfigurationError, match="column more must be int32, but the table"):
             Delta(self.path, other, BY).commit([], "q", 1)
 
-    def test_a_batch_counts_once_in_parquet(self) -> None:
+    def test_parquet_stores_a_batch_once(self) -> None:
         table = ParquetFiles(self.path, SCHEMA, BY)
         assert put(table, "q", 0, batch(0, 32))
         assert not put(table, "q", 0, batch(0, 32))
@@ -256,7 +256,7 @@ class CommitTests(TestCase):
         ):
             assert topic.encode() == value
 
-    def test_parquet_goes_on_after_a_death_anywhere_in_a_commit(self) -> None:
+    def test_parquet_recovers_from_a_kill_anywhere_in_a_commit(self) -> None:
         moves = 0
 
         def dying(_source: str, _target: str) -> None:
@@ -301,7 +301,7 @@ class CompactionTests(TestCase):
         assert not put(table, "q", 4, batch(96, 32))
         assert table.compact() == 0
 
-    def test_readers_of_the_version_before_still_can(self) -> None:
+    def test_earlier_versions_remain_readable(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         for number in range(5):
             put(table, "q", number, batch(16 * number, 16))
@@ -310,25 +310,25 @@ class CompactionTests(TestCase):
         old = DeltaTable(self.path, version).to_pyarrow_table()
         assert sorted(old["offset"].to_pylist()) == list(range(80))
 
-    def test_no_table_is_nothing_to_do(self) -> None:
+    def test_compaction_without_a_table_does_nothing(self) -> None:
         assert Delta(self.path, SCHEMA, BY).compact() == 0
         assert not os.path.exists(self.path)
 
     def test_checkpoints_in_the_directory_stay(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 0, batch(0, 3))
-        kept = Path(self.path, "_checkpoints", "archive", "offsets", "0")
-        kept.parent.mkdir(parents=True)
-        kept.write_text(json.dumps({}))
-        os.utime(kept, (0, 0))
+        all_files = Path(self.path, "_checkpoints", "archive", "offsets", "0")
+        all_files.parent.mkdir(parents=True)
+        all_files.write_text(json.dumps({}))
+        os.utime(all_files, (0, 0))
         table.compact()
-        assert kept.exists()
+        assert all_files.exists()
 
 
 class NameTests(TestCase):
     """The writer in the name of a file."""
 
-    def test_a_name_says_the_batch(self) -> None:
+    def test_a_name_has_its_batch(self) -> None:
         for query in ("q", "a-7", "x/../y", "_é🦊", "3f0c1d5e-late"):
             for place in ("", "orders", "orders/2026-03-01"):
                 path = BatchId(query, 12).new_file(place)
@@ -337,13 +337,13 @@ class NameTests(TestCase):
                 assert path.rpartition("/")[0] == place
                 assert len(os.path.basename(path)) < 255
 
-    def test_a_name_says_what_a_merge_replaces(self) -> None:
+    def test_a_name_has_the_source_of_a_merge(self) -> None:
         path = new_merge_file("orders", "orders/a.parquet")
         assert is_merge_of(path, ["orders/b.parquet", "orders/a.parquet"])
         assert not is_merge_of(path, ["orders/b.parquet", "a.parquet", path])
         assert parse_batch_id(path) is None
 
-    def test_a_name_elsewhere_or_of_others_says_nothing(self) -> None:
+    def test_moved_and_foreign_files_have_no_batch(self) -> None:
         path = BatchId("q", 0).new_file("orders/2026-03-01")
         name = os.path.basename(path)
         for other in (
@@ -359,7 +359,7 @@ class NameTests(TestCase):
         ):
             assert parse_batch_id(other) is None, other
 
-    def test_a_query_whose_name_is_cut_is_not_guessed(self) -> None:
+    def test_a_shortened_query_has_no_batch(self) -> None:
         assert parse_batch_id(BatchId("q" * 500, 0).new_file("orders")) is None
 
 
@@ -371,7 +371,7 @@ class AdmissionTests(TestCase):
 
     def refuse(self, kind: type[Delta] | type[ParquetFiles], *says: str) -> None:
         """Check that a table is refused with these words, and that nothing changes."""
-        before = kept(self.path)
+        before = all_files(self.path)
         directories = {root for root, _, _ in os.walk(self.path)}
         with pytest.raises(ConfigurationError) as caught:
             kind.check_directory(self.path)
@@ -380,7 +380,7 @@ class AdmissionTests(TestCase):
         for text in (self.path, *says, "choose a"):
             assert text in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
         assert {root for root, _, _ in os.walk(self.path)} == directories
 
     def test_a_directory_with_other_files(self) -> None:
@@ -390,7 +390,7 @@ class AdmissionTests(TestCase):
         for kind in (Delta, ParquetFiles):
             self.refuse(kind, "has other files: 'a\\nb', 'c', 'd' and 1 more")
 
-    def test_a_directory_with_an_empty_one(self) -> None:
+    def test_a_directory_with_an_empty_directory(self) -> None:
         os.makedirs(os.path.join(self.path, "orders"))
         self.refuse(Delta, "'orders'")
 
@@ -405,13 +405,13 @@ class AdmissionTests(TestCase):
         put(ParquetFiles(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
         self.refuse(Delta, "has a table of Parquet files")
 
-    def test_no_directory(self) -> None:
+    def test_a_path_that_is_not_a_directory(self) -> None:
         Path(self.path).touch()
         for kind in (Delta, ParquetFiles):
             with pytest.raises(ConfigurationError, match="not a directory"):
                 kind.check_directory(self.path)
 
-    def test_a_table_that_cannot_be_read(self) -> None:
+    def test_an_unreadable_table(self) -> None:
         log = Path(self.path, "_delta_log")
         log.mkdir(parents=True)
         (log / f"{3:020}.json").write_text("{}")
@@ -420,17 +420,17 @@ class AdmissionTests(TestCase):
 
     def test_another_table_is_refused_before_files_are_written(self) -> None:
         DeltaTable.create(self.path, pa.schema([("name", pa.string())]))
-        before = kept(self.path)
+        before = all_files(self.path)
         with pytest.raises(ConfigurationError, match=r"partitioned by nothing.*choose another"):
             put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
 
-    def test_columns_that_a_table_cannot_have(self) -> None:
+    def test_unsupported_columns(self) -> None:
         schema = pa.schema([("length", pa.duration("us"))])
         with pytest.raises(ConfigurationError, match=r"cannot create the table: .*Duration"):
             Delta(self.path, schema, ()).create_if_missing()
 
-    def test_what_a_job_leaves_that_was_killed_at_once(self) -> None:
+    def test_remains_of_a_job_killed_at_once(self) -> None:
         for kind, own in ((Delta, "_delta_log"), (ParquetFiles, "_staging")):
             os.makedirs(os.path.join(self.path, own))
             for home in ("_checkpoints/archive", "mine/metrics"):
@@ -454,7 +454,7 @@ class CleaningTests(TestCase):
         self.table.create_if_missing()
         return {file.path for file in write(self.table, query, number, batch(0, 16, ["orders"]))}
 
-    def test_what_others_put_there_stays(self) -> None:
+    def test_files_of_others_stay(self) -> None:
         fill(self.table, 0, 1)
         (own,) = self.leave("q", 0)
         root = Path(self.path)
@@ -474,13 +474,13 @@ class CleaningTests(TestCase):
         for name in others:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("mine")
-        age(root)
+        make_old(root)
         self.table.compact()
-        assert set(others) <= kept(root)
-        assert own not in kept(root)
+        assert set(others) <= all_files(root)
+        assert own not in all_files(root)
         assert offsets(self.path) == list(range(32))
 
-    def test_tables_below_stay_whatever_they_leave(self) -> None:
+    def test_tables_below_are_not_cleaned(self) -> None:
         fill(self.table, 0, 1)
         below = Delta(os.path.join(self.path, "sub"), SCHEMA, BY)
         plain = ParquetFiles(os.path.join(self.path, "plain"), SCHEMA, BY)
@@ -491,10 +491,10 @@ class CleaningTests(TestCase):
             fill(table, 0)
             write(table, "q", 0, batch(0, 16, ["orders"]))
         leftovers = write(self.table, "q", 0, batch(0, 16, ["inside"]))
-        age(self.path)
-        before = kept(self.path)
+        make_old(self.path)
+        before = all_files(self.path)
         self.table.compact()
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
         assert {file.path for file in leftovers} <= before
         assert offsets(below.path) == offsets(inside.path) == list(range(16))
         # Each table removes only its own leftovers.
@@ -514,27 +514,27 @@ class CleaningTests(TestCase):
         os.symlink(outside, os.path.join(self.path, "linked", "2026-03-01"))
         link = BatchId("q", 0).new_file("orders/2026-03-01")
         os.symlink(outside / os.path.basename(name), os.path.join(self.path, link))
-        age(outside)
-        age(self.path)
+        make_old(outside)
+        make_old(self.path)
         self.table.compact()
-        assert kept(outside) == {os.path.basename(name)}
+        assert all_files(outside) == {os.path.basename(name)}
         assert os.path.islink(os.path.join(self.path, link))
 
-    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
+    def test_old_leftovers_of_finished_batches_are_removed(self) -> None:
         left = self.leave("q", 1)
         fill(self.table, 0, 1)
         self.table.compact()
         assert unlisted(self.path) == left
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert unlisted(self.path) == set()
         assert offsets(self.path) == list(range(32))
 
-    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+    def test_uncommitted_batches_stay_at_any_age(self) -> None:
         fill(self.table, 0)
         waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
         other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert self.table.commit(waiting, "q", 1)
         assert self.table.commit(other, "other", 0)
@@ -548,12 +548,12 @@ class CleaningTests(TestCase):
         left = PartitionWriter(self.path, BY)
         left.add(batch(0, 16, ["orders"]))
         (file,) = left.finish()
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert unlisted(self.path) == {file.path}
         assert offsets(self.path) == list(range(16))
 
-    def test_what_was_replaced_goes_after_a_week(self) -> None:
+    def test_replaced_files_are_removed_after_a_week(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         version = DeltaTable(self.path).version()
         before_a_week = delta._milliseconds() - 8 * 86_400_000
@@ -564,17 +564,17 @@ class CleaningTests(TestCase):
         with pytest.raises(FileNotFoundError):
             DeltaTable(self.path, version).to_pyarrow_table()
 
-    def test_what_was_replaced_stays_for_a_week_however_old_it_seems(self) -> None:
+    def test_replaced_files_stay_for_a_week_at_any_age(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         version = DeltaTable(self.path).version()
-        age(self.path)
+        make_old(self.path)
         assert self.table.compact() == 4
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert len(unlisted(self.path)) == 4
         assert DeltaTable(self.path, version).to_pyarrow_table().num_rows == 64
 
-    def test_a_table_that_keeps_its_files_longer_keeps_them(self) -> None:
+    def test_a_longer_retention_of_the_table_applies(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         longer = {"delta.deletedFileRetentionDuration": "interval 30 days"}
         DeltaTable(self.path).alter.set_table_properties(longer)
@@ -583,48 +583,48 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert len(unlisted(self.path)) == 4
 
-    def test_a_death_anywhere_in_compaction(self) -> None:
-        def torn(target: str, *_: object) -> None:
+    def test_a_kill_anywhere_in_compaction(self) -> None:
+        def write_partial_file(target: str, *_: object) -> None:
             Path(target).write_bytes(b"PAR1")
             raise Died
 
         commit = DeltaTable.create_write_transaction
 
-        def late(*arguments: Any, **named: Any) -> None:
+        def commit_then_die(*arguments: Any, **named: Any) -> None:
             commit(*arguments, **named)
             raise Died
 
-        moments: list[AbstractContextManager[object]] = [
-            patch.object(delta, "write_file", torn),
+        kill_points: list[AbstractContextManager[object]] = [
+            patch.object(delta, "write_file", write_partial_file),
             patch.object(DeltaTable, "create_write_transaction", dies),
-            patch.object(DeltaTable, "create_write_transaction", late),
+            patch.object(DeltaTable, "create_write_transaction", commit_then_die),
             patch.object(DeltaTable, "vacuum", dies),
             patch.object(Path, "unlink", dies),
         ]
         count = 0
-        for moment in moments:
+        for kill_point in kill_points:
             fill(self.table, *range(count, count + 4))
             count += 4
             # A leftover to remove at the end.
             self.leave("q", 0)
-            age(self.path)
-            with pytest.raises(Died), moment:
+            make_old(self.path)
+            with pytest.raises(Died), kill_point:
                 self.table.compact()
             assert offsets(self.path) == list(range(16 * count))
             self.table.compact()
             assert offsets(self.path) == list(range(16 * count))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         # The remaining files were replaced, and stay for readers of older versions.
         assert unlisted(self.path) == delta._removed(DeltaTable(self.path))
         assert offsets(self.path) == list(range(16 * count))
 
-    def test_a_merge_under_way_stays_however_old_it_seems(self) -> None:
+    def test_a_merge_in_progress_stays_at_any_age(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         commit = DeltaTable.create_write_transaction
 
         def slow(*arguments: Any, **named: Any) -> None:
-            age(self.path)
+            make_old(self.path)
             self.table._clean()
             commit(*arguments, **named)
 
@@ -632,7 +632,7 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert offsets(self.path) == list(range(64))
 
-    def test_of_two_that_merge_the_same_files_one_does(self) -> None:
+    def test_one_of_two_concurrent_merges_succeeds(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         small = delta._small
         commit = DeltaTable.create_write_transaction
@@ -658,7 +658,7 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 0
         assert offsets(self.path) == list(range(128))
 
-    def test_batches_committed_meanwhile_do_not_keep_it_from_merging(self) -> None:
+    def test_concurrent_batches_do_not_prevent_a_merge(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         commit = DeltaTable.create_write_transaction
         waiting = [4, 5]
@@ -673,7 +673,7 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert waiting == []
 
-    def test_a_commit_that_is_tried_again_keeps_its_files(self) -> None:
+    def test_a_repeated_commit_keeps_its_files(self) -> None:
         self.table.create_if_missing()
         files = write(self.table, "q", 0, batch(0, 16, ["orders"]))
         assert self.table.commit(files, "q", 0)
@@ -695,11 +695,11 @@ class StagingTests(TestCase):
         found = ds.dataset(self.path).to_table()["offset"].to_pylist()
         assert sorted(found) == list(range(count))
 
-    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+    def test_uncommitted_batches_stay_at_any_age(self) -> None:
         fill(self.table, 0)
         waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
         other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert self.table.commit(waiting, "q", 1)
         assert self.table.commit(other, "other", 0)
@@ -719,26 +719,26 @@ class StagingTests(TestCase):
 
         with pytest.raises(Died), patch("pubsub.pipeline.tables.parquet.os.replace", dying):
             self.table.commit(files, "q", 1)
-        age(self.path)
+        make_old(self.path)
         # The compaction of another query, and Spark's reaction to a failed commit.
         self.table.compact()
         self.table.discard(files, "q")
         assert not put(self.table, "q", 1, batch(16, 64))
         self.check(80)
-        assert kept(self.staging) == set()
+        assert all_files(self.staging) == set()
 
-    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
+    def test_old_leftovers_of_finished_batches_are_removed(self) -> None:
         self.table.create_if_missing()
         left = {file.path for file in write(self.table, "q", 1, batch(0, 32))}
         fill(self.table, 0, 1)
         self.table.compact()
-        assert kept(self.staging) == left
-        age(self.path)
+        assert all_files(self.staging) == left
+        make_old(self.path)
         self.table.compact()
-        assert kept(self.staging) == set()
+        assert all_files(self.staging) == set()
         self.check(32)
 
-    def test_what_others_put_there_stays(self) -> None:
+    def test_files_of_others_stay(self) -> None:
         fill(self.table, 0)
         (left,) = (file.path for file in write(self.table, "q", 0, batch(0, 16, ["orders"])))
         outside = Path(self.path).with_name("outside")
@@ -759,9 +759,9 @@ class StagingTests(TestCase):
         below = ParquetFiles(str(self.staging / "sub"), SCHEMA, BY)
         fill(below, 0)
         write(below, "q", 0, batch(0, 16))
-        age(outside)
-        age(self.path)
-        before = kept(self.path)
+        make_old(outside)
+        make_old(self.path)
+        before = all_files(self.path)
         self.table.compact()
-        assert before - kept(self.path) == {f"_staging/{left}"}
-        assert kept(outside) == {name}
+        assert before - all_files(self.path) == {f"_staging/{left}"}
+        assert all_files(outside) == {name}

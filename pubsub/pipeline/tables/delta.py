@@ -239,8 +239,8 @@ def check_layout(table: DeltaTable, wanted: Delta) -> None:
         if index < 0 or present.field(index).type != field.type:
             found = "no such column" if index < 0 else str(present.field(index).type)
             raise ConfigurationError(
-                f"{wanted.path}: column {field.name} must be {field.type}, but the table has {found}; "
-                f"{_HINT}"
+                f"{wanted.path}: column {field.name} must be {field.type}, but the table "
+                f"has {found}; {_HINT}"
             )
 
 
