@@ -72,7 +72,7 @@ def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> 
     with history(file) as messages:
         messages.put_all(messages.batch("orders", [b"%d" % number]) for number in range(30))
     job = ["--path", file, "--to", to, "--format", kind, "--once", "--max-rows", 10]
-    program = (sys.executable, "-m", "tests.spark.dying", "write", "1")
+    program = (sys.executable, "-m", "tests.spark.killed_archive", "write", "1")
     code, _out, err = Command(*job, program=program).finish()
     assert code == -signal.SIGKILL, err
     data = set(to.rglob("*.parquet"))
