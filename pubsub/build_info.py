@@ -1,4 +1,4 @@
-"""Which form of the modules on a message's path is loaded: compiled, or interpreted."""
+"""Whether the compiled or the interpreted form of the codecs is loaded."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pubsub.wire import frame_runs
 
 
 def build_kind() -> str:
-    """``compiled`` if the wheel was built where there is a compiler, else ``interpreted``."""
+    """Return ``compiled`` if the wheel was built with a C compiler, else ``interpreted``."""
     return "interpreted" if (frame_runs.__file__ or "").endswith(".py") else "compiled"

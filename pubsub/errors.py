@@ -1,7 +1,7 @@
-"""Every error of the broker's domain, in one tree.
+"""All errors of the broker's domain, in one tree.
 
-A protocol maps these classes to its own error codes; nothing above the domain raises them with
-a protocol's words in them. ``reason`` is the short name that counters and log lines use.
+A protocol maps these classes to its own error codes. ``reason`` is the short name that counters,
+events and log lines use.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ class PubSubError(Exception):
 
 
 class ConfigurationError(PubSubError):
-    """A setting, a file or a command line that cannot be used; the message is one line."""
+    """An invalid setting, file or command line; the message is one line."""
 
     reason = "configuration"
 
 
 class NotConfigured(ConfigurationError):
-    """A listener lacks what it cannot do without; the message says how to get it."""
+    """A required setting of a listener is missing; the message says how to provide it."""
 
 
 class StartError(PubSubError):
@@ -30,7 +30,7 @@ class StartError(PubSubError):
 
 
 class Refused(PubSubError):
-    """A request the broker understood and does not carry out; the connection may go on."""
+    """A request that the broker refuses; the connection may continue."""
 
     reason = "refused"
 
@@ -48,37 +48,37 @@ class TopicNotFound(Refused):
 
 
 class TopicUnreachable(Refused):
-    """The topic is hosted by another broker, and that cannot be reached."""
+    """The topic is hosted by another broker, which cannot be reached."""
 
     reason = "topic-unreachable"
 
 
 class NotAuthorized(Refused):
-    """The listener's rules do not let this client do this to this topic."""
+    """The listener's access rules do not permit the request."""
 
     reason = "not-authorized"
 
 
 class MessageTooLarge(Refused):
-    """A payload over the limit of the listener or of the protocol."""
+    """A payload that exceeds the limit of the listener or of the protocol."""
 
     reason = "too-large"
 
 
 class RateLimited(Refused):
-    """More messages or bytes a second than the connection or its listener may send."""
+    """The rate limit of the connection or of its listener is exceeded."""
 
     reason = "rate-limited"
 
 
 class LimitReached(Refused):
-    """A quota is used up: connections, sessions, topics or subscriptions."""
+    """A quota is exhausted: connections, sessions, topics or subscriptions."""
 
     reason = "limit-reached"
 
 
 class MemoryExhausted(Refused):
-    """The process is at its memory bound and takes nothing new on."""
+    """The process has reached its memory bound."""
 
     reason = "memory"
 
@@ -86,7 +86,7 @@ class MemoryExhausted(Refused):
 class HistoryUnavailable(Refused):
     """The history cannot be written, for example because the disk is full; nothing was published.
 
-    It goes on by itself when it can.
+    The history continues by itself when it can be written again.
     """
 
     reason = "history-unavailable"
@@ -99,7 +99,7 @@ class SessionUnknown(Refused):
 
 
 class InvalidRequest(Refused):
-    """A request whose fields say something that means nothing."""
+    """A request whose fields are inconsistent or have no meaning."""
 
     reason = "invalid-request"
 
@@ -111,19 +111,19 @@ class BadToken(Refused):
 
 
 class WrongKey(Refused):
-    """A token that does not hold the topic's queue key."""
+    """The token does not contain the topic's queue key."""
 
     reason = "wrong-queue-key"
 
 
 class MissingPermission(Refused):
-    """A token that does not grant what the request needs."""
+    """The token does not grant the permission that the request needs."""
 
     reason = "missing-permission"
 
 
 class TopicExists(Refused):
-    """The topic is there already and is not this client's to create."""
+    """The topic exists, and this client may not create it."""
 
     reason = "topic-exists"
 

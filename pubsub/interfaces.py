@@ -16,7 +16,7 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
-    from pubsub.store.block_ranges import Parcel, Topics
+    from pubsub.store.block_ranges import Parcel, TopicCounts
 
 
 class IDatagramSource(Interface):
@@ -125,7 +125,7 @@ class IStore(Interface):
         such message.
         """
 
-    def topics_in(start: int, stop: int) -> Deferred[Topics]:
+    def topics_in(start: int, stop: int) -> Deferred[TopicCounts]:
         """Return the topics that have committed messages from ``start`` to before ``stop``."""
 
     def continues(epoch: str, offset: int) -> bool:

@@ -14,7 +14,7 @@ from pubsub.broker.message_run import MIXED
 from pubsub.store.block import encode_block
 from pubsub.store.merge import insert_block
 from pubsub.store.schema import begin_epoch, open_writer
-from pubsub.store.stored_runs import keep, topics_of
+from pubsub.store.stored_runs import record_of, topics_of
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000
@@ -61,7 +61,7 @@ class History:
         for batch in batches:
             batch.offset = batch.sequence = self.next
             batch.timestamp = self._start + 1000 * (self.next // 1000)
-            runs.append(keep(batch))
+            runs.append(record_of(batch))
             self.next += len(batch.payloads)
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute

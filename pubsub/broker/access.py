@@ -1,4 +1,4 @@
-"""Which topics the clients of a listener may publish to and subscribe to."""
+"""Access rules: the topics that the clients of a listener may publish to and subscribe to."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
 
 RESERVED = "$SYS/"
-"""How the names of the broker's own topics begin."""
-# Decisions kept a rule; beyond it they are made anew, so that names cannot fill memory.
+"""The prefix of the broker's own topics."""
+# Decisions cached by a rule; the cache is then cleared, so that topic names cannot fill memory.
 _CACHED = 10_000
 
 
 class Rule:
-    """Shell-style topic patterns, with the answers they gave before."""
+    """Shell-style topic patterns, with a cache of decisions."""
 
-    __slots__ = ("_all", "_answers", "_matches")
+    __slots__ = ("_all", "_decisions", "_matches")
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._all = "*" in patterns
         self._matches: Callable[[str], bool] = matcher(patterns)
-        self._answers: dict[str, bool] = {}
+        self._decisions: dict[str, bool] = {}
 
     def allows(self, name: str) -> bool:
-        """Does a pattern match the topic ``name``?"""
+        """Return whether a pattern matches the topic ``name``."""
         if self._all:
             return True
-        answer = self._answers.get(name)
-        if answer is None:
-            if len(self._answers) >= _CACHED:
-                self._answers.clear()
-            answer = self._answers[name] = self._matches(name)
-        return answer
+        decision = self._decisions.get(name)
+        if decision is None:
+            if len(self._decisions) >= _CACHED:
+                self._decisions.clear()
+            decision = self._decisions[name] = self._matches(name)
+        return decision
 
 
 class AccessRules:
     """The ``allow-publish``, ``allow-subscribe`` and ``grant`` patterns of one listener.
 
-    ``closed`` holds the names of the topics that have a queue key; of these only what ``grant``
-    names is open here. ``exclusive`` holds those that nobody may read here at all. Topics that
-    begin with RESERVED are closed whether they have a key or not, and only a pattern of ``grant``
-    that begins so itself names them.
+    ``closed`` has the names of topics with a queue key, which need a pattern in ``grant``.
+    ``exclusive`` has the names of topics that no client of this listener may read. Topics that
+    begin with RESERVED are always closed, and only patterns of ``grant`` that begin with it
+    match them.
     """
 
     __slots__ = ("_closed", "_exclusive", "_grant", "_publish", "_reserved", "_subscribe")
@@ -62,29 +62,35 @@ class AccessRules:
         self._exclusive = exclusive
 
     def check_publish(self, name: str) -> None:
-        """Raises NotAuthorized unless clients may publish to the topic ``name``."""
+        """Raise NotAuthorized unless clients may publish to the topic ``name``."""
         if not self._publish.allows(name) or self._locked(name):
             raise NotAuthorized(name)
 
     def may_subscribe(self, name: str) -> bool:
-        """May clients read the topic ``name``?"""
+        """Return whether clients may read the topic ``name``."""
         return (
             self._subscribe.allows(name) and not self._locked(name) and name not in self._exclusive
         )
 
     def check_subscribe(self, name: str) -> None:
-        """Raises NotAuthorized unless clients may read the topic ``name``."""
+        """Raise NotAuthorized unless clients may read the topic ``name``."""
         if not self.may_subscribe(name):
             raise NotAuthorized(name)
 
     def may_read(self, name: str, permitted: bool) -> bool:
-        """May the history of the topic ``name`` be read, by one whose token permits that or not?"""
+        """Return whether the history of the topic ``name`` may be read.
+
+        ``permitted`` tells whether the client's token permits to read closed topics.
+        """
         if name in self._exclusive or not self._subscribe.allows(name):
             return False
         return permitted or not self._locked(name)
 
     def may_write(self, name: str, proved: bool) -> bool:
-        """May the topic ``name`` be published to, by one who has proved a right to or not?"""
+        """Return whether the topic ``name`` may be published to.
+
+        ``proved`` tells whether the client has presented the topic's queue key.
+        """
         return self._publish.allows(name) and (proved or not self._locked(name))
 
     def _locked(self, name: str) -> bool:

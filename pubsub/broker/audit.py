@@ -1,6 +1,6 @@
-"""The audit log: who changed what on whose behalf, as JSON lines.
+"""The audit log: who changed what, as JSON lines.
 
-No key, secret, token or payload is ever in it.
+It never contains a key, secret, token or payload.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from twisted.python.logfile import LogFile
 from pubsub.errors import ConfigurationError
 
 log = Logger()
-_KEPT = 10
+_KEPT_FILES = 10
 
 
 class AuditLog:
-    """Writes records to ``path``, a new file every ``size`` bytes, of which ten are kept.
+    """Writes records to ``path``, or to the process's log if it is empty.
 
-    Without a path they go to the process's log. ``seconds`` is the clock.
+    A new file is begun every ``size`` bytes, and ten old files are kept. ``seconds`` is the clock.
+    Raises ConfigurationError if the file cannot be opened.
     """
 
     def __init__(self, seconds: Callable[[], float], path: str = "", size: int = 0) -> None:
@@ -37,14 +38,14 @@ class AuditLog:
                     target.name,
                     str(target.parent),
                     rotateLength=size or None,
-                    maxRotatedFiles=_KEPT,
+                    maxRotatedFiles=_KEPT_FILES,
                     defaultMode=0o600,
                 )
             except OSError as error:
                 raise ConfigurationError(f"audit-log: {path}: {error.strerror}") from None
 
     def record(self, event: str, **fields: object) -> None:
-        """One line: the time, ``event`` and ``fields``."""
+        """Write one line with the time, ``event`` and ``fields``."""
         self.watcher(event, fields)
         when = datetime.fromtimestamp(self._seconds(), UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False)
@@ -55,9 +56,10 @@ class AuditLog:
             self._file.write((line + "\n").encode(errors="backslashreplace"))
             self._file.flush()
         except OSError as error:
-            log.error("audit: cannot write: {reason}; {line}", reason=error.strerror, line=line)
+            message = "audit-log: cannot write: {reason}; record: {line}"
+            log.error(message, reason=error.strerror, line=line)
 
     def close(self) -> None:
-        """Nothing more is recorded."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()

@@ -1,4 +1,4 @@
-"""The unit that travels through the broker: consecutive messages of one publisher to one topic."""
+"""Batches: messages that one publisher sent to one topic, and pages of them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pubsub.broker.message_run import MIXED
 
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1
-"""Of one message: the history counts them so far."""
+"""Headers of one message: the largest number that the history's format can store."""
 
 
 @dataclass(slots=True)
 class Batch:
     """Messages that were published together.
 
-    ``nbytes`` is the sum of the payloads' lengths, ``size`` the length they all have or
-    ``MIXED``. ``timestamp`` is µs since the Unix epoch and holds for every message, as they
-    were taken from one read. ``sequence`` numbers the first message within this run of the
-    broker; ``offset`` is its place in the history, set by the store. ``headers`` is None where
-    no message has any.
+    ``nbytes`` is the sum of the payloads' lengths; ``size`` is their common length or ``MIXED``.
+    ``timestamp`` is in µs since the Unix epoch and applies to every message, as they come from one
+    read. ``sequence`` is the number of the first message within this run of the broker;
+    ``offset`` is its offset in the history, set by the store. ``headers`` is None if no message has
+    any.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class Batch:
     offset: int = -1
 
     def part(self, start: int, stop: int) -> Batch:
-        """The messages from index ``start`` up to ``stop`` as a batch of their own."""
+        """Return the messages from index ``start`` to before ``stop`` as a batch."""
         payloads = self.payloads[start:stop]
         return Batch(
             topic=self.topic,
@@ -52,9 +52,9 @@ class Batch:
         )
 
     def within(self, limit: int) -> Batch | None:
-        """The batch without the payloads over ``limit`` bytes; None if that leaves nothing.
+        """Return the batch without payloads over ``limit`` bytes; None if none is left.
 
-        For encoding only: the offsets of what is left are no longer consecutive.
+        For encoding only: the offsets of the remaining messages are not consecutive.
         """
         kept = [i for i, payload in enumerate(self.payloads) if len(payload) <= limit]
         if not kept:
@@ -77,9 +77,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read of the history gave, and the offset to go on reading from.
+    """The result of one read of the history, and the offset from which to read next.
 
-    ``damaged`` has the ranges of offsets (start, stop) that could not be read in between.
+    ``damaged`` has the ranges of offsets (start, stop) that could not be read.
     """
 
     batches: list[Batch]
@@ -88,14 +88,14 @@ class Page:
 
 
 def message_number(run: int, sequence: int) -> int:
-    """The id of a message, as the 128-bit number that a UUID is (see ``message_id``)."""
+    """Return the id of a message as the 128-bit number of its UUID (see ``message_id``)."""
     return (run >> 12) << 80 | (0x8000 | (run & 0xFFF)) << 64 | 0b10 << 62 | sequence
 
 
 def message_id(run: int, sequence: int) -> UUID:
-    """The id of a message: a UUID of version 8 from the broker's run and its sequence.
+    """Return the id of a message: a UUID of version 8 from the broker's run and its sequence.
 
-    ``run`` is a random 60-bit number drawn at start, ``sequence`` counts up to 2**62, so an id
-    is unique without anything being drawn or kept for a message.
+    ``run`` is a random 60-bit number drawn at start, ``sequence`` is below 2**62. So ids are
+    unique, and nothing is drawn or stored for each message.
     """
     return UUID(int=message_number(run, sequence))

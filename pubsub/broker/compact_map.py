@@ -1,4 +1,4 @@
-"""Mappings of none or one item, as most subscribers have: a dict of one takes 224 bytes."""
+"""Mappings of zero or one item, as most subscribers have; a dict of one item takes 224 bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMPTY_MAP: Mapping[Any, Any] = MappingProxyType({})
 
 
 class SingleItemMap(Mapping[_Key, _Value]):
-    """One item."""
+    """A mapping of one item."""
 
     __slots__ = ("_key", "_value")
 
@@ -36,7 +36,10 @@ class SingleItemMap(Mapping[_Key, _Value]):
 def with_item(
     items: Mapping[_Key, _Value], one: SingleItemMap[_Key, _Value]
 ) -> Mapping[_Key, _Value]:
-    """``items``, which is used up, with ``one`` more, which others may have too."""
+    """Return ``items`` with the item of ``one`` added; ``items`` must not be used afterwards.
+
+    The result may be ``one`` itself, which can be shared by many owners.
+    """
     if isinstance(items, MutableMapping):
         items.update(one)
         return items
@@ -44,7 +47,7 @@ def with_item(
 
 
 def without_item(items: Mapping[_Key, _Value], key: _Key) -> Mapping[_Key, _Value]:
-    """``items``, which is used up, without ``key``, which is in it."""
+    """Return ``items`` without ``key``, which it has; ``items`` must not be used afterwards."""
     if isinstance(items, MutableMapping):
         del items[key]
         return items

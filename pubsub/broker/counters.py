@@ -1,4 +1,4 @@
-"""What happened, counted; the first of every kind, and every tenfold of it, goes to the log."""
+"""Counters of the broker. Of each kind the first, the tenth, the hundredth and so on are logged."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar
 
 from twisted.logger import Logger
 
-# Distinct (client, topic, reason) kept apart; what comes after is counted under OTHERS.
-_KINDS = 10_000
+# Distinct (client, topic, reason) that are counted; further ones are counted under OTHERS.
+_MAX_KINDS = 10_000
 OTHERS = "*"
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -17,10 +17,10 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Counters:
     """Totals since the start of the broker.
 
-    ``published`` and ``published_bytes`` count accepted messages, ``delivered`` messages handed
-    to the outbox of a subscriber, or of the broker that hosts their topic, and not dropped from
-    it since. ``drops`` counts by client, topic and reason, ``refusals`` by listener and reason:
-    requests answered with an error, and connections turned away.
+    ``published`` and ``published_bytes`` count accepted messages. ``delivered`` counts messages
+    passed to the outbox of a subscriber, or of the broker that hosts their topic, and not dropped
+    from it later. ``drops`` counts by client, topic and reason; ``refusals`` counts refused
+    requests and connections by listener and reason. ``connections`` are those open now.
     """
 
     log: ClassVar[Logger] = Logger()
@@ -37,7 +37,7 @@ class Counters:
 
     @property
     def dropped(self) -> int:
-        """Messages dropped for some subscriber, for whatever reason."""
+        """Messages dropped, for any subscriber and reason."""
         return self.drops.total()
 
     @property
@@ -46,13 +46,13 @@ class Counters:
         return self.refusals.total()
 
     def drop(self, client: str, topic: str, reason: str, count: int) -> None:
-        """``count`` messages on ``topic`` did not reach ``client``."""
+        """Count ``count`` messages on ``topic`` that ``client`` does not get."""
         if self.watcher is not None:
             self.watcher(client, topic, reason, count)
         key = (client, topic, reason)
-        if key not in self.drops and len(self.drops) >= _KINDS:
+        if key not in self.drops and len(self.drops) >= _MAX_KINDS:
             key = (OTHERS, OTHERS, reason)
-        if _worth_saying(self.drops, key, count):
+        if _add_and_test_log(self.drops, key, count):
             self.log.warn(
                 "dropped: {count} for client {client!r} on topic {topic!r}: {reason}",
                 count=self.drops[key],
@@ -62,9 +62,9 @@ class Counters:
             )
 
     def refuse(self, listener: str, reason: str, client: str, count: int = 1) -> None:
-        """``count`` requests of ``client`` were answered with an error."""
+        """Count ``count`` requests of ``client`` that were answered with an error."""
         key = (listener, reason)
-        if _worth_saying(self.refusals, key, count):
+        if _add_and_test_log(self.refusals, key, count):
             self.log.warn(
                 "refused: {count} on {listener}: {reason}, last by {client!r}",
                 count=self.refusals[key],
@@ -74,8 +74,8 @@ class Counters:
             )
 
 
-def _worth_saying(totals: Counter[_Key], key: _Key, count: int) -> bool:
-    """Add ``count``; did that make the total reach another power of ten?"""
+def _add_and_test_log(totals: Counter[_Key], key: _Key, count: int) -> bool:
+    """Add ``count``; return whether the total has reached another power of ten."""
     before = totals[key]
     totals[key] = now = before + count
     return int(10 ** (len(str(now)) - 1)) > before

@@ -1,4 +1,4 @@
-"""How safe a topic's messages are: not stored, stored, or stored before they are acknowledged."""
+"""Durability: whether a topic's messages are stored, and stored before they are acknowledged."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pubsub.settings import Kind, matcher
 
 
 class Durability(IntEnum):
-    """What becomes of a topic's messages; the larger the safer."""
+    """What a topic promises; a larger value is safer."""
 
     NONE = 0
-    """They are delivered to who is there, and not stored."""
+    """Messages are delivered to live subscribers and not stored."""
     ASYNC = 1
-    """They are stored, and nobody waits for that."""
+    """Messages are stored, and acknowledged before that."""
     SYNC = 2
-    """They are acknowledged, where a protocol does that, when they are on disk."""
+    """Messages are acknowledged when they are on disk, if the protocol has acknowledgments."""
 
 
 _WORDS = {one.name.lower(): one for one in Durability}
 
 
 class DurabilityRules:
-    """The first pattern that matches a topic rules it; one that none matches is ASYNC."""
+    """Durability by topic pattern. The first match applies; the default is ASYNC."""
 
     def __init__(self, rules: Sequence[tuple[str, Durability]] = ()) -> None:
         self._rules: list[tuple[Callable[[str], bool], Durability]] = [
@@ -31,7 +31,7 @@ class DurabilityRules:
         ]
 
     def durability(self, name: str) -> Durability:
-        """That of the topic ``name``."""
+        """Return the durability of the topic ``name``."""
         return next((d for matches, d in self._rules if matches(name)), Durability.ASYNC)
 
 

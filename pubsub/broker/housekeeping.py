@@ -51,7 +51,7 @@ class Housekeeping:
         self._sweeper.start(SWEEP_SECONDS, now=False)
 
     def stop(self) -> None:
-        """Stop to sweep; may be called before ``start``."""
+        """Stop sweeping; may be called before ``start``."""
         if self._sweeper.running:
             self._sweeper.stop()
 

@@ -1,7 +1,7 @@
-"""The master secrets: a ring of which several are valid at once, each with an id and an end.
+"""The master secrets: a ring of several valid secrets, each with an id and an end.
 
-A secret verifies the tokens that were signed with it. A token that names a key id (``kid``) is
-checked against that secret alone, another against every secret of its algorithm.
+A secret verifies the tokens that were signed with it. A token with a key id (``kid``) is checked
+against that secret only, any other token against every secret of its algorithm.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One master secret. ``key`` is the secret's bytes, or a public key for EdDSA; ``ends`` is in
-    seconds since the Unix epoch, infinite if it does not."""
+    """One master secret. ``key`` is the secret's bytes, or a public key for EdDSA.
+
+    ``ends`` is in seconds since the Unix epoch; infinite by default.
+    """
 
     id: str
     algorithm: str
@@ -40,7 +42,7 @@ class Secret:
 
 
 class SecretRing:
-    """The secrets that are configured."""
+    """The configured secrets."""
 
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._secrets = {secret.id: secret for secret in secrets}
@@ -55,14 +57,14 @@ class SecretRing:
         return self._secrets.get(secret.id) == secret
 
     def end(self, secret: Secret) -> float:
-        """When ``secret`` ends as configured now; minus infinity if it is there no more."""
+        """Return when ``secret`` ends by the current configuration; minus infinity if removed."""
         current = self._secrets.get(secret.id)
         if current is None or (current.algorithm, current.key) != (secret.algorithm, secret.key):
             return -inf
         return current.ends
 
     def candidates(self, kid: str | None, algorithm: object, now: float) -> list[Secret]:
-        """The secrets that a token with this header can have been signed with."""
+        """Return the secrets that can have signed a token with this header."""
         return [
             secret
             for secret in self._secrets.values()
@@ -73,7 +75,7 @@ class SecretRing:
 
 
 def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: bool) -> Secret:
-    """An HMAC secret from a file that holds it, with at most one newline after it.
+    """Return the HMAC secret in the file ``path``, without a newline at the end.
 
     Raises ConfigurationError.
     """
@@ -82,28 +84,30 @@ def read_secret(id: str, path: str, algorithm: str, ends: float, allow_weak: boo
     if len(secret) < MIN_SECRET and not allow_weak:
         raise ConfigurationError(
             f"secret {id!r}: {path} holds {len(secret)} bytes, fewer than {MIN_SECRET}; "
-            "make a good one with `pubsub secret FILE`, or say --allow-weak-secret"
+            "make a new one with `pubsub secret FILE`, or give --allow-weak-secret"
         )
     if not secret:
         raise ConfigurationError(f"secret {id!r}: {path} is empty")
     if os.stat(path).st_mode & _READABLE_BY_OTHERS:
-        log.warn("secret {id!r}: {path} can be read by others", id=id, path=path)
+        log.warn("secret {id!r}: {path} can be read by others; chmod 600 it", id=id, path=path)
     return Secret(id, algorithm, secret, ends)
 
 
 def read_public_key(id: str, path: str, ends: float) -> Secret:
-    """An Ed25519 public key from a PEM file; raises ConfigurationError."""
+    """Return the Ed25519 public key in a PEM file; raises ConfigurationError."""
     try:
         key = load_pem_public_key(_read(id, path))
     except (ValueError, UnsupportedAlgorithm):
-        raise ConfigurationError(f"secret {id!r}: {path} is no PEM public key") from None
+        raise ConfigurationError(f"secret {id!r}: {path} is not a PEM public key") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"secret {id!r}: {path} is no Ed25519 key")
+        raise ConfigurationError(f"secret {id!r}: {path} is not an Ed25519 key")
     return Secret(id, "EdDSA", key, ends)
 
 
 def parse_end(value: object) -> float:
-    """Seconds since the Unix epoch from a TOML date-time or ISO 8601 text; UTC if it says none.
+    """Return seconds since the Unix epoch from a TOML date-time or ISO 8601 text.
+
+    The time zone is UTC if none is given.
 
     Raises ValueError.
     """

@@ -1,8 +1,7 @@
-"""Tokens: JSON Web Tokens verified against the ring of secrets, and remembered once verified.
+"""Tokens: JSON Web Tokens, verified with the master secrets and cached once verified.
 
-Verifying a signature takes tens of microseconds, finding a token that was verified before a
-fraction of one. Only verified tokens are remembered, so that a flood of forged ones cannot grow
-the cache or push anybody out of it.
+Verifying a signature takes tens of microseconds, a look-up in the cache a fraction of one. Only
+verified tokens are cached, so forged tokens can neither fill the cache nor evict others from it.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ CACHED = 10_000
 TOKEN_START = b"eyJ"
 """The first bytes of every JSON Web Token: an object in JSON, in base64."""
 EVERYTHING = frozenset({"*", "admin"})
-# exp and nbf are checked here at every use, with the broker's clock; the rest names no audience.
+# exp and nbf are checked at every use, with the broker's clock; the other claims are not used.
 _OPTIONS: Any = {
     f"verify_{claim}": False for claim in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")
 }
-# Weak secrets are refused, or allowed with open eyes, when they are read.
+# Weak secrets are refused when they are read, or allowed with --allow-weak-secret.
 warnings.simplefilter("ignore", InsecureKeyLengthWarning)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a verified token says. Times are seconds since the Unix epoch."""
+    """The claims of a verified token. Times are in seconds since the Unix epoch."""
 
     subject: str
     queue_key: bytes = field(repr=False)
@@ -43,12 +42,12 @@ class Token:
     secret: Secret
 
     def permits(self, permission: str) -> bool:
-        """Does it grant ``permission``?"""
+        """Return whether the token grants ``permission``."""
         return permission in self.permissions or not EVERYTHING.isdisjoint(self.permissions)
 
 
 class TokenVerifier:
-    """Verifies tokens; ``hits`` and ``misses`` count the requests answered from memory or not."""
+    """Verifies tokens; ``hits`` and ``misses`` count look-ups in the cache."""
 
     def __init__(self, ring: SecretRing) -> None:
         self._ring = ring
@@ -58,11 +57,11 @@ class TokenVerifier:
 
     @property
     def ring(self) -> SecretRing:
-        """The secrets in force."""
+        """The current secrets."""
         return self._ring
 
     def replace(self, ring: SecretRing) -> None:
-        """Secrets have come or gone: nothing verified before counts any more."""
+        """Replace the secrets and clear the cache."""
         self._ring = ring
         self._verified.clear()
 
@@ -70,11 +69,11 @@ class TokenVerifier:
         return len(self._verified)
 
     def known(self, raw: bytes) -> bool:
-        """Was this token verified before, so that ``check`` costs next to nothing?"""
+        """Return whether this token is cached, so that ``check`` verifies no signature."""
         return raw in self._verified
 
     def check(self, raw: bytes, now: float) -> Token:
-        """The token that ``raw`` is; raises BadToken for a forged, expired or early one."""
+        """Return the token; raises BadToken if it is forged, malformed or not valid now."""
         token = self._verified.get(raw)
         if token is None:
             self.misses += 1
@@ -87,15 +86,15 @@ class TokenVerifier:
         return token
 
     def valid(self, token: Token, now: float) -> bool:
-        """Does a token that was verified before still hold?"""
+        """Return whether a verified token is still valid."""
         return token.not_before <= now < self.end(token)
 
     def end(self, token: Token) -> float:
-        """When a token that was verified before ends, itself or with its secret."""
+        """Return when a verified token ends, by its own claim or with its secret."""
         return min(token.expires, self._ring.end(token.secret))
 
     def forget_key(self, queue_key: bytes) -> None:
-        """A queue key is no longer in use: nor are the tokens that hold it."""
+        """Remove tokens with a queue key that is no longer used from the cache."""
         stale = [raw for raw, token in self._verified.items() if token.queue_key == queue_key]
         for raw in stale:
             del self._verified[raw]
@@ -113,24 +112,27 @@ class TokenVerifier:
 
     def _verify(self, raw: bytes, now: float) -> Token:
         if not _is_canonical(raw):
-            raise BadToken("no token")
+            raise BadToken("malformed token")
         try:
             header = jwt.get_unverified_header(raw)
         except (jwt.InvalidTokenError, UnicodeError):
-            raise BadToken("no token") from None
+            raise BadToken("malformed token") from None
         kid = header.get("kid")
         for secret in self._ring.candidates(kid, header.get("alg"), now):
             try:
-                # The algorithm is the secret's own: what the header says has only to agree.
+                # The secret determines the algorithm; the header must agree with it.
                 claims = jwt.decode(raw, secret.key, [secret.algorithm], options=_OPTIONS)
             except (jwt.InvalidTokenError, jwt.InvalidKeyError, UnicodeError):
                 continue
             return _token(claims, secret)
-        raise BadToken("no secret verifies it")
+        raise BadToken("no secret verifies the token")
 
 
 def _is_canonical(raw: bytes) -> bool:
-    """Is this the one way to write the token? Decoders take others, each a token more to keep."""
+    """Return whether ``raw`` is the canonical encoding.
+
+    Decoders accept other encodings of the same token, each of which would take a cache entry.
+    """
     parts = raw.split(b".")
     try:
         decoded = [urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in parts]
@@ -153,30 +155,30 @@ def _token(claims: dict[str, Any], secret: Secret) -> Token:
 def _text(claims: dict[str, Any], claim: str) -> str:
     value = claims.get(claim, "")
     if not isinstance(value, str):
-        raise BadToken(f"{claim} is text")
+        raise BadToken(f"{claim}: expected text")
     try:
         value.encode()
     except UnicodeError:
-        # A lone surrogate, which JSON can hold and UTF-8 cannot.
-        raise BadToken(f"{claim} is no text") from None
+        # A lone surrogate, which JSON can express and UTF-8 cannot.
+        raise BadToken(f"{claim}: expected valid UTF-8") from None
     return value
 
 
 def _permissions(value: object) -> frozenset[str]:
     permissions = [value] if isinstance(value, str) else value
     if not isinstance(permissions, list) or not all(isinstance(p, str) for p in permissions):
-        raise BadToken("permissions is a list of text, or text")
+        raise BadToken("permissions: expected text or a list of text")
     return frozenset(permissions)
 
 
 def _time(claims: dict[str, Any], claim: str, default: float) -> float:
     value = claims.get(claim, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadToken(f"{claim} is a number")
+        raise BadToken(f"{claim}: expected a number")
     try:
         seconds = float(value)
     except OverflowError:
         seconds = inf
     if claim in claims and not isfinite(seconds):
-        raise BadToken(f"{claim} is a number")
+        raise BadToken(f"{claim}: expected a number")
     return seconds

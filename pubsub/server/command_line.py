@@ -1,4 +1,4 @@
-"""The command line of ``twistd pubsub``, made from the settings there are."""
+"""The command line of ``twistd pubsub``, built from the declared settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pubsub.settings import BOOLEAN, Setting
 
 
 class Options(usage.Options):
-    """Parses the command line and the file it names into ``config``.
+    """Parses the command line and the configuration file into ``config``.
 
-    Anything wrong ends the process with exit code 1 and one line on standard error.
+    An error ends the process with exit code 1 and one line on standard error.
     """
 
     synopsis = "[options]"
@@ -34,29 +34,29 @@ class Options(usage.Options):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def opt_proto(self, name: str) -> None:
-        """A protocol to serve; repeat it for more. Default: all that are installed."""
+        """A protocol to serve; may be repeated. Default: all installed protocols."""
         self._names.append(name)
 
     def opt_port(self, port: str) -> None:
-        """Where to serve it: a port number or a Twisted endpoint string; one a --proto."""
+        """A port number or a Twisted endpoint string; one for each --proto, in order."""
         self._ports.append(port)
 
     def opt_listen(self, listener: str) -> None:
-        """A protocol and where to serve it in one, for example cafe=tcp:7070."""
+        """A protocol with its port or endpoint, for example cafe=tcp:7070; may be repeated."""
         name, equals, where = listener.partition("=")
         if not equals or not where:
             raise usage.UsageError(f"--listen: expected PROTOCOL=ENDPOINT, not {listener!r}")
         self._listen.append((name, where))
 
     def opt_config(self, path: str) -> None:
-        """A TOML file with any of these settings; the command line wins over it."""
+        """A TOML file with any of these settings; the command line has precedence."""
         self._file = path
 
     def opt_secret(self, secret: str) -> None:
-        """Not taken: other users of the machine could read it. See --secret-file."""
+        """Not accepted, because other users could read it. See --secret-file."""
         raise usage.UsageError(
-            "--secret: a secret on the command line can be read by others; "
-            "make a file with `pubsub secret FILE` and name it with --secret-file"
+            "--secret: not accepted, because other users can read the command line; "
+            "make a file with `pubsub secret FILE` and give it with --secret-file"
         )
 
     def opt_version(self) -> None:
@@ -65,23 +65,23 @@ class Options(usage.Options):
         raise SystemExit(0)
 
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``; see the class for what happens to errors."""
+        """Parse ``options``; exits with one line if they are invalid."""
         try:
             super().parseOptions(options)  # type: ignore[no-untyped-call]
         except (usage.UsageError, ConfigurationError) as error:
             raise SystemExit(f"pubsub: {error}") from None
 
     def parseArgs(self, *arguments: str) -> None:
-        """There are only options."""
+        """Refuse positional arguments."""
         if arguments:
             raise usage.UsageError(f"unexpected argument {arguments[0]!r}")
 
     def postOptions(self) -> None:
-        """Zip the pairs and merge everything into ``config``."""
+        """Pair protocols with ports and merge everything into ``config``."""
         if self._ports and len(self._ports) != len(self._names):
             raise usage.UsageError(
                 f"{len(self._names)} --proto but {len(self._ports)} --port: "
-                "give one port a protocol, or none"
+                "give one --port for each --proto, or none"
             )
         ports: Sequence[str | None] = self._ports or [None] * len(self._names)
         pairs = list(zip(self._names, ports, strict=True))
@@ -90,12 +90,12 @@ class Options(usage.Options):
         self.config = self.read()
 
     def read(self) -> Config:
-        """The configuration as the file stands now; raises ConfigurationError."""
+        """Read the file again and return the configuration; raises ConfigurationError."""
         document = read_file(self._file) if self._file else {}
         return merge(self._protocols, self._line, document)
 
     def getUsage(self, width: int | None = None) -> str:
-        """The usual help, and the protocols."""
+        """Return Twisted's help, and a list of the protocols."""
         lines = [
             f"  {p.name:<8} {p.summary}; default port {p.port}" for p in self._protocols.values()
         ]
@@ -112,7 +112,7 @@ def _help(setting: Setting) -> str:
 
 
 def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:
-    """The method of an option that may be given again and again."""
+    """Return the method of an option that may be repeated."""
 
     def collect(self: Options, value: str) -> None:
         self.opts.setdefault(name, []).append(value)
@@ -122,7 +122,7 @@ def _collect(name: str, setting: Setting) -> Callable[[Options, str], None]:
 
 
 def make_options(protocols: Mapping[str, IWireProtocol] | None = None) -> Options:
-    """The options with one for every setting of the broker, its listeners and ``protocols``."""
+    """Return the options: one for every setting of the broker, its listeners and ``protocols``."""
     protocols = installed_protocols() if protocols is None else protocols
     flags: list[list[str | None]] = []
     parameters: list[list[str | None]] = []

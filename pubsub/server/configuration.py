@@ -1,7 +1,7 @@
-"""The broker's configuration: what the command line and the file say together.
+"""The broker's configuration, merged from the command line and the file.
 
-The file is TOML. Its top level holds the settings of the whole broker and the defaults of every
-listener; a table named after a protocol holds defaults for that protocol's listeners; each
+The file is TOML. Its top level has the settings of the whole broker and the defaults of all
+listeners. A table named after a protocol has the defaults for that protocol's listeners. Each
 ``[[listen]]`` is one listener:
 
     history = "100000,64M"
@@ -15,7 +15,8 @@ listener; a table named after a protocol holds defaults for that protocol's list
     endpoint = "tcp:7070:interface=192.0.2.1"
     udp = true
 
-What the command line says wins over all of it; the nearer table wins over the farther.
+The command line has precedence over the file; a more specific table has precedence over a more
+general one.
 """
 
 from __future__ import annotations
@@ -61,72 +62,80 @@ def _history(value: object) -> tuple[int, int]:
 
 
 _HISTORY_BYTES = 256 * 1024**2
-# No key of a file: marks the listeners that are there because none was asked for.
+# Not a key of the file: marks listeners that exist because none is configured.
 _IMPLIED = ""
 
 BROKER_SETTINGS: tuple[Setting, ...] = (
-    Setting("interface", TEXT, "127.0.0.1", "address of the listeners given as a port number"),
+    Setting(
+        "interface", TEXT, "127.0.0.1", "address to listen on for listeners with a port number"
+    ),
     Setting(
         "history",
         Kind("MESSAGES[,BYTES]", _history),
         "1000000,256M",
-        "how much of the past --store memory keeps; 0 keeps nothing",
+        "messages and bytes that --store memory keeps; 0: none",
     ),
     Setting(
         "store",
         STORE,
         "sqlite",
-        "where the history is: in a file that outlives the broker, or in memory",
+        "the history: in a file that outlives the broker, or in memory",
     ),
     Setting(
         "durability",
         DURABILITY,
         "",
-        "what topics' messages are worth: not stored, stored (default), or stored before they "
-        "are acknowledged; the first pattern that matches holds",
+        "durability of topics: not stored, stored (default), or stored before the "
+        "acknowledgment; the first matching pattern applies",
     ),
     Setting(
         "retention",
         RETENTION,
         "*=age:7d,bytes:10G",
-        "what is kept in the file; the first pattern that matches a topic holds",
+        "how long messages are kept in the file; the first matching pattern applies",
     ),
     Setting(
-        "commit-interval", number(0, 10), 0.005, "seconds a message waits for others to be stored"
+        "commit-interval",
+        number(0, 10),
+        0.005,
+        "seconds that a message waits for others before the commit",
     ),
-    Setting("commit-bytes", SIZE, "1M", "bytes of messages that do not wait any longer"),
+    Setting("commit-bytes", SIZE, "1M", "bytes of messages that are committed without waiting"),
     Setting(
         "admin-port",
         Kind("PORT|ENDPOINT|none", str),
         "",
-        "where the HTTP API is served: a port number, an endpoint string or none; 7080 by default "
-        "if no listener is asked for, else none",
+        "port or endpoint of the HTTP API, or none; by default 7080 if no listener is "
+        "configured, else none",
     ),
     Setting("max-memory", SIZE, "1G", "memory for clients and history, in bytes; 0: no bound"),
     Setting(
         "memory-seconds",
         SECONDS,
         30,
-        "how long publishers wait at that bound before the largest holder is disconnected",
+        "seconds at the memory bound after which the largest holder is disconnected",
     ),
-    Setting("secret-file", TEXT, "", "a file that holds the master secret of tokens"),
-    Setting("allow-weak-secret", BOOLEAN, False, "take secrets of fewer than 32 bytes"),
-    Setting("audit-log", TEXT, "", "a file for the audit log; else it goes to the log"),
-    Setting("audit-size", SIZE, "16M", "bytes after which a new audit log is begun"),
-    Setting("events", BOOLEAN, False, "tell what happens to clients on the topic $SYS/events"),
-    Setting("max-topics", COUNT, 100_000, "topics there may be"),
-    Setting("max-sessions", COUNT, 100_000, "sessions there may be, live and resumable"),
-    Setting("resume-window", SECONDS, 60, "seconds a broken session can be resumed for; 0: none"),
-    Setting("stop-timeout", SECONDS, 10, "seconds a stopping broker waits for its clients"),
+    Setting("secret-file", TEXT, "", "a file with the master secret of tokens"),
+    Setting("allow-weak-secret", BOOLEAN, False, "accept secrets of fewer than 32 bytes"),
+    Setting("audit-log", TEXT, "", "a file for the audit log; default: the log"),
+    Setting("audit-size", SIZE, "16M", "bytes after which a new file of the audit log is begun"),
+    Setting("events", BOOLEAN, False, "publish events about clients on the topic $SYS/events"),
+    Setting("max-topics", COUNT, 100_000, "largest number of topics"),
+    Setting("max-sessions", COUNT, 100_000, "largest number of sessions, live and resumable"),
+    Setting(
+        "resume-window", SECONDS, 60, "seconds in which a lost session can be resumed; 0: never"
+    ),
+    Setting("stop-timeout", SECONDS, 10, "seconds that a stopping broker waits for its clients"),
 )
-"""The settings of the process as a whole."""
+"""The settings of the whole process."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One listener: what it speaks, the endpoint string it listens on, all its settings.
+    """One listener: its protocol, its endpoint string and all its settings.
 
-    ``implied`` if nobody asked for it by name: one that cannot be served is then left out.
+    ``implied`` is True if it is not configured explicitly; it is then omitted if it cannot be
+    served.
     """
 
     protocol: IWireProtocol
@@ -137,35 +146,38 @@ class ListenerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything a broker is started with."""
+    """The whole configuration of a broker.
+
+    ``redacted`` has the patterns of every protocol, whether it is served or not (see
+    ``IWireProtocol``).
+    """
 
     broker: Mapping[str, Any]
     listeners: Sequence[ListenerConfig]
     secrets: Sequence[Secret] = ()
     admin: ListenerConfig | None = None
     redacted: Sequence[bytes] = ()
-    """See ``IWireProtocol``: the patterns of every protocol, whether it is served or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What the command line said, unparsed: ``settings`` by option name, listeners in order."""
+    """The command line, unparsed: ``settings`` by option name, ``listeners`` in order."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     listeners: Sequence[tuple[str, str | None]] = ()
 
 
 def flag(protocol: IWireProtocol, setting: Setting) -> str:
-    """The command-line option of a protocol's own setting."""
+    """Return the command-line option of a protocol's own setting."""
     return setting.flag or f"{protocol.name}-{setting.name}"
 
 
 def merge(
     protocols: Mapping[str, IWireProtocol], line: CommandLine, document: Mapping[str, Any]
 ) -> Config:
-    """The configuration that ``line`` and the file's ``document`` make together.
+    """Return the configuration merged from ``line`` and the file's ``document``.
 
-    Raises ConfigurationError for unknown keys and protocols and for values that do not parse.
+    Raises ConfigurationError for unknown keys or protocols and for invalid values.
     """
     _check_keys(protocols, document)
     try:
@@ -185,7 +197,7 @@ def merge(
 def _entries(
     protocols: Mapping[str, IWireProtocol], line: CommandLine, document: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """The listeners, as tables of the file: from the line, else from the file, else one each."""
+    """Return the listeners as tables: from the line, else the file, else one per protocol."""
     if line.listeners:
         return [
             {"protocol": name} if where is None else {"protocol": name, "port": where}
@@ -201,7 +213,7 @@ def _admin(
     broker: Mapping[str, Any],
     listeners: Sequence[ListenerConfig],
 ) -> ListenerConfig | None:
-    """The HTTP API's listener, if there is one; its settings are those of the table [admin]."""
+    """Return the HTTP API's listener, with the settings of the table [admin], or None."""
     where = broker["admin-port"]
     implied = not where and all(listener.implied for listener in listeners)
     if where == "none" or not (where or implied):
@@ -222,11 +234,13 @@ def _listener(
            if flag(protocol, s) in line.settings}  # fmt: skip
     table = document.get(protocol.name, {})
     given = ChainMap(own, dict(line.settings), dict(entry), table, dict(document))
-    # A protocol's own settings are never read from the top level or the line's common options.
+    # A protocol's own settings are not read from the top level or from common options.
     values = read_all(LISTENER_SETTINGS, given)
     values |= read_all(protocol.settings, ChainMap(own, dict(entry), table))
     if "port" in entry and "endpoint" in entry:
-        raise ConfigurationError(f"listen {protocol.name}: give port or endpoint, not both")
+        raise ConfigurationError(
+            f"listen {protocol.name}: port and endpoint are given; give one of them"
+        )
     where = entry.get("endpoint", entry.get("port", protocol.port))
     return ListenerConfig(
         protocol, endpoint_string(where, interface), values, entry.get(_IMPLIED, False)
@@ -235,27 +249,28 @@ def _listener(
 
 def _protocol(protocols: Mapping[str, IWireProtocol], name: object) -> IWireProtocol:
     if not isinstance(name, str) or name not in protocols:
-        raise ConfigurationError(
-            f"no protocol {name!r} is installed; there are {', '.join(protocols) or 'none'}"
-        )
+        installed = ", ".join(protocols) or "none"
+        if name is None:
+            raise ConfigurationError(f"listen: protocol is missing; installed: {installed}")
+        raise ConfigurationError(f"protocol {name!r} is not installed; installed: {installed}")
     return protocols[name]
 
 
 def endpoint_string(where: object, interface: str) -> str:
-    """An endpoint string from one, or from a port number to listen on at ``interface``."""
+    """Return ``where`` if it is an endpoint string, else one for its port at ``interface``."""
     text = str(where)
     if not text.isdecimal():
         if isinstance(where, str) and ":" in where:
             return where
-        raise ConfigurationError(f"a port is a number or an endpoint string, not {where!r}")
+        raise ConfigurationError(f"port: expected a number or an endpoint string, not {where!r}")
     if int(text) > 65535:
-        raise ConfigurationError(f"a port is a number from 0 to 65535, not {text}")
+        raise ConfigurationError(f"port: expected a number from 0 to 65535, not {text}")
     kind = "tcp6" if ":" in interface else "tcp"
     return f"{kind}:{text}:interface={quoteStringArgument(interface)}"
 
 
 def _check_keys(protocols: Mapping[str, IWireProtocol], document: Mapping[str, Any]) -> None:
-    """Every key of the file is a setting in the right place; raises ConfigurationError."""
+    """Check that every key of the file is a setting in its place; raises ConfigurationError."""
     common = {s.name for s in LISTENER_SETTINGS}
     top = common | {s.name for s in BROKER_SETTINGS} | {"listen", "keys"} | protocols.keys()
     check_keys("", document, top | {ADMIN.name})

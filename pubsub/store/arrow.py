@@ -1,8 +1,8 @@
-"""The history as Arrow record batches, made from its blocks without a loop over messages.
+"""The history as Arrow record batches, made from blocks without a loop over messages.
 
-A block has its runs in fixed records and its payloads joined, which is nearly what Arrow wants:
-what holds for a run is expanded to its messages by run ends, payloads are wrapped as they are.
-Needs the extra ``arrow``.
+A block has its runs in fixed records and its payloads joined, which is close to Arrow's format. The
+fields of a run are expanded to its messages by run ends; payloads are wrapped without a copy.
+Requires the extra ``arrow``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
 from pubsub.broker.message_run import MIXED
-from pubsub.store.block import HAS_HEADERS, RUN, decode_headers, decode_names, numbers
 from pubsub.store.block_ranges import (
     Parcel,
     Piece,
@@ -33,6 +32,15 @@ from pubsub.store.block_ranges import (
     topics_in,
 )
 from pubsub.store.block_reader import read_bounds as bounds
+from pubsub.store.columns import (
+    HAS_HEADERS,
+    RUN,
+    RUN_TOPIC,
+    RUN_WORDS,
+    decode_headers,
+    decode_names,
+    numbers,
+)
 
 __all__ = [
     "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
@@ -56,15 +64,15 @@ SCHEMA = pa.schema(
 )
 """The columns without headers. No value is null."""
 ROWS = 65_536
-"""Messages of a record batch at the most."""
-# Payload bytes that are taken from the file at once.
+"""The largest number of messages in a record batch."""
+# Payload bytes that are read from the file at a time.
 _PIECE = 4 * 1024**2
 _ID_BYTES = 36
 _TOP_BIT = -(2**63)
 
 
 def schema(headers: bool = False) -> pa.Schema:
-    """The columns, with ``headers`` or without."""
+    """Return the columns, with ``headers`` or without."""
     return SCHEMA.append(pa.field("headers", _HEADERS)) if headers else SCHEMA
 
 
@@ -76,10 +84,10 @@ def read_arrow(
     headers: bool = False,
     partition: int = 0,
 ) -> Iterator[BatchOrGap]:
-    """The messages from ``start`` to before ``stop`` of ``topics``, in order.
+    """Yield the messages of ``topics`` from ``start`` to before ``stop``, in order.
 
-    None for the topics means all but the broker's own, which begin with RESERVED. What has
-    expired is left out. Raises sqlite3.Error.
+    None for the topics means all but the broker's own, which begin with RESERVED. Expired messages
+    are left out. Raises sqlite3.Error.
     """
     stop = min(stop, bounds(connection)[1])
     while start < stop:
@@ -93,15 +101,15 @@ def read_arrow(
 
 
 def batches(parcel: Parcel, headers: bool = False, partition: int = 0) -> Iterator[pa.RecordBatch]:
-    """The messages of a parcel, at most ROWS of them a batch."""
-    # Ids are made with a number that is the same for blocks written by the same process.
+    """Yield the messages of a parcel, at most ROWS in each batch."""
+    # Message ids are made from the number of the broker run.
     blocks = [piece for piece in parcel.blocks if piece[0].runs]
     for run, pieces in groupby(blocks, lambda piece: piece[0].run):
         yield from _Columns(list(pieces), run, headers, partition).cut(parcel.start, parcel.stop)
 
 
 class _Columns:
-    """Blocks put together: the runs that are meant as a table, the payloads as one array."""
+    """Blocks of one broker run: the runs to be read as a table, all payloads as one array."""
 
     def __init__(self, pieces: Sequence[Piece], run: int, headers: bool, partition: int) -> None:
         self._pieces = pieces
@@ -114,10 +122,10 @@ class _Columns:
         self._values = self._read_values(ends, sizes)
 
     def _read_runs(self, names: list[list[bytes]]) -> tuple[Any, Any, Any]:
-        """The runs that are meant; where each run ends in the payloads, and its size."""
+        """Return the runs to be read; of all runs, the ends in the payloads, and the sizes."""
         joined = b"".join([block.runs for block, _ in self._pieces])
         words, longs = numbers("i", joined), numbers("q", joined)
-        width, long_width = RUN.size // 4, RUN.size // 8
+        width, long_width = RUN_WORDS, RUN.size // 8
         start, number, topic, sender, protocol, size = (
             _wrapped(pa.int32(), words[column::width]) for column in range(6)
         )
@@ -146,23 +154,23 @@ class _Columns:
                 "count": count.cast(pa.int64()),
             }
         )
-        meant = self._meant(names)
-        if not all(meant):
-            runs = runs.filter(pa.array(meant).take(topic))
+        wanted = self._is_wanted(names)
+        if not all(wanted):
+            runs = runs.filter(pa.array(wanted).take(topic))
         return runs, ends, size
 
-    def _meant(self, names: list[list[bytes]]) -> list[bool]:
-        """Of every name: is it that of a topic whose messages are meant, or no topic's?"""
+    def _is_wanted(self, names: list[list[bytes]]) -> list[bool]:
+        """Return for each name whether it is a topic to be read, or not the name of a topic."""
         found: list[bool] = []
         for own, (block, topics) in zip(names, self._pieces, strict=True):
             wanted = frozenset(map(str.encode, topics))
-            column = numbers("I", block.runs)[2 :: RUN.size // 4]
+            column = numbers("I", block.runs)[RUN_TOPIC::RUN_WORDS]
             used = {own[index] for index in set(column)}
             found += [name in wanted or name not in used for name in own]
         return found
 
     def _read_values(self, ends: Any, sizes: Any) -> Any:
-        """Every payload of the blocks, meant or not."""
+        """Return all payloads of the blocks, including those of other topics."""
         mixed = pc.equal(sizes, MIXED)
         lengths = numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
         if not lengths:
@@ -170,7 +178,7 @@ class _Columns:
         elif pc.all(mixed).as_py():
             each = _wrapped(pa.int32(), lengths)
         else:
-            # In the order of the messages, those without a length of their own have their run's.
+            # Messages without a length of their own have the size of their run.
             own = _wrapped(pa.int32(), lengths)
             each = pc.replace_with_mask(_expand(ends, sizes), _expand(ends, mixed), own)
         ends_of = pc.cumulative_sum(pa.concat_arrays([pa.array([0], pa.int32()), each]))
@@ -181,7 +189,7 @@ class _Columns:
         )
 
     def cut(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """What is meant from the offset ``start`` to before ``stop``."""
+        """Yield the messages to be read from the offset ``start`` to before ``stop``."""
         runs = _within(self._runs, self._runs["offset"], start, stop)
         total = pc.sum(runs["count"]).as_py() or 0
         if total <= ROWS:
@@ -200,7 +208,7 @@ class _Columns:
         begins = pc.subtract(ends.cast(pa.int64()), count)
 
         def each(column: str) -> Any:
-            """A column that counts up within a run."""
+            """Return a column that increases by one within a run."""
             return pc.add(_expand(ends, pc.subtract(runs[column], begins)), numbers)
 
         def name(column: str) -> Any:
@@ -229,7 +237,10 @@ class _Columns:
         return self._values.take(each("position"))
 
     def _headers_of(self, offset: Any) -> Any:
-        """The headers of the messages at these offsets. The loops are over those that have any."""
+        """Return the headers of the messages at these offsets.
+
+        The loops are over the messages that have headers.
+        """
         rows = len(offset)
         kept: dict[int, Headers] = {}
         for block, _ in self._pieces:
@@ -254,7 +265,7 @@ class _Columns:
 
 
 def _within(runs: Any, begin: Any, low: int, high: int) -> Any:
-    """The runs' messages from ``low`` to before ``high``, where ``begin`` is each run's first."""
+    """Cut ``runs`` to the range from ``low`` to before ``high``; ``begin`` is where each begins."""
     skipped = pc.max_element_wise(pc.subtract(low, begin), 0)
     left = pc.min_element_wise(pc.subtract(high, begin), runs["count"])
     changed = {name: pc.add(runs[name], skipped) for name in ("sequence", "offset", "position")}
@@ -264,14 +275,14 @@ def _within(runs: Any, begin: Any, low: int, high: int) -> Any:
 
 
 def _expand(ends: Any, values: Any) -> Any:
-    """Each of ``values`` as often as its run is long; ``ends`` says where the runs end."""
+    """Repeat each of ``values`` for the messages of its run; ``ends`` are the ends of the runs."""
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
 
 
 def _message_ids(run: int, sequence: Any) -> Any:
-    """``message_id`` of every sequence number, as text.
+    """Return ``message_id`` of each sequence number, as text.
 
-    Only digits that differ are put in, by columns: every 36th byte of the text at once.
+    Only the digits that differ are set, a column at a time: every 36th byte of the text.
     """
     rows = len(sequence)
     bits = pc.bit_wise_or(sequence, _TOP_BIT)
@@ -284,7 +295,7 @@ def _message_ids(run: int, sequence: Any) -> Any:
     digits = hexlify(numbers)
     same = next((i for i in range(16) if low[i] != high[i]), 16)
     for digit in range(same, 16):
-        # After 19 characters of the run come four digits, a hyphen and twelve.
+        # An id has 19 characters of the broker run, four digits, a hyphen and twelve digits.
         text[19 + digit + (digit >= 4) :: _ID_BYTES] = digits[digit::16]
     return pa.Array.from_buffers(
         pa.string(), rows, [None, _id_ends().buffers()[1], pa.py_buffer(text)]
@@ -302,10 +313,10 @@ def _id_ends() -> Any:
 
 
 def _text(binary: Any) -> Any:
-    """Binary that is known to be UTF-8, as text."""
+    """Return binary that is valid UTF-8 as text."""
     return pa.Array.from_buffers(pa.string(), len(binary), binary.buffers(), offset=binary.offset)
 
 
 def _wrapped(kind: Any, numbers: array[int]) -> Any:
-    """An array as Arrow sees it, without a copy."""
+    """Return an array as an Arrow array, without a copy."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])

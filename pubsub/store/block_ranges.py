@@ -1,34 +1,35 @@
-"""Ranges of the durable history: whole blocks of it, by offset and by time, and what is in them.
+"""Ranges of the durable history: whole blocks by offset and by time, and their topics.
 
-Synchronous, as ``reader``. Where that cuts pages for one subscriber, this leaves blocks as they
-are, for whoever takes them in columns.
+Synchronous, as ``block_reader.py``. While that cuts pages for one subscriber, this returns whole
+blocks, for readers that use columns.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
-from pubsub.store.block import RUN, Block, Damaged, decode_block
-from pubsub.store.block_reader import SCAN, bases, read_block, read_bounds, snapshot, topics_left
+from pubsub.store.block import Block, Damaged, decode_block
+from pubsub.store.block_reader import SCAN, bases, indexed_topics, read_block, read_bounds, snapshot
+from pubsub.store.columns import RUN
 from pubsub.store.retention import FORGOTTEN
 
-Topics = dict[str, tuple[int, int]]
-"""By name: how many messages there are, and how many bytes of payload."""
+TopicCounts = dict[str, tuple[int, int]]
+"""The number of messages and of payload bytes of each topic, by name."""
 
 Piece = tuple[Block, frozenset[str]]
-"""A block, and the topics whose messages in it are meant."""
+"""A block, and the topics of which its messages are to be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """Blocks that hold the messages from ``start`` to before ``stop``, in order.
 
-    Topics that are not meant were not asked for, or have expired. A block may reach beyond the
-    range. ``damaged`` is a range of offsets (start, stop) after the last block that cannot be
-    read; ``first`` the smallest offset there was anywhere.
+    Each block comes with its topics that were requested and have not expired. A block may extend
+    beyond the range. ``damaged`` is a range of offsets (start, stop) after the last block that
+    cannot be read; ``first`` is the first offset of the history.
     """
 
     start: int
@@ -38,7 +39,7 @@ class Parcel:
     damaged: tuple[int, int] | None = None
 
     def of(self, wanted: Callable[[str], bool]) -> Parcel:
-        """Of these topics those that are ``wanted``."""
+        """Return the parcel with only the topics for which ``wanted`` returns True."""
         kept = [(block, frozenset(filter(wanted, names))) for block, names in self.blocks]
         return replace(self, blocks=tuple([piece for piece in kept if piece[1]]))
 
@@ -50,9 +51,9 @@ def read_parcel(
     topics: frozenset[str] | None,
     max_bytes: int,
 ) -> Parcel:
-    """The beginning of a range: blocks with about ``max_bytes`` of payload, but at least one.
+    """Return the start of a range: blocks with about ``max_bytes`` of payload, at least one.
 
-    ``topics`` as in IStore's ``read``. Raises sqlite3.Error if not even the index can be read.
+    ``topics`` is as in ``IStore.read``. Raises sqlite3.Error if the index cannot be read.
     """
     with snapshot(connection):
         first, end = read_bounds(connection)
@@ -63,16 +64,16 @@ def read_parcel(
         room = max_bytes
         at = start
         listed = list(islice(bases(connection, start, topics), SCAN + 1))
-        # Where the blocks looked at are not all there are, the next parcel begins with the next.
+        # If there are more blocks than one read examines, the next parcel begins with the next one.
         reached = listed.pop() if len(listed) > SCAN else end
         for base in listed:
             if base >= end:
                 break
             if room <= 0 and found:
                 return Parcel(start, at, first, tuple(found))
-            left = topics_left(connection, base)
-            names = left if topics is None else left & topics
-            if not names and not _doubtful(left):
+            indexed = indexed_topics(connection, base)
+            names = indexed if topics is None else indexed & topics
+            if not names and not _may_be_lost(indexed):
                 continue
             try:
                 block = read_block(connection, base)
@@ -89,22 +90,22 @@ def read_parcel(
         return Parcel(start, max(start, min(reached, end)), first, tuple(found))
 
 
-def _doubtful(names: frozenset[str]) -> bool:
-    """Could a block that holds these have held anything, as far as the index says?"""
+def _may_be_lost(names: frozenset[str]) -> bool:
+    """Return whether a block with these topics in the index may be damaged or lost."""
     return not names or any(name.startswith(FORGOTTEN) for name in names)
 
 
 def offset_at(connection: sqlite3.Connection, timestamp: int) -> int:
-    """The offset of the first message of ``timestamp`` (µs since the Unix epoch) or later.
+    """Return the offset of the first message at or after ``timestamp`` (µs since the Unix epoch).
 
-    The one after the last if there is none. Raises sqlite3.Error.
+    The offset after the last message if there is none. Raises sqlite3.Error.
     """
     with snapshot(connection):
         first, stop = read_bounds(connection)
         begins = connection.execute(
             "SELECT DISTINCT begins FROM epochs WHERE begins < ? ORDER BY begins", (stop,)
         )
-        # Within an epoch time does not go backward; from one to the next a clock may be set.
+        # Timestamps do not decrease within an epoch. Between two epochs the clock may be set back.
         for low, high in pairwise([*[begin for (begin,) in begins], stop]):
             base = None if high <= first else _block_at(connection, low, high, timestamp)
             if base is not None:
@@ -113,7 +114,7 @@ def offset_at(connection: sqlite3.Connection, timestamp: int) -> int:
 
 
 def _block_at(connection: sqlite3.Connection, low: int, high: int, timestamp: int) -> int | None:
-    """The first of the blocks from ``low`` to ``high`` with a message of ``timestamp`` or later."""
+    """Return the first block of a range that has messages at or after ``timestamp``."""
     found = _last_before(connection, low, high)
     if found is None or found[1] < timestamp:
         return None
@@ -128,7 +129,7 @@ def _block_at(connection: sqlite3.Connection, low: int, high: int, timestamp: in
         elif base < high:
             high = base
         else:
-            # Between the middle and the best so far there is no other.
+            # There is no block between the middle and the best so far.
             before = _last_before(connection, low, middle)
             if before is None or before[1] < timestamp:
                 return high
@@ -148,7 +149,7 @@ def _message_at(connection: sqlite3.Connection, base: int, timestamp: int) -> in
     try:
         block = read_block(connection, base)
     except Damaged:
-        # Reading from there on tells of it.
+        # A reader that continues from there gets the damage reported.
         return base
     stamps = (
         base + start
@@ -158,18 +159,21 @@ def _message_at(connection: sqlite3.Connection, base: int, timestamp: int) -> in
     return next(stamps, block.stop)
 
 
-def topics_in(connection: sqlite3.Connection, start: int, stop: int) -> Topics:
-    """The topics that have messages from ``start`` to before ``stop``; raises sqlite3.Error."""
+def topics_in(connection: sqlite3.Connection, start: int, stop: int) -> TopicCounts:
+    """Return the topics that have messages from ``start`` to before ``stop``.
+
+    Raises sqlite3.Error.
+    """
     with snapshot(connection):
         first, end = read_bounds(connection)
         start, stop = max(start, first), min(stop, end)
         edges = _edges(connection, start, stop)
         low, high = start, stop
-        found: Topics = {}
+        found: TopicCounts = {}
         for block in edges:
-            names = topics_left(connection, block.base)
-            _add(found, _tally(block, names, start, stop))
-            # What is between the edges is in the index.
+            names = indexed_topics(connection, block.base)
+            _add(found, _count_range(block, names, start, stop))
+            # The blocks between the edges are counted by the index.
             if block.base < start:
                 low = max(low, block.stop)
             else:
@@ -184,7 +188,7 @@ def topics_in(connection: sqlite3.Connection, start: int, stop: int) -> Topics:
 
 
 def _edges(connection: sqlite3.Connection, start: int, stop: int) -> Iterator[Block]:
-    """The blocks that are partly within a range, one or two of them if they can be read."""
+    """Yield the blocks that are partly within a range: at most two, without damaged ones."""
     seen = -1
     for offset in (start, stop):
         row = connection.execute(
@@ -201,7 +205,7 @@ def _edges(connection: sqlite3.Connection, start: int, stop: int) -> Iterator[Bl
             yield block
 
 
-def _tally(
+def _count_range(
     block: Block, names: frozenset[str], start: int, stop: int
 ) -> Iterator[tuple[str, int, int]]:
     for run in decode_block(block, names):
@@ -211,26 +215,26 @@ def _tally(
             yield run.topic, high - low, nbytes
 
 
-def add_topics(totals: Topics, more: Topics) -> Topics:
-    """``totals``, to which ``more`` has been added."""
+def add_counts(totals: TopicCounts, more: TopicCounts) -> TopicCounts:
+    """Add ``more`` to ``totals`` and return it."""
     _add(totals, [(name, *sums) for name, sums in more.items()])
     return totals
 
 
-def _add(totals: Topics, more: Iterable[tuple[str, int, int]]) -> None:
+def _add(totals: TopicCounts, more: Iterable[tuple[str, int, int]]) -> None:
     for name, count, nbytes in more:
         messages, size = totals.get(name, (0, 0))
         totals[name] = (messages + count, size + nbytes)
 
 
 def epochs(connection: sqlite3.Connection) -> list[tuple[str, int]]:
-    """Every epoch's name and the offset it began at, the current one last; see ``begin_epoch``."""
+    """Return each epoch's name and first offset, the current epoch last (see ``begin_epoch``)."""
     rows = connection.execute("SELECT number, mark, begins FROM epochs ORDER BY number")
     return [(f"{number}-{mark:08x}", begins) for number, mark, begins in rows]
 
 
-def continues(known: list[tuple[str, int]], epoch: str, offset: int) -> bool:
-    """Is a position that was taken in ``epoch`` good in a log with these epochs?"""
+def continues(known: Sequence[tuple[str, int]], epoch: str, offset: int) -> bool:
+    """Return whether a position of ``epoch`` is valid in a history with the epochs ``known``."""
     for index, (name, _) in enumerate(known):
         if name == epoch:
             return index + 1 == len(known) or offset <= known[index + 1][1]

@@ -1,7 +1,7 @@
-"""Reading the durable history: pages of blocks, and what of them cannot be read.
+"""Reading blocks of the durable history: pages, and the ranges that cannot be read.
 
-Synchronous, on a connection of its own: the broker calls it in threads, other processes as they
-like. Nothing here keeps the writer waiting.
+Synchronous, on a connection of its own. The broker calls it in threads; other processes can call
+it too. The writer never waits for a reader.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pubsub.store.retention import FORGOTTEN, LOST
 from pubsub.store.schema import NEXT
 
 SCAN = 256
-"""Blocks one read looks at, so that a rare topic does not keep a thread for long."""
-# Topics that are looked up in the index; of more, every block is looked at.
+"""Blocks that one read examines, so that a rare topic does not keep a thread for long."""
+# The largest number of topics that are looked up in the index; for more, every block is read.
 _INDEXED = 64
 _MOST = 2**63 - 1
-# Each of the two names every block; where one does not, it is damaged.
+# Both tables have every block. A block that is missing from one of them is damaged.
 _BASES = (
     "SELECT base FROM blocks WHERE base >= ? AND base < ? "
     "UNION SELECT base FROM contents WHERE base >= ? AND base < ? ORDER BY base"
@@ -32,7 +32,7 @@ COLUMNS = "base, count, first, last, run, crc, names, runs, lengths, headers, pa
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Everything read meanwhile is of one moment."""
+    """A context in which all reads see the same commits."""
     connection.execute("BEGIN")
     try:
         yield
@@ -41,7 +41,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def read_bounds(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The first offset that can be read, and the one after the last."""
+    """Return the first offset, and the offset after the last message."""
     (stop,) = connection.execute(NEXT).fetchone()
     row = connection.execute("SELECT base FROM blocks ORDER BY base LIMIT 1").fetchone()
     return (stop if row is None else row[0]), stop
@@ -50,14 +50,14 @@ def read_bounds(connection: sqlite3.Connection) -> tuple[int, int]:
 def read_page(
     connection: sqlite3.Connection, offset: int, topics: frozenset[str] | None, max_bytes: int
 ) -> Page:
-    """As IStore's ``read``; raises sqlite3.Error if not even the index can be read."""
+    """As ``IStore.read``; raises sqlite3.Error if the index cannot be read."""
     with snapshot(connection):
         first, stop = read_bounds(connection)
-        return _Reading(connection, max(offset, first), stop, topics, max_bytes).page()
+        return _PageReader(connection, max(offset, first), stop, topics, max_bytes).page()
 
 
-class _Reading:
-    """One page in the making."""
+class _PageReader:
+    """Reads one page."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class _Reading:
         self._damaged: list[tuple[int, int]] = []
 
     def page(self) -> Page:
-        """What there is, and how far it goes."""
+        """Return the page."""
         listed = list(islice(bases(self._connection, self._offset, self._topics), SCAN + 1))
-        # Where the blocks looked at are not all there are, the next page begins with the next.
+        # If there are more blocks than one read examines, the next page begins with the next one.
         end = listed.pop() if len(listed) > SCAN else self._stop
         for base in listed:
             try:
                 self._take(read_block(self._connection, base))
             except Damaged as damage:
-                # Of the block before the first, nothing may be asked for any more.
+                # The damaged block may end before the offset that was requested.
                 if damage.stop > self._offset:
                     self._damaged.append((max(damage.base, self._offset), damage.stop))
                     self._offset = damage.stop
@@ -106,17 +106,17 @@ class _Reading:
         self._offset = max(self._offset, block.stop)
 
     def _allowed(self, base: int) -> frozenset[str]:
-        """The topics whose messages in a block have not expired, of those asked for."""
-        left = topics_left(self._connection, base)
-        return left if self._topics is None else left & self._topics
+        """Return the requested topics whose messages in a block have not expired."""
+        indexed = indexed_topics(self._connection, base)
+        return indexed if self._topics is None else indexed & self._topics
 
 
 def bases(
     connection: sqlite3.Connection, offset: int, topics: frozenset[str] | None
 ) -> Iterator[int]:
-    """The blocks to look at for ``topics``, from the one that holds ``offset`` on.
+    """Yield the bases of the blocks to read for ``topics``, from the one with ``offset`` on.
 
-    No more than SCAN + 1.
+    At most SCAN + 1.
     """
     row = connection.execute(
         "SELECT base FROM blocks WHERE base <= ? ORDER BY base DESC LIMIT 1", (offset,)
@@ -129,7 +129,7 @@ def bases(
             yield base
         return
     last = -1
-    # What is lost may have been anybody's.
+    # Lost messages may have been of any topic.
     for base in merge(*[_bases_of(connection, name, start) for name in (*topics, LOST)]):
         if base != last:
             yield base
@@ -145,8 +145,8 @@ def _bases_of(connection: sqlite3.Connection, name: str, start: int) -> Iterator
     return (base for (base,) in rows)
 
 
-def topics_left(connection: sqlite3.Connection, base: int) -> frozenset[str]:
-    """The topics of the block at ``base`` whose messages have not expired."""
+def indexed_topics(connection: sqlite3.Connection, base: int) -> frozenset[str]:
+    """Return the topics of the block at ``base`` whose messages have not expired."""
     rows = connection.execute(
         "SELECT name FROM contents JOIN topics ON id = topic WHERE base = ?", (base,)
     )
@@ -154,7 +154,7 @@ def topics_left(connection: sqlite3.Connection, base: int) -> frozenset[str]:
 
 
 def read_block(connection: sqlite3.Connection, base: int) -> Block:
-    """The block that begins at ``base``, checked; raises Damaged."""
+    """Return the block that begins at ``base``, checked; raises Damaged."""
     try:
         row = connection.execute(f"SELECT {COLUMNS} FROM blocks WHERE base = ?", (base,)).fetchone()
     except sqlite3.DatabaseError as error:
@@ -169,20 +169,20 @@ def read_block(connection: sqlite3.Connection, base: int) -> Block:
     rows = connection.execute(
         "SELECT name FROM contents LEFT JOIN topics ON id = topic WHERE base = ?", (base,)
     )
-    if not fits(block, [name for (name,) in rows]):
-        raise Damaged(base, block.stop, "the index says otherwise")
+    if not matches_index(block, [name for (name,) in rows]):
+        raise Damaged(base, block.stop, "the index does not match")
     return block
 
 
-def fits(block: Block, names: Sequence[str | None]) -> bool:
-    """Is what the index has of ``block`` some of what is in it?"""
+def matches_index(block: Block, names: Sequence[str | None]) -> bool:
+    """Return whether all ``names`` that the index has for ``block`` are topics of it."""
     known = [name for name in names if name is not None]
     listed = [name for name in known if not name.startswith(FORGOTTEN)]
     return bool(names) and len(known) == len(names) and block.holds(listed)
 
 
 def _stop_of(connection: sqlite3.Connection, base: int) -> int:
-    """Where the block after the one at ``base`` begins, by the index."""
+    """Return the base of the next block, according to the index."""
     row = connection.execute(
         "SELECT base FROM contents WHERE base > ? ORDER BY base LIMIT 1", (base,)
     ).fetchone()
@@ -193,7 +193,7 @@ def _stop_of(connection: sqlite3.Connection, base: int) -> int:
 
 
 def tail_of(connection: sqlite3.Connection, blocks: int) -> tuple[int, int]:
-    """The offsets from which on there are so many blocks, and where they end."""
+    """Return the range of offsets of the last ``blocks`` blocks."""
     first, stop = read_bounds(connection)
     row = connection.execute(
         "SELECT base FROM blocks ORDER BY base DESC LIMIT 1 OFFSET ?", (blocks - 1,)
@@ -204,9 +204,9 @@ def tail_of(connection: sqlite3.Connection, blocks: int) -> tuple[int, int]:
 def check_blocks(
     connection: sqlite3.Connection, start: int, stop: int, limit: int
 ) -> tuple[list[Damaged], int]:
-    """What is damaged from ``start`` to ``stop``, looking at ``limit`` blocks at most.
+    """Check blocks from ``start`` to before ``stop``, at most ``limit`` of them.
 
-    Returns the damage and where to go on: ``stop`` at the end. Raises sqlite3.Error.
+    Returns the damage, and the offset where to continue: ``stop`` at the end. Raises sqlite3.Error.
     """
     damage: list[Damaged] = []
     with snapshot(connection):

@@ -1,10 +1,13 @@
-"""When what is given to the durable history gets to disk, and who is told.
+"""Group commits: when messages are written to disk, and the callbacks that wait for that.
 
-The reactor's thread gathers a group. When it has waited for ``interval`` seconds, or is ``nbytes``
-large, or if somebody waits for it as soon as the turn ends, it is handed to a thread, one at a
-time. A small one goes into the journal, and is committed when it is there; a while later (``LAG``)
-all that the journal has got meanwhile goes into the file in one transaction, as commits go on.
-A large one, or one that is more than messages, goes into the file at once, with all before it.
+The reactor thread collects a group. The group is handed to a thread when it is ``interval`` seconds
+old or ``nbytes`` large, or at the end of the tick if a client waits for it. Only one group is
+written at a time.
+
+A small group is written to the journal, and is committed when it is there. After ``LAG`` seconds
+all groups of the journal are written to the file in one transaction, while commits continue. A
+large group, or one that has metadata or the end of a topic, is written to the file at once,
+together with all groups before it.
 """
 
 from __future__ import annotations
@@ -23,23 +26,25 @@ from twisted.python.failure import Failure
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
 from pubsub.store.journal import BLOCK_BYTES, Segment
-from pubsub.store.stored_runs import LAST, NBYTES, OFFSET, Kept
+from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, nbytes_of
 from pubsub.store.threads import Worker
 from pubsub.store.writer import Group, Writer
 
 log = Logger()
-# Bytes that may wait to get into the file before publishers do.
+# Bytes that wait to be written to the file from which on publishers are held.
 BACKLOG = 16 * 1024**2
 LAG = 0.05
-"""Seconds until what is in the journal goes into the file as well."""
-# Seconds until a transaction that failed is tried again.
+"""Seconds until groups of the journal are written to the file."""
+# Seconds after which a failed write is tried again.
 RETRY = 0.5
 
 
 @dataclass(slots=True, eq=False)
 class _Filing:
-    """On its way into the file: ``segment`` is in the journal, ``group`` is not. ``filed`` are
-    those who wait for it to get there."""
+    """A transaction under way: ``segment`` is in the journal, ``group`` is not.
+
+    ``filed`` are the callbacks of ``when_filed``.
+    """
 
     segment: Segment
     group: Group | None
@@ -47,7 +52,11 @@ class _Filing:
 
 
 class Commits:
-    """What is gathered, and what is under way. ``at_tick_end`` is as ``BrokerService``'s."""
+    """The group that is collected, and those being written.
+
+    ``at_tick_end`` runs a call at the end of the tick; ``interval`` is in seconds, ``nbytes`` the
+    size of a group.
+    """
 
     def __init__(
         self,
@@ -61,12 +70,12 @@ class Commits:
         self.filed = 0
         """Every message before this offset is in the file."""
         self.failing: str | None = None
-        """Why the file cannot be written, if it cannot."""
+        """The reason why the file cannot be written; None while it can."""
         self.failures = 0
         self.forgotten: dict[str, int] = {}
-        """The topics whose end is not in the file yet, by the offset they ended at."""
+        """The topics whose end is not in the file yet, with the offset where each ended."""
         self._reactor = reactor
-        self._at_turn_end = at_tick_end
+        self._at_tick_end = at_tick_end
         self._interval = interval
         self._nbytes = nbytes
         self._group = Group()
@@ -78,22 +87,24 @@ class Commits:
         self._timer: IDelayedCall | None = None
         self._lag: IDelayedCall | None = None
         self._retry: IDelayedCall | None = None
-        # The journal could not be written, and is not tried for a while.
-        self._shunned: IDelayedCall | None = None
+        # Set for a while after the journal could not be written: groups go to the file.
+        self._journal_pause: IDelayedCall | None = None
         self._settled: Deferred[None] | None = None
-        self._due = self._looking = self._held = self._lagging = False
+        self._due = self._examining = self._held = self._lagging = False
         self._committing = self._closing = False
 
-    def begin(self, writer: Writer, thread: Worker, told: Callable[[], None]) -> None:
-        """Commit with ``writer``, whose file is written in ``thread``; ``told`` is called after
-        each transaction there."""
+    def begin(self, writer: Writer, thread: Worker, after_transaction: Callable[[], None]) -> None:
+        """Commit with ``writer``, which writes the file in ``thread``.
+
+        ``after_transaction`` is called after each transaction.
+        """
         self._writer = writer
         self._thread = thread
         self._journal = Worker("history-journal", 1, self._reactor)
-        self._told = told
+        self._after_transaction = after_transaction
 
     async def finish(self) -> bool:
-        """Commit what is left, as far as it can be; returns whether that was all."""
+        """Commit all groups if possible; return whether nothing is left."""
         self._closing = True
         _cancel(self._retry)
         if self._filing is not None and not self._committing:
@@ -105,63 +116,63 @@ class Commits:
                 break
             self._settled = Deferred()
             await self._settled
-        for timer in (self._timer, self._lag, self._shunned):
+        for timer in (self._timer, self._lag, self._journal_pause):
             _cancel(timer)
         self._journal.stop()
         filing = self._filing
         if filing is not None:
-            for told in (*filing.filed, *self._unfiled):
-                told()
+            for call in (*filing.filed, *self._unfiled):
+                call()
         return not self._group and (filing is None or filing.group is None)
 
     def _settle(self) -> None:
-        """A thread has done something."""
+        """Let ``finish`` continue, as a thread has finished a write."""
         settled, self._settled = self._settled, None
         if settled is not None:
             settled.callback(None)
 
-    # What is given
+    # Input
 
-    def add(self, run: Kept) -> None:
-        """Commit ``run``, whose offsets come next."""
+    def add(self, run: RunRecord) -> None:
+        """Commit ``run``, which has the next offsets."""
         group = self._group
         group.runs.append(run)
-        nbytes = run[NBYTES]
+        nbytes = nbytes_of(run)
         group.nbytes += nbytes
         self._backlog += nbytes
         if self._backlog > BACKLOG:
             self.gate.close()
-        self._soon()
+        self._schedule()
 
     def forget(self, topic: str, offset: int) -> None:
-        """The topic ended at ``offset``."""
+        """Commit the end of a topic at ``offset``."""
         self.forgotten[topic] = offset
         self._group.forgotten.append((topic, offset))
-        self._soon()
+        self._schedule()
 
     def put(self, table: str, key: str, value: Value | None) -> None:
-        """Keep ``value``, or nothing any more."""
+        """Commit a value of the metadata; None deletes it."""
         self._group.puts[table, key] = value
-        self._soon()
+        self._schedule()
 
     def hold(self) -> None:
-        """What comes until ``release`` is one group."""
+        """Collect all input until ``release`` in one group."""
         self._held = True
 
     def release(self) -> None:
         """See ``hold``."""
         self._held = False
-        self._soon()
+        self._schedule()
 
-    # Who waits
+    # Callbacks
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         if self.failing is not None:
             call(False)
         elif self._group:
             self._group.waiting.append(call)
-            self._hurry()
+            self._commit_at_tick_end()
         elif self._ahead is not None:
             self._ahead.waiting.append(call)
         elif self._filing is not None and self._filing.group is not None:
@@ -170,7 +181,7 @@ class Commits:
             call(True)
 
     def when_filed(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once all that is committed is in the file."""
+        """Call ``call`` when everything that is committed now is in the file."""
         if self._segment:
             self._unfiled.append(call)
             self._lagging = True
@@ -180,50 +191,53 @@ class Commits:
         else:
             call()
 
-    # When
+    # Scheduling
 
-    def _soon(self) -> None:
-        """Something is there to commit."""
+    def _schedule(self) -> None:
+        """Commit the group by the interval or by its size."""
         if self._held:
             return
         if self._group.nbytes >= self._nbytes:
             self._hand_over()
         elif self._timer is None and not self._due:
-            self._look_at_turn_end()
+            self._examine_at_tick_end()
 
-    def _hurry(self) -> None:
-        """Somebody waits for what has gathered."""
+    def _commit_at_tick_end(self) -> None:
+        """Commit the group without a timer, as a client waits for it."""
         if not self._due:
             self._due = True
             if self._ahead is None:
-                self._look_at_turn_end()
+                self._examine_at_tick_end()
 
-    def _look_at_turn_end(self) -> None:
-        """This turn may bring more, and somebody who waits: then no timer is needed."""
-        if not self._looking:
-            self._looking = True
-            self._at_turn_end(self._look)
+    def _examine_at_tick_end(self) -> None:
+        """Wait for the rest of the tick. If a client waits by then, no timer is needed."""
+        if not self._examining:
+            self._examining = True
+            self._at_tick_end(self._examine)
 
-    def _look(self) -> None:
-        self._looking = False
+    def _examine(self) -> None:
+        self._examining = False
         if self._due:
             self._hand_over()
         elif self._timer is None and self._group:
             self._timer = self._reactor.callLater(self._interval, self._elapsed)
 
     def _elapsed(self) -> None:
-        """What has gathered has waited long enough; not as long if the timer was an earlier one's,
-        as to set it anew for each group costs more than a commit that comes early."""
+        """Commit the group after the interval, or earlier if the timer was that of a group before.
+
+        A new timer for each group would cost more than a commit that is early.
+        """
         self._timer = None
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Give what has gathered to a thread, as soon as it can go where it belongs."""
+        """Give the group to a thread, or mark it as due until one is free."""
         group, filing = self._group, self._filing
         self._due = False
         if not group:
             return
-        # The journal has no gaps: nothing goes there before what it has not is in the file.
+        # The journal has no gaps: a group is written there only when all groups before it are
+        # there or in the file.
         if self._ahead is None and self._small and (filing is None or filing.group is None):
             self._ahead, self._group = group, Group()
             write = partial(self._writer.write_ahead, self._segment, group)
@@ -235,7 +249,7 @@ class Commits:
             self._due = True
 
     def _go_on(self) -> None:
-        """A thread has become free, or somebody waits for the file."""
+        """Start the next write: a thread has become free, or a reader waits for the file."""
         if self._ahead is not None:
             return
         wanted = self._due or self._group.nbytes >= self._nbytes
@@ -248,15 +262,15 @@ class Commits:
 
     @property
     def _small(self) -> bool:
-        """Does what has gathered go into the journal?"""
-        return self._group.few and self._shunned is None
+        """True if the group is to be written to the journal."""
+        return self._group.fits_journal and self._journal_pause is None
 
     # The journal
 
     def _written(self, _: None) -> None:
         group, self._ahead = self._ahead, None
         assert group is not None
-        self.committed = group.runs[-1][LAST] + 1
+        self.committed = last_offset_of(group.runs[-1]) + 1
         for call in group.waiting:
             call(True)
         if self._lag is None and not self._closing:
@@ -265,14 +279,14 @@ class Commits:
         self._settle()
 
     def _not_written(self, failure: Failure) -> None:
-        """It has to go into the file at once, with the messages that have come since."""
+        """Write the group to the file instead, with the messages that were added since."""
         log.error("history: the journal: {reason}", reason=failure.getErrorMessage())
         group, self._ahead = self._ahead, None
         assert group is not None
         if not self._closing:
-            self._shunned = self._reactor.callLater(RETRY, self._shun_no_more)
-        if self._segment.stop <= group.runs[0][OFFSET]:
-            # It did not even get there.
+            self._journal_pause = self._reactor.callLater(RETRY, self._use_journal_again)
+        if self._segment.stop <= first_offset_of(group.runs[0]):
+            # The group is not part of the segment.
             self._group.runs[:0] = group.runs
             self._group.nbytes += group.nbytes
         self._group.direct = True
@@ -284,8 +298,8 @@ class Commits:
         self._hand_over()
         self._settle()
 
-    def _shun_no_more(self) -> None:
-        self._shunned = None
+    def _use_journal_again(self) -> None:
+        self._journal_pause = None
 
     def _lagged(self) -> None:
         self._lag = None
@@ -297,7 +311,7 @@ class Commits:
     def _file(self, group: Group | None) -> None:
         segment = self._segment
         self._filing = _Filing(segment, group, self._unfiled)
-        # The segment before is in the file, so that its place in the journal is free.
+        # The segment before is in the file, so that its journal file is free.
         self._segment, self._unfiled, self._lagging = Segment(1 - segment.slot), [], False
         self._commit()
 
@@ -313,7 +327,7 @@ class Commits:
         assert filing is not None
         group, segment = filing.group, filing.segment
         if self.failing is not None:
-            log.info("history: it is written again")
+            log.info("history: the file can be written again")
             self.failing = None
         self._backlog -= segment.nbytes
         if segment:
@@ -321,35 +335,35 @@ class Commits:
         if group is not None:
             self._backlog -= group.nbytes
             if group.runs:
-                self.filed = group.runs[-1][LAST] + 1
+                self.filed = last_offset_of(group.runs[-1]) + 1
             for name, offset in group.forgotten:
                 if self.forgotten.get(name) == offset:
                     del self.forgotten[name]
         self.committed = max(self.committed, self.filed)
         if self.gate.shut and self._backlog <= BACKLOG // 2:
             self.gate.open()
-        self._told()
+        self._after_transaction()
         if group is not None:
             for call in group.waiting:
                 call(True)
-        for told in filing.filed:
-            told()
+        for when_filed in filing.filed:
+            when_filed()
         self._go_on()
         self._settle()
 
     def _failed(self, failure: Failure) -> None:
-        """Nothing could be written: publishers are told, and it is tried again."""
+        """Report the failure to the publishers that wait, and try again later."""
         self._committing = False
         self.failures += 1
         if self.failing is None:
             if not failure.check(sqlite3.Error, OSError):
                 log.failure("history: a commit failed", failure)
             log.error(
-                "history: it cannot be written and takes nothing more until it can: {reason}",
+                "history: the file cannot be written; publishes are refused until it can: {reason}",
                 reason=failure.getErrorMessage(),
             )
         self.failing = failure.getErrorMessage()
-        # Whoever waits here would wait for long; it is refused when it publishes again.
+        # Publishers are not held for so long: they are refused when they publish again.
         self.gate.open()
         assert self._filing is not None
         for group in (self._filing.group, self._group):

@@ -1,9 +1,9 @@
-"""How far the history had been committed, noted beside it.
+"""The position up to which the history was committed, in a file of its own.
 
-SQLite leaves out the end of its log from the first frame on that is not as it was written, and
-cannot say that there was more. This note says so: what is missing then is reported, and its
-offsets are not given out again. It is written after each commit and not synced, as it only has to
-outlive damage to the history, not to replace it.
+SQLite ignores the end of its log from the first frame on that has changed, and cannot report that
+there was more. With this position the missing messages are reported, and their offsets are not
+assigned again. It is written after each commit and not synced, as it only detects damage to the
+history and does not replace it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pubsub.store.retention import LOST
 from pubsub.store.schema import NEXT
 
 _NOTE = struct.Struct("<qqq")
-"""When and how the log began, and the offset after the last that was committed."""
+"""The time and the random number of the first epoch, and the offset after the last message."""
 _CRC = struct.Struct("<I")
 
 
-class Mark:
-    """The note on the history at ``path``. Raises OSError."""
+class CommittedPosition:
+    """The position of the history at ``path``. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(f"{path}-end", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._origin = (0, 0)
 
     def begin(self, connection: sqlite3.Connection) -> int:
-        """What was noted of this log, or 0; to be called before ``write``."""
+        """Return the position that was written for this log, or 0; call it before ``write``."""
         row = connection.execute(
             "SELECT opened, mark FROM epochs ORDER BY number LIMIT 1"
         ).fetchone()
@@ -45,44 +45,43 @@ class Mark:
         if _CRC.unpack_from(noted, _NOTE.size)[0] != crc32(noted[: _NOTE.size]):
             return 0
         *origin, stop = _NOTE.unpack_from(noted)
-        # Another log's, whose files were moved away, says nothing of this one.
+        # The position may be that of another log, whose files have been moved away.
         return stop if tuple(origin) == self._origin else 0
 
     def write(self, stop: int) -> None:
-        """Everything before ``stop`` is committed."""
+        """Write that every message before ``stop`` is committed."""
         note = _NOTE.pack(*self._origin, stop)
-        # What is committed is committed: a note that is behind is as good as none.
+        # The commit is valid without it, so errors are ignored.
         try:
             os.pwrite(self._file, note + _CRC.pack(crc32(note)), 0)
         except OSError:
             return
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
-def mend_end(connection: sqlite3.Connection, noted: int, now: int) -> tuple[int, int] | None:
-    """Have the log go on where it had been, within a transaction at ``now`` (µs).
+def mark_lost_end(connection: sqlite3.Connection, noted: int, now: int) -> tuple[int, int] | None:
+    """Continue the log at the offset ``noted`` if it ends before, in a transaction at ``now`` (µs).
 
-    Returns the range of offsets that had been committed and is not there any more, if there is one.
+    Returns the range of offsets that were committed and are missing, if there is one.
     """
-    there: int
-    (there,) = connection.execute(NEXT).fetchone()
-    end = max(there, noted)
-    if end > there:
-        insert_lost(connection, there, end, now)
+    found: int
+    (found,) = connection.execute(NEXT).fetchone()
+    end = max(found, noted)
+    if end > found:
+        insert_lost(connection, found, end, now)
     connection.execute("UPDATE state SET next = ?", (end,))
-    return (there, end) if end > there else None
+    return (found, end) if end > found else None
 
 
 def insert_lost(connection: sqlite3.Connection, start: int, stop: int, now: int) -> None:
-    """Note that what was committed of a range is not there any more.
+    """Insert a damaged block for a range of committed messages that are missing.
 
-    Who reads it is told that it is damaged, until it expires like messages of the time ``now``
-    (µs), when it was found missing.
+    Readers get the range as damaged, until it expires like messages of the time ``now`` (µs).
     """
-    # Nothing that can be read: its checksum is one that is never right.
+    # Nothing in it can be read, as no checksum is negative.
     insert_block(connection, Block(start, stop - start, now, now, 0, -1, b"", b"", b"", b"", b""))
     connection.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (LOST,))
     connection.execute(

@@ -1,4 +1,4 @@
-"""Where the history is: the setting ``store``, and the file that is used if none is named."""
+"""The location of the history: the setting ``store``, and the default file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NAME = "history.db"
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """In the state directory that systemd gives, else in that of the user (XDG)."""
+    """Return a file in systemd's state directory if it is set, else in the user's (XDG)."""
     given = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given, NAME)
     state = environment.get("XDG_STATE_HOME", "")
-    # The specification has relative ones ignored.
+    # The specification says to ignore relative paths.
     base = Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()
     return base / "pubsub" / NAME
 
@@ -28,7 +28,7 @@ def _parse(value: object) -> Path | None:
     if value == "sqlite":
         return default_path(os.environ)
     if isinstance(value, str) and value.startswith("sqlite:") and value != "sqlite:":
-        # Made absolute now: a broker that goes to the background may change its directory.
+        # Absolute, as a broker that runs in the background may change its directory.
         return Path(value.removeprefix("sqlite:")).expanduser().absolute()
     raise ValueError(f"expected memory, sqlite or sqlite:PATH, not {value!r}")
 

@@ -8,18 +8,20 @@ from typing import Any
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.interfaces import IDelayedCall
 
-from pubsub.store.threads import Worker, complain
+from pubsub.store.threads import Worker, log_failure
 from pubsub.store.writer import Writer
 
-# Seconds between two rounds, and between two steps of one, so that commits come between.
 TIDY = 1.0
+"""Seconds between two rounds."""
+# Seconds between two steps of a round, so that commits can run between them.
 _STEP = 0.02
 
 
-class Tidying:
-    """What ``writer`` does for it in ``thread``.
+class Maintenance:
+    """Has ``writer`` tidy the file in ``thread``.
 
-    ``ready`` says whether it can be done now; ``done`` is told the first offset there is.
+    A round starts only if ``ready`` returns True. ``done`` is called after each step with the first
+    offset of the history.
     """
 
     def __init__(
@@ -37,30 +39,31 @@ class Tidying:
         self._done = done
         self._stopped = False
         self._next: IDelayedCall | None = None
-        self._in(TIDY)
+        self._schedule(TIDY)
 
-    def _in(self, seconds: float) -> None:
+    def _schedule(self, seconds: float) -> None:
         if not self._stopped:
             self._next = self._reactor.callLater(seconds, self._begin)
 
     def _begin(self) -> None:
         self._next = None
         if self._ready():
-            ensureDeferred(self._step()).addErrback(complain)
+            ensureDeferred(self._step()).addErrback(log_failure)
         else:
-            self._in(TIDY)
+            self._schedule(TIDY)
 
     async def _step(self) -> None:
+        # The pause after a step that fails.
         pause = 10 * TIDY
         try:
             first, more = await self._thread.run(self._writer.tidy)
             self._done(first)
             pause = _STEP if more else TIDY
         finally:
-            self._in(pause)
+            self._schedule(pause)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no more steps."""
         self._stopped = True
         if self._next is not None:
             self._next.cancel()

@@ -1,4 +1,4 @@
-"""The history in memory: bounded by messages and bytes, gone with the process."""
+"""The history in memory, bounded by messages and bytes. It ends with the process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import IStore, Value
 from pubsub.store.block import encode_block
-from pubsub.store.block_ranges import Parcel, Topics
-from pubsub.store.stored_runs import RunLog, topics_of
+from pubsub.store.block_ranges import Parcel, TopicCounts
+from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import topics_of
 
 
 def parcel_of(
     log: RunLog, run: int, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
 ) -> Parcel:
-    """As IStore's ``read_parcel``, of messages in memory that have their ids from ``run``."""
+    """As ``IStore.read_parcel``, for messages in memory; ``run`` is the broker run."""
     runs, reached = log.runs_from(start, stop, topics, max_bytes)
     if not runs:
         return Parcel(start, reached, log.first_offset)
-    kept = [one.kept() for one in runs]
-    block = encode_block(kept, run, runs[0].offset, runs[-1].last + 1)
+    records = [one.record() for one in runs]
+    block = encode_block(records, run, runs[0].offset, runs[-1].last + 1)
     names = frozenset(one.topic for one in runs)
     return Parcel(start, reached, log.first_offset, ((block, names),))
 
@@ -43,17 +44,17 @@ class MemoryStore:
         self.gate = Gate()
 
     def open(self, run: int) -> None:
-        """See IStore: no other process's positions mean anything here."""
+        """See ``IStore``. Positions of other processes are not valid here."""
         self._run = run
         self.epoch = f"memory-{run:015x}"
 
     def close(self) -> Deferred[None]:
-        """See IStore."""
+        """See ``IStore``."""
         return succeed(None)
 
     @property
     def summary(self) -> str:
-        """See IStore."""
+        """See ``IStore``."""
         if not self._log.max_messages:
             return "history: none"
         return (
@@ -63,69 +64,69 @@ class MemoryStore:
 
     @property
     def next_offset(self) -> int:
-        """See IStore."""
+        """See ``IStore``."""
         return self._log.next_offset
 
     @property
     def committed(self) -> int:
-        """See IStore: here a message is as safe as it will ever be at once."""
+        """See ``IStore``. There is no later commit."""
         return self._log.next_offset
 
     @property
     def first_offset(self) -> int:
-        """See IStore."""
+        """See ``IStore``."""
         return self._log.first_offset
 
     def append(self, batch: Batch) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._log.append(batch)
 
     def together(self) -> AbstractContextManager[None]:
-        """See IStore."""
+        """See ``IStore``."""
         return nullcontext()
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         call(True)
 
     def read(
         self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
     ) -> Deferred[Page]:
-        """See IStore. Nothing blocks here: the Deferred has fired already."""
+        """See ``IStore``. The Deferred has already fired."""
         return succeed(self._log.read(offset, topics, max_bytes))
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
     ) -> Deferred[Parcel]:
-        """See IStore."""
+        """See ``IStore``."""
         stop = min(stop, self.next_offset)
         return succeed(parcel_of(self._log, self._run, start, stop, topics, max_bytes))
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
-        """See IStore."""
+        """See ``IStore``."""
         return succeed(self._log.offset_at(timestamp))
 
-    def topics_in(self, start: int, stop: int) -> Deferred[Topics]:
-        """See IStore."""
-        return succeed(topics_of(run.kept() for run in self._log.parts(start, stop)))
+    def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
+        """See ``IStore``."""
+        return succeed(topics_of(run.record() for run in self._log.runs_within(start, stop)))
 
     def continues(self, epoch: str, offset: int) -> bool:
-        """See IStore."""
+        """See ``IStore``."""
         return epoch == self.epoch
 
     def forget(self, topic: str) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._log.forget(topic)
 
     def put(self, table: str, key: str, value: Value) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._tables.setdefault(table, {})[key] = value
 
     def delete(self, table: str, key: str) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._tables.get(table, {}).pop(key, None)
 
     def items(self, table: str) -> Iterable[tuple[str, bytes]]:
-        """See IStore."""
-        kept = self._tables.get(table, {})
-        return tuple((key, value() if callable(value) else value) for key, value in kept.items())
+        """See ``IStore``."""
+        values = self._tables.get(table, {})
+        return tuple((key, value() if callable(value) else value) for key, value in values.items())

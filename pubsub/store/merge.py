@@ -1,6 +1,6 @@
-"""Merging: many small blocks become few larger ones, a step at a time.
+"""Merging: small neighbouring blocks become one larger block, a step at a time.
 
-A commit may have to wait for a step, so a step is a few blocks and a millisecond or two.
+A commit may have to wait for a step, so a step merges a few blocks and takes a millisecond or two.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pubsub.store.block import RUN, Block, Damaged, decode_block, encode_block, join_blocks
-from pubsub.store.block_reader import COLUMNS, fits
-from pubsub.store.stored_runs import Kept
+from pubsub.store.block import Block, Damaged, decode_block, encode_block, join_blocks
+from pubsub.store.block_reader import COLUMNS, matches_index
+from pubsub.store.columns import RUN
+from pubsub.store.stored_runs import RunRecord
 
-# What a merged block has at the most, in payload bytes and in runs, which are what takes time.
+# Limits of a merged block: payload bytes, and runs, which take most of the time.
 _BYTES = 256 * 1024
 _RUNS = 512
-# Blocks that one step merges, and those that it looks at.
+# Limits of the number of blocks that one step merges, and the number that it examines.
 _FEWEST = 8
 _MOST = 16
 _STEP = 24
-# µs: blocks of such a span stay apart, as they expire whole.
+# µs: the largest time span of a merged block, as the messages of a block expire together.
 _SPAN = 600_000_000
 
 
 class _Row(NamedTuple):
-    """A block as far as merging goes."""
+    """The properties of a block that merging depends on; ``runs`` is the bytes of that column."""
 
     base: int
     nbytes: int
@@ -37,29 +38,29 @@ class _Row(NamedTuple):
 
 
 class Merger:
-    """Walks along the log; ``step`` merges the next stretch of small neighbours.
+    """Moves along the log; each ``step`` merges the next group of small neighbours.
 
-    Blocks are left alone until they are ``settled`` µs old. At the end of the log a stretch is
-    left to become longer until it is ``patience`` µs old.
+    Blocks younger than ``min_age`` µs are not merged. A group at the end of the log, which may
+    still grow, is merged when it is ``tail_age`` µs old.
     """
 
-    def __init__(self, settled: int, patience: int) -> None:
-        self._settled = settled
-        self._patience = patience
+    def __init__(self, min_age: int, tail_age: int) -> None:
+        self._min_age = min_age
+        self._tail_age = tail_age
         self._cursor = -1
 
     def step(self, connection: sqlite3.Connection, now: int) -> tuple[int | None, bool]:
         """Merge within a transaction.
 
-        Returns the base of what was merged, and whether there may be more to merge.
+        Returns the base of the merged block, if any, and whether there may be more to merge.
         """
         rows = self._rows(connection, now)
-        start, stop = _stretch(rows)
+        start, stop = _next_group(rows)
         if stop - start < _FEWEST or (
             # At the end of the log, and not old enough.
-            stop == len(rows) and rows[start].last >= now - self._patience
+            stop == len(rows) and rows[start].last >= now - self._tail_age
         ):
-            # What is at the end may go on with blocks that are still to come.
+            # The group at the end may continue with later blocks.
             if start:
                 self._cursor = rows[start - 1].base
             return None, start > 0 and len(rows) == _STEP
@@ -67,12 +68,12 @@ class Merger:
         try:
             _merge(connection, _read(connection, rows[start].base, rows[stop - 1].base))
         except Damaged:
-            # Left as it is, and so are its neighbours: it is reported when it is read.
+            # The group is not merged. The damage is reported when the block is read.
             return None, True
         return rows[start].base, True
 
     def _rows(self, connection: sqlite3.Connection, now: int) -> list[_Row]:
-        """The next blocks that have settled."""
+        """Return the next blocks that are old enough."""
         cursor = connection.execute(
             "SELECT base, length(payloads), length(runs), first, last, run FROM blocks "
             "WHERE base > ? ORDER BY base LIMIT ?",
@@ -81,15 +82,15 @@ class Merger:
         rows = []
         for values in cursor:
             row = _Row(*values)
-            if row.last >= now - self._settled:
+            if row.last >= now - self._min_age:
                 break
             rows.append(row)
         cursor.close()
         return rows
 
 
-def _stretch(rows: list[_Row]) -> tuple[int, int]:
-    """The first stretch of ``rows`` that is worth merging, else the last of all."""
+def _next_group(rows: list[_Row]) -> tuple[int, int]:
+    """Return the range of the first group that has enough blocks, else of the last group."""
     start = size = runs = 0
     for index, row in enumerate(rows):
         size += row.nbytes
@@ -111,7 +112,7 @@ def _stretch(rows: list[_Row]) -> tuple[int, int]:
 
 
 def _read(connection: sqlite3.Connection, first: int, last: int) -> list[Block]:
-    """The blocks from the one at ``first`` to that at ``last``; raises Damaged."""
+    """Return the blocks with bases from ``first`` to ``last``, checked; raises Damaged."""
     try:
         rows = connection.execute(
             f"SELECT {COLUMNS} FROM blocks WHERE base BETWEEN ? AND ? ORDER BY base", (first, last)
@@ -125,24 +126,24 @@ def _read(connection: sqlite3.Connection, first: int, last: int) -> list[Block]:
 
 
 def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
-    """Put one block in the place of ``blocks``; raises Damaged."""
+    """Replace ``blocks`` by one block; raises Damaged."""
     span = (blocks[0].base, blocks[-1].stop)
-    left: defaultdict[int, list[str | None]] = defaultdict(list)
+    names: defaultdict[int, list[str | None]] = defaultdict(list)
     totals: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for base, topic, name, count, nbytes in connection.execute(
         "SELECT base, topic, name, count, bytes FROM contents LEFT JOIN topics ON id = topic "
         "WHERE base >= ? AND base < ?",
         span,
     ):
-        left[base].append(name)
+        names[base].append(name)
         before = totals[topic]
         totals[topic] = (before[0] + count, before[1] + nbytes)
-    if left.keys() != {block.base for block in blocks}:
+    if names.keys() != {block.base for block in blocks}:
         raise Damaged(*span, "a block is missing")
-    if not all(fits(block, left[block.base]) for block in blocks):
-        raise Damaged(*span, "the index says otherwise")
-    whole = all(block.topics() == set(left[block.base]) for block in blocks)
-    merged = join_blocks(blocks) if whole else _without_expired(blocks, left)
+    if not all(matches_index(block, names[block.base]) for block in blocks):
+        raise Damaged(*span, "the index does not match")
+    whole = all(block.topics() == set(names[block.base]) for block in blocks)
+    merged = join_blocks(blocks) if whole else _without_expired(blocks, names)
     connection.execute("DELETE FROM contents WHERE base >= ? AND base < ?", span)
     connection.execute("DELETE FROM blocks WHERE base >= ? AND base < ?", span)
     insert_block(connection, merged)
@@ -152,12 +153,13 @@ def _merge(connection: sqlite3.Connection, blocks: list[Block]) -> None:
     )
 
 
-def _without_expired(blocks: list[Block], left: Mapping[int, Iterable[str | None]]) -> Block:
-    runs: list[Kept] = []
+def _without_expired(blocks: list[Block], names: Mapping[int, Iterable[str | None]]) -> Block:
+    """Return one block of the topics that the index still has; ``names`` are by base."""
+    records: list[RunRecord] = []
     for block in blocks:
-        names = frozenset(name for name in left[block.base] if name is not None)
-        runs += [run.kept() for run in decode_block(block, names)]
-    return encode_block(runs, blocks[0].run, blocks[0].base, blocks[-1].stop)
+        topics = frozenset(name for name in names[block.base] if name is not None)
+        records += [run.record() for run in decode_block(block, topics)]
+    return encode_block(records, blocks[0].run, blocks[0].base, blocks[-1].stop)
 
 
 def insert_block(connection: sqlite3.Connection, block: Block) -> None:

@@ -1,4 +1,4 @@
-"""How long messages are kept: limits by age, bytes and number, a topic pattern at a time."""
+"""Retention: limits by age, bytes and number of messages, for each pattern of topics."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from math import inf
 
 from pubsub.settings import Kind, matcher, parse_size
 
-# Rows of the index that one step looks at, and deletes at the most: a few milliseconds' work.
+# Rows of the index that one step examines and may delete, which takes a few milliseconds.
 _STEP = 200
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MICROSECONDS = 1_000_000
 FORGOTTEN = "\0" * 256
-"""Topics that ended are called this and a number: no topic's name is so long."""
+"""Topics that have ended get this name and a number; no other topic's name is as long."""
 LOST = FORGOTTEN + "lost"
-"""What was committed and is not there any more, whatever its topics were."""
-# The names of topics that ended: a number follows.
+"""The topic of messages that were committed and are missing, of whatever topics they were."""
+# The range of the names of topics that have ended: all that continue with a digit.
 _ENDED = (FORGOTTEN + "0", FORGOTTEN + ":")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What is kept of the topics of ``pattern`` together: the last ``seconds``, up to ``nbytes``
-    bytes of payload, and not much more than ``messages`` messages, as whole blocks expire."""
+class RetentionLimits:
+    """What the topics that match ``pattern`` keep, all of them together.
+
+    That is the messages of the last ``seconds``, up to ``nbytes`` bytes of payload, and not many
+    more than ``messages`` messages, as whole blocks expire.
+    """
 
     pattern: str
     seconds: float = inf
@@ -32,7 +35,7 @@ class Limits:
     messages: float = inf
 
 
-def _limits(text: object) -> Limits:
+def _limits(text: object) -> RetentionLimits:
     pattern, equals, rest = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     found: dict[str, float] = {}
     for part in rest.split(",") if equals and pattern else ():
@@ -43,7 +46,7 @@ def _limits(text: object) -> Limits:
         break
     else:
         if found:
-            return Limits(
+            return RetentionLimits(
                 pattern,
                 found.get("age", inf),
                 found.get("bytes", inf),
@@ -70,7 +73,7 @@ def _count(text: str) -> float:
 _PARTS: dict[str, Callable[[str], float]] = {"age": _age, "bytes": parse_size, "messages": _count}
 
 
-def _parse(value: object) -> tuple[Limits, ...]:
+def _parse(value: object) -> tuple[RetentionLimits, ...]:
     if not isinstance(value, str | list):
         raise ValueError(f"expected PATTERN=age:7d,bytes:10G, not {value!r}")
     return tuple(map(_limits, [value] if isinstance(value, str) else value))
@@ -81,16 +84,17 @@ RETENTION = Kind("PATTERN=age:N(s|m|h|d),bytes:SIZE,messages:N", _parse, repeate
 
 @dataclass(slots=True)
 class _Rule:
-    """One pattern at work: what there is of it, and up to where nothing of it is left."""
+    """The limits of one pattern, the counts of its messages, and the index rows before which
+    nothing of it is left."""
 
-    limits: Limits
+    limits: RetentionLimits
     matches: Callable[[str], bool]
     messages: int = 0
     nbytes: int = 0
     cursor: tuple[int, int] = (-1, -1)
 
-    def over(self, messages: int, nbytes: int, last: int, now: int) -> bool:
-        """Has a row of so many messages and bytes, up to the time ``last``, to go?"""
+    def has_expired(self, messages: int, nbytes: int, last: int, now: int) -> bool:
+        """Return whether a row with these counts and the last timestamp ``last`` has expired."""
         limits = self.limits
         return (
             self.messages - messages >= limits.messages
@@ -100,41 +104,41 @@ class _Rule:
 
 
 class Retention:
-    """Finds what has expired. The first pattern that matches a topic rules it."""
+    """Finds what has expired. The first pattern that matches a topic applies."""
 
-    def __init__(self, limits: Sequence[Limits]) -> None:
+    def __init__(self, limits: Sequence[RetentionLimits]) -> None:
         self._rules = [_Rule(one, matcher([one.pattern])) for one in limits]
         self._rule_of: dict[int, _Rule | None] = {}
         self._counted = False
 
     def added(self, topic: int, name: str, messages: int, nbytes: int) -> None:
-        """So much of a topic was committed."""
-        rule = self._find(topic, name)
+        """Count messages of a topic that were committed."""
+        rule = self._rule_for(topic, name)
         if rule is not None and self._counted:
             rule.messages += messages
             rule.nbytes += nbytes
 
     def expired(self, connection: sqlite3.Connection, now: int) -> tuple[set[int], bool]:
-        """Take what has expired at ``now`` (µs) out of the index, within a transaction.
+        """Remove what has expired at ``now`` (µs) from the index, within a transaction.
 
-        Returns the blocks that have lost something, and whether there may be more to expire.
+        Returns the blocks of which something has expired, and whether there may be more.
         """
         if not self._counted:
-            self._count(connection)
+            self._count_all(connection)
         touched, more = self._expire_ended(connection)
         for rule in self._rules:
-            bases, goes_on = self._expire(connection, rule, now)
+            bases, more_rows = self._expire(connection, rule, now)
             touched |= bases
-            more = more or goes_on
+            more = more or more_rows
         return touched, more
 
     def moved(self, base: int) -> None:
-        """Messages of blocks after the one at ``base`` are in that one now."""
+        """Note that messages of later blocks are now in the block at ``base``."""
         for rule in self._rules:
             rule.cursor = min(rule.cursor, (base, -1))
 
     def ended(self, connection: sqlite3.Connection, topic: int) -> None:
-        """A topic is one of those that have ended: what there is of it counts no more."""
+        """Stop counting a topic that has ended."""
         rule = self._rule_of.pop(topic, None)
         if rule is not None and self._counted:
             messages, nbytes = connection.execute(
@@ -144,7 +148,7 @@ class Retention:
             rule.nbytes -= int(nbytes)
 
     def reset(self) -> None:
-        """A transaction was rolled back: count anew, and topics' numbers may mean others."""
+        """Count again: a transaction was rolled back, and ids may belong to other topics."""
         self._counted = False
         self._rule_of.clear()
 
@@ -158,22 +162,22 @@ class Retention:
             (*rule.cursor, _STEP),
         )
         expired: list[tuple[int, int]] = []
-        goes_on = False
+        more_rows = False
         for seen, (base, topic, name, messages, nbytes, last) in enumerate(rows, 1):
-            if self._find(topic, name) is rule:
-                if not rule.over(messages, nbytes, last, now):
+            if self._rule_for(topic, name) is rule:
+                if not rule.has_expired(messages, nbytes, last, now):
                     break
                 expired.append((base, topic))
                 rule.messages -= messages
                 rule.nbytes -= nbytes
             rule.cursor = (base, topic)
-            goes_on = seen == _STEP
+            more_rows = seen == _STEP
         rows.close()
         connection.executemany("DELETE FROM contents WHERE base = ? AND topic = ?", expired)
-        return {base for base, _ in expired}, goes_on
+        return {base for base, _ in expired}, more_rows
 
     def _expire_ended(self, connection: sqlite3.Connection) -> tuple[set[int], bool]:
-        """Whatever there is of topics that have ended goes, and then they do."""
+        """Remove the messages of topics that have ended, then the topics."""
         rows = connection.execute(
             "SELECT id, base FROM topics LEFT JOIN contents ON topic = id "
             "WHERE name >= ? AND name < ? LIMIT ?",
@@ -184,17 +188,17 @@ class Retention:
         empty = [topic for topic, base in rows if base is None]
         connection.executemany("DELETE FROM topics WHERE id = ?", [(topic,) for topic in empty])
         for topic in empty:
-            # Its number may become another topic's.
+            # The id may become that of another topic.
             self._rule_of.pop(topic, None)
         return {base for _, base in held}, bool(rows)
 
-    def _find(self, topic: int, name: str) -> _Rule | None:
+    def _rule_for(self, topic: int, name: str) -> _Rule | None:
         if topic not in self._rule_of:
             rules = () if _ENDED[0] <= name < _ENDED[1] else self._rules
             self._rule_of[topic] = next((r for r in rules if r.matches(name)), None)
         return self._rule_of[topic]
 
-    def _count(self, connection: sqlite3.Connection) -> None:
+    def _count_all(self, connection: sqlite3.Connection) -> None:
         for rule in self._rules:
             rule.messages = rule.nbytes = 0
             rule.cursor = (-1, -1)

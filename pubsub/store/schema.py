@@ -1,7 +1,7 @@
 """The file of the durable history: its tables, their version, and how it is opened.
 
-One process writes it, which is seen to by a lock on a file beside it (the lock of SQLite's own
-that would do this keeps readers out too). Any number of processes read it.
+One process writes it, which a lock on a file beside it ensures. (SQLite's own exclusive lock would
+keep out readers as well.) Any number of processes may read it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 APPLICATION = 0x50755342
 PAGE_BYTES = 8192
-# After so much the log that SQLite writes first is carried over into the file.
 WAL_BYTES = 16 * 1024**2
+"""Bytes in SQLite's log from which on it is copied to the file."""
 _BUSY_SECONDS = 10.0
 
 CREATE = """
@@ -35,7 +35,7 @@ CREATE TABLE blocks (
     payloads BLOB NOT NULL
 );
 CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
--- What can be read: a topic's messages in a block are gone when its row here is.
+-- The index: a topic's messages in a block have expired when their row here is deleted.
 CREATE TABLE contents (
     base INTEGER NOT NULL, topic INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
     PRIMARY KEY (base, topic)
@@ -44,11 +44,11 @@ CREATE INDEX contents_by_topic ON contents (topic, base);
 CREATE TABLE metadata (
     space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
 ) WITHOUT ROWID;
--- One row: where the log goes on if not behind its last block, as that may have expired (see NEXT);
--- and whether it was closed in order.
+-- One row: the next offset, unless the last block ends after it (see NEXT), as the last block may
+-- expire; and whether the history was closed properly.
 CREATE TABLE state (next INTEGER NOT NULL, clean INTEGER NOT NULL);
 INSERT INTO state VALUES (0, 1);
--- One row each time it was opened for writing: offsets from `begins` on were given out since.
+-- One row each time it was opened for writing; offsets from `begins` on were assigned since.
 CREATE TABLE epochs (
     number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
     mark INTEGER NOT NULL
@@ -59,15 +59,15 @@ NEXT = (
     "SELECT max(next, coalesce((SELECT base + count FROM blocks ORDER BY base DESC LIMIT 1), 0)) "
     "FROM state"
 )
-"""The offset that comes next."""
+"""A query of the next offset."""
 
 UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
-"""What makes a file of version n+1 out of one of version n, from version 1 on."""
+"""The functions that upgrade a file from each version to the next, from version 1 on."""
 VERSION = 1 + len(UPGRADES)
 
 
 class Lock:
-    """Keeps a second broker from writing the same file; ends with the process, whatever happens."""
+    """Prevents a second broker from writing the same file; the end of the process releases it."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -84,20 +84,19 @@ class Lock:
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let another broker have it."""
+        """Release the lock."""
         os.close(self._file)
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection to write with, to a file made or brought up to date.
+    """Return a connection that can write; create or upgrade the file if necessary.
 
-    Raises StartError or OSError.
-
-    The caller holds the Lock, and no other connection in this process.
+    The caller must have the Lock, and no other connection in this process. Raises StartError or
+    OSError.
     """
-    # Messages are nobody else's to read; what SQLite puts beside it is made alike.
+    # Only the owner may read messages. SQLite gives its other files the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    with _told(path):
+    with _start_errors(path):
         connection = _connect(f"file:{_quoted(path)}?mode=rwc")
         try:
             _prepare(connection, path)
@@ -108,24 +107,24 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that can only read, for any thread; raises sqlite3.Error."""
+    """Return a connection that can only read, for any thread; raises sqlite3.Error."""
     connection = _connect(f"file:{_quoted(path)}?mode=ro")
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def open_checkpointer(path: Path) -> sqlite3.Connection:
-    """A connection for checkpoints beside the writer's; raises sqlite3.Error."""
+    """Return a connection for checkpoints beside the writer's; raises sqlite3.Error."""
     connection = _connect(f"file:{_quoted(path)}?mode=rw")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     return connection
 
 
 def begin_epoch(connection: sqlite3.Connection) -> str:
-    """Note that offsets are given out anew from here on; returns the epoch's name.
+    """Begin an epoch at the next offset; return its name.
 
-    A position that a reader took in an earlier epoch is good if it is not beyond the beginning
-    of the next one: what was lost, for example as the file was restored, lies beyond it.
+    A position of an earlier epoch is valid if it is not beyond the beginning of the next one.
+    Messages that were lost, for example because the file was restored, lie beyond that.
     """
     mark = secrets.randbits(32)
     cursor = connection.execute(
@@ -146,7 +145,7 @@ def _quoted(path: Path) -> str:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _start_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -159,17 +158,20 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION:
-        raise StartError(f"history: {path} is an SQLite file, but no history of this broker")
+        raise StartError(f"history: {path} is an SQLite file, but not a history of this broker")
     if version > VERSION:
         raise StartError(
-            f"history: {path} is of version {version}, and this broker knows up to {VERSION}"
+            f"history: {path} has version {version}, and this broker supports up to {VERSION}"
         )
     if not tables:
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise StartError(f"history: {path}: this file system does not do for a history")
+        raise StartError(
+            f"history: {path}: the file system does not support SQLite's write-ahead log; "
+            "choose a local disk"
+        )
     connection.execute("PRAGMA synchronous = FULL")
     # See checkpoint.py.
     connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -180,7 +182,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Make the tables, all or none."""
+    """Create all tables in one transaction."""
     connection.executescript(
         f"BEGIN IMMEDIATE; {CREATE} PRAGMA application_id = {APPLICATION}; "
         f"PRAGMA user_version = {VERSION}; COMMIT;"
@@ -192,7 +194,7 @@ def upgrade(
     version: int,
     steps: Sequence[Callable[[sqlite3.Connection], None]],
 ) -> None:
-    """Bring a file of ``version`` up to date, a step a transaction."""
+    """Upgrade a file of ``version``; each step is one transaction."""
     for number, step in enumerate(steps[version - 1 :], version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -1,9 +1,8 @@
 """The durable history, embedded: SQLite in a file and a journal, written and read by threads.
 
-When something gets to disk, and who is told, is in ``commits.py``.
-
-The newest runs are in memory as well, whether committed or not: most readers want those. How
-what is asked of the history is answered is in ``questions.py``.
+``commits.py`` decides when messages are committed. The newest messages are in memory as well,
+whether they are committed or not, as most readers read those. ``history_reader.py`` answers
+queries.
 """
 
 from __future__ import annotations
@@ -21,42 +20,44 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
-from pubsub.store.block_ranges import epochs
+from pubsub.store.block_ranges import Parcel, TopicCounts, epochs
 from pubsub.store.block_reader import read_bounds
 from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.commits import BACKLOG, Commits
-from pubsub.store.committed_position import mend_end
-from pubsub.store.damage_check import Checker, check_tail
+from pubsub.store.committed_position import mark_lost_end
+from pubsub.store.damage_check import DamageCheck, check_tail
 from pubsub.store.history_reader import HistoryReader
-from pubsub.store.maintenance import Tidying
-from pubsub.store.retention import MICROSECONDS, Limits, Retention
+from pubsub.store.maintenance import Maintenance
+from pubsub.store.retention import MICROSECONDS, Retention, RetentionLimits
+from pubsub.store.run_log import RunLog
 from pubsub.store.schema import Lock, begin_epoch
-from pubsub.store.stored_runs import RunLog
-from pubsub.store.threads import Readers, Worker
+from pubsub.store.threads import ReaderPool, Worker
 from pubsub.store.writer import Writer
 
 log = Logger()
-# Bytes of what is kept in memory besides what has to be.
+# Bytes of messages that are kept in memory for readers, beside those that are not in the file yet.
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT
-"""What the history takes of the process's memory."""
+"""Memory of the process that the history takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqliteOptions:
-    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` what is kept."""
+    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history."""
 
     interval: float = 0.005
     nbytes: int = 1024**2
-    retention: tuple[Limits, ...] = field(default=(Limits("*", 7 * 86_400, 10 * 1024**3),))
+    retention: tuple[RetentionLimits, ...] = field(
+        default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
+    )
 
 
 @implementer(IStore)
-class SqliteStore(HistoryReader):
-    """A history in the file at ``path``. ``at_tick_end`` is as ``BrokerService``'s."""
+class SqliteStore:
+    """A history in the file at ``path``. ``at_tick_end`` runs a call at the end of the tick."""
 
     durable = True
 
@@ -69,7 +70,6 @@ class SqliteStore(HistoryReader):
     ) -> None:
         self.path = path
         self.epoch = ""
-        self.first_offset = 0
         self._reactor = reactor
         self._options = options or SqliteOptions()
         self._log = RunLog(2**62, MEMORY_BYTES)
@@ -81,17 +81,16 @@ class SqliteStore(HistoryReader):
         )
         self.gate = self._commits.gate
 
-    # Life
+    # Opening and closing
 
     def open(self, run: int) -> None:
-        """See IStore."""
-        self._number = run
+        """See ``IStore``."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = Lock(self.path)
             try:
                 self._writer = Writer(self.path, run, Retention(self._options.retention))
-                self._begin(self._writer.connection)
+                self._begin(self._writer.connection, run)
             except BaseException:
                 self._lock.release()
                 raise
@@ -101,51 +100,55 @@ class SqliteStore(HistoryReader):
             raise StartError(f"history: cannot use {self.path}: {error}") from None
         self._thread = Worker("history-writer", 1, self._reactor)
         self._checkpoints = Checkpoints(self.path, self._reactor, self._writer, self._thread)
-        self._commits.begin(self._writer, self._thread, self._checkpoints.look)
-        self._readers = Readers(self.path, self._reactor)
-        self._checker = Checker(self._readers, self._reactor, self._unchecked)
-        self._checker.start()
-        self._tidying = Tidying(
+        self._commits.begin(self._writer, self._thread, self._checkpoints.start_if_due)
+        self._damage_check = DamageCheck(self._readers, self._reactor, self._unchecked)
+        self._damage_check.start()
+        self._maintenance = Maintenance(
             self._reactor,
             self._writer,
             self._thread,
             lambda: self._commits.failing is None,
-            self._tidied,
+            self._maintained,
         )
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, connection: sqlite3.Connection, run: int) -> None:
+        """Recover the journal, begin an epoch, and load what is needed in memory."""
         (self._clean,) = connection.execute("SELECT clean FROM state").fetchone()
         self._unchecked = 0 if self._clean else check_tail(connection)
-        noted = self._writer.mark.begin(connection)
+        noted = self._writer.position.begin(connection)
         connection.execute("BEGIN IMMEDIATE")
         before, now = epochs(connection), int(time.time() * MICROSECONDS)
         missing = self._writer.recover(before[-1][0], now) if before else []
-        lost = mend_end(connection, noted, now)
+        lost = mark_lost_end(connection, noted, now)
         connection.execute("UPDATE state SET clean = 0")
         self.epoch = begin_epoch(connection)
-        self._epochs = epochs(connection)
+        all_epochs = epochs(connection)
         connection.execute("COMMIT")
         self._writer.begin(self.epoch)
         for first, stop in missing if lost is None else (*missing, lost):
             log.error(
-                "history: offsets {first} to {last} were committed and are not there any more",
+                "history: offsets {first} to {last} were committed and are missing",
                 first=first,
                 last=stop - 1,
             )
-        self.first_offset, end = read_bounds(connection)
+        first_offset, end = read_bounds(connection)
         self._commits.committed = self._commits.filed = end
         self._log = RunLog(2**62, MEMORY_BYTES, end)
+        self._readers = ReaderPool(self.path, self._reactor)
+        self._history = HistoryReader(
+            self._log, self._commits, self._readers, run, all_epochs, first_offset
+        )
         self._tables: dict[str, list[tuple[str, bytes]]] = {}
         for space, key, value in connection.execute("SELECT space, key, value FROM metadata"):
             self._tables.setdefault(space, []).append((key, value))
 
     def close(self) -> Deferred[None]:
-        """See IStore."""
+        """See ``IStore``."""
         return ensureDeferred(self._close())
 
     async def _close(self) -> None:
-        self._checker.stop()
-        self._tidying.stop()
+        self._damage_check.stop()
+        self._maintenance.stop()
         if not await self._commits.finish():
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
@@ -161,33 +164,70 @@ class SqliteStore(HistoryReader):
         self._readers.stop()
         self._lock.release()
 
+    # State
+
     @property
     def summary(self) -> str:
-        """See IStore."""
+        """See ``IStore``."""
         return (
             f"history: {self.path}, offsets {self.first_offset} to {self.next_offset}, "
-            f"epoch {self.epoch}" + ("" if self._clean else "; it was not closed in order")
+            f"epoch {self.epoch}" + ("" if self._clean else "; it was not closed properly")
         )
 
     @property
+    def first_offset(self) -> int:
+        """See ``IStore``."""
+        return self._history.first_offset
+
+    @property
     def committed(self) -> int:
-        """See IStore."""
+        """See ``IStore``."""
         return self._commits.committed
 
     @property
-    def failures(self) -> int:
-        """Transactions that failed."""
-        return self._commits.failures
+    def next_offset(self) -> int:
+        """See ``IStore``."""
+        return self._log.next_offset
 
     @property
-    def next_offset(self) -> int:
-        """See IStore."""
-        return self._log.next_offset
+    def failures(self) -> int:
+        """Number of transactions that failed."""
+        return self._commits.failures
+
+    # Reading
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
+        """See ``IStore``."""
+        return self._history.read(offset, topics, max_bytes, fresh)
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See ``IStore``."""
+        return self._history.read_parcel(start, stop, topics, max_bytes)
+
+    def offset_at(self, timestamp: int) -> Deferred[int]:
+        """See ``IStore``."""
+        return self._history.offset_at(timestamp)
+
+    def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
+        """See ``IStore``."""
+        return self._history.topics_in(start, stop)
+
+    def continues(self, epoch: str, offset: int) -> bool:
+        """See ``IStore``."""
+        return self._history.continues(epoch, offset)
+
+    def items(self, table: str) -> Iterable[tuple[str, bytes]]:
+        """See ``IStore``: as it was when the store was opened."""
+        return tuple(self._tables.get(table, ()))
 
     # Writing
 
     def append(self, batch: Batch) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         if self._commits.failing is not None:
             raise HistoryUnavailable(self._commits.failing)
         run = self._log.append(batch)
@@ -195,25 +235,21 @@ class SqliteStore(HistoryReader):
         self._commits.add(run)
 
     def forget(self, topic: str) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._log.forget(topic)
         self._commits.forget(topic, self.next_offset)
 
     def put(self, table: str, key: str, value: Value) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._commits.put(table, key, value)
 
     def delete(self, table: str, key: str) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._commits.put(table, key, None)
-
-    def items(self, table: str) -> Iterable[tuple[str, bytes]]:
-        """See IStore: as it was when the store was opened."""
-        return tuple(self._tables.get(table, ()))
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """See IStore: a group is one transaction or record, so it stays here until all is in it."""
+        """See ``IStore``. A group is one transaction or record, so it waits until it has all."""
         if self._commits.failing is not None:
             raise HistoryUnavailable(self._commits.failing)
         self._commits.hold()
@@ -223,9 +259,9 @@ class SqliteStore(HistoryReader):
             self._commits.release()
 
     def when_stored(self, call: Callable[[bool], None]) -> None:
-        """See IStore."""
+        """See ``IStore``."""
         self._commits.when_stored(call)
 
-    def _tidied(self, first: int) -> None:
-        self.first_offset = first
-        self._checkpoints.look()
+    def _maintained(self, first_offset: int) -> None:
+        self._history.first_offset = first_offset
+        self._checkpoints.start_if_due()

@@ -1,4 +1,4 @@
-"""Threads of the history: one that writes, a few that read, each with what it needs."""
+"""Threads of the history: one that writes, a few that read, and the connections of these."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _Call = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], ob
 
 
 class Worker:
-    """At most ``threads`` threads that calls are made in; results come back to the reactor's.
+    """Runs calls in at most ``threads`` threads; results are handled in the reactor thread.
 
-    Twisted's pool does as much, and takes twice the processor time, which shows where commits are
-    small.
+    Twisted's thread pool does the same, but takes twice the processor time for each call, which is
+    noticeable when commits are small.
     """
 
     def __init__(self, name: str, threads: int, reactor: Any) -> None:
         self._name = name
-        self._most = threads
+        self._max_threads = threads
         self._reactor = reactor
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
     def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:
-        """The result of ``call``."""
+        """Run ``call`` in a thread; return a Deferred of its result."""
         done: Deferred[_Result] = Deferred()
         self.hand_over(call, done.callback, done.errback)
         return done
@@ -49,10 +49,10 @@ class Worker:
         done: Callable[[_Result], object],
         failed: Callable[[Failure], object],
     ) -> None:
-        """Have the reactor call ``done`` with what ``call`` returns, or ``failed``."""
+        """Run ``call`` in a thread, then ``done`` with its result or ``failed`` in the reactor."""
         self._calls.put((call, done, failed))
-        if len(self._threads) < self._most:
-            # A process that ends in another way than by `stop` does not wait for it.
+        if len(self._threads) < self._max_threads:
+            # As a daemon, the thread does not keep a process alive that ends without `stop`.
             thread = Thread(target=self._work, name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -66,22 +66,21 @@ class Worker:
                 self._reactor.callFromThread(failed, Failure())
             else:
                 self._reactor.callFromThread(done, result)
-                # Not to be kept alive by a thread that waits.
+                # A thread that waits for the next call must not keep it alive.
                 del result
             del given, call, done, failed
 
     def stop(self) -> None:
-        """Wait for the calls under way."""
-        # What comes too late starts no thread any more.
-        self._most = 0
+        """Wait for the calls under way. Calls after that are not run."""
+        self._max_threads = 0
         for _ in self._threads:
             self._calls.put(None)
         for thread in self._threads:
             thread.join()
 
 
-class Readers:
-    """Threads that read the file at ``path``, and as many connections."""
+class ReaderPool:
+    """Threads that read the file at ``path``, with as many connections."""
 
     def __init__(self, path: Path, reactor: Any) -> None:
         self._path = path
@@ -89,7 +88,7 @@ class Readers:
         self._connections: LifoQueue[sqlite3.Connection] = LifoQueue()
 
     def run(self, call: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
-        """The result of ``call``, which is given a connection."""
+        """Run ``call`` with a connection in a thread; return a Deferred of its result."""
         return self._worker.run(partial(self._with_connection, call))
 
     def _with_connection(self, call: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -100,20 +99,20 @@ class Readers:
         try:
             result = call(connection)
         except BaseException:
-            # Whatever state it is in, the next one is new.
+            # The connection may be in any state.
             connection.close()
             raise
         self._connections.put(connection)
         return result
 
     def stop(self) -> None:
-        """Wait for the reads under way, and close."""
+        """Wait for the reads under way and close the connections."""
         self._worker.stop()
         with suppress(Empty):
             while True:
                 self._connections.get_nowait().close()
 
 
-def complain(failure: Failure) -> None:
-    """Log what went wrong where nobody waits for it."""
+def log_failure(failure: Failure) -> None:
+    """Log the failure of a task that no client waits for."""
     log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())

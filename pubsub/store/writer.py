@@ -1,7 +1,7 @@
-"""Writing the durable history: group commits, and what keeps the file in shape between them.
+"""Writing the durable history: group commits, and housekeeping between them.
 
-What concerns the file runs in one thread of its own, on the one connection that writes; the
-journal is written in another.
+The file is written in one thread, on the only connection that writes. The journal is written in
+another thread.
 """
 
 from __future__ import annotations
@@ -16,29 +16,38 @@ from pathlib import Path
 from pubsub.interfaces import Value
 from pubsub.store.block import Block, Damaged, decode_block, encode_block
 from pubsub.store.block_reader import read_block
-from pubsub.store.committed_position import Mark, insert_lost
+from pubsub.store.committed_position import CommittedPosition, insert_lost
 from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
 from pubsub.store.merge import Merger, insert_block
 from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
 from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
-from pubsub.store.stored_runs import DATA, LAST, OFFSET, Kept, topics_of
+from pubsub.store.stored_runs import (
+    RunRecord,
+    first_offset_of,
+    last_offset_of,
+    payloads_of,
+    topics_of,
+)
 
-# Bytes with their overhead of a group that goes through the journal: a larger one is worth a
-# transaction, and need not be written twice.
-FEW_BYTES = 64 * 1024
-# Pages of the file that may be free before it is made smaller, and how many go in a step.
+JOURNAL_BYTES = 64 * 1024
+"""Largest group, with its overhead, that is written to the journal. For a larger group a
+transaction costs less than writing it twice."""
+# Pages of the file that may be free before it is shrunk, and how many one step gives back.
 _FREE_PAGES = 4096
 _VACUUM_PAGES = 256
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """What is committed together. ``puts`` has what is kept by table and key, None to keep it
-    no more; ``forgotten`` the topics that ended, and the offset at which they did; ``waiting`` is
-    for the thread that gathers. ``direct`` has it go into the file at once, because the journal
-    cannot take it."""
+    """Messages and metadata that are committed together.
 
-    runs: list[Kept] = field(default_factory=list)
+    ``puts`` are the values of the metadata by table and key, None to delete one. ``forgotten`` are
+    the topics that have ended, each with the offset of its end. ``waiting`` are the callbacks of
+    ``when_stored``; only the reactor thread uses them. ``direct`` is set if the group has to be
+    written to the file, because the journal failed.
+    """
+
+    runs: list[RunRecord] = field(default_factory=list)
     puts: dict[tuple[str, str], Value | None] = field(default_factory=dict)
     forgotten: list[tuple[str, int]] = field(default_factory=list)
     nbytes: int = 0
@@ -49,95 +58,95 @@ class Group:
         return bool(self.runs or self.puts or self.forgotten or self.direct)
 
     @property
-    def few(self) -> bool:
-        """Is it for the journal?"""
-        return self.nbytes <= FEW_BYTES and not (self.puts or self.forgotten or self.direct)
+    def fits_journal(self) -> bool:
+        """True if the group is to be written to the journal."""
+        return self.nbytes <= JOURNAL_BYTES and not (self.puts or self.forgotten or self.direct)
 
-    def split(self) -> list[Sequence[Kept]]:
-        """The runs, a block's worth at a time; none goes on beyond where a topic ended."""
+    def split(self) -> list[Sequence[RunRecord]]:
+        """Return the runs of each block. No block goes on beyond the end of a topic."""
         ends = {offset for _, offset in self.forgotten}
-        parts: list[Sequence[Kept]] = []
+        blocks: list[Sequence[RunRecord]] = []
         start = size = 0
         for index, run in enumerate(self.runs, 1):
-            size += len(run[DATA])
-            if size >= BLOCK_BYTES or index == len(self.runs) or run[LAST] + 1 in ends:
-                parts.append(self.runs[start:index])
+            size += len(payloads_of(run))
+            if size >= BLOCK_BYTES or index == len(self.runs) or last_offset_of(run) + 1 in ends:
+                blocks.append(self.runs[start:index])
                 start, size = index, 0
-        return parts
+        return blocks
 
 
 class Writer:
-    """The file at ``path``, written. ``run`` is the broker's run that message ids come from."""
+    """Writes the file at ``path``. ``run`` is the number from which message ids are made."""
 
     def __init__(self, path: Path, run: int, retention: Retention) -> None:
         self._connection = open_writer(path)
         self._journal = Journal(path)
-        self.mark = Mark(path)
+        self.position = CommittedPosition(path)
         self._run = run
         self._retention = retention
-        # µs. The second merges what the first has made, once that is over for a stretch.
+        # The second merges the blocks that the first has made.
         self._mergers = (Merger(5_000_000, 60_000_000), Merger(120_000_000, 600_000_000))
         self._topics: dict[str, int] = {}
-        # What a crash has left there is to be carried over as well.
+        # Includes what a crash has left in the log.
         self.unsaved = _size(Path(f"{path}-wal"))
-        """About so many bytes are in SQLite's log and not in the file yet."""
+        """Estimated bytes that are in SQLite's log and not in the file yet."""
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """For what is done before the thread starts."""
+        """The connection, for use before the thread starts."""
         return self._connection
 
     # Commits
 
     def begin(self, epoch: str) -> None:
-        """What is committed from now on belongs to ``epoch``."""
+        """Write further commits in ``epoch``."""
         self._journal.begin(epoch)
-        self.mark.begin(self._connection)
+        self.position.begin(self._connection)
 
     def recover(self, epoch: str, now: int) -> list[tuple[int, int]]:
-        """Take what the last broker, whose epoch it was, has left in the journal into the file.
+        """Copy the messages that the last broker left in the journal in ``epoch`` to the file.
 
-        Within a transaction at ``now`` (µs). Returns the ranges of offsets that are missing before.
+        Called within a transaction at ``now`` (µs). Returns the ranges of offsets that are missing.
         """
         missing = []
         (offset,) = self._connection.execute(NEXT).fetchone()
-        for block in self._journal.left(epoch, offset):
+        for block in self._journal.read(epoch, offset):
             if block.base > offset:
                 missing.append((offset, block.base))
                 insert_lost(self._connection, offset, block.base, now)
-            self._insert(block, [run.kept() for run in decode_block(block)])
+            self._insert(block, [run.record() for run in decode_block(block)])
             offset = block.stop
-        # What is learnt here does not hold if all of it is rolled back.
+        # The caller may roll back.
         self._rolled_back()
         return missing
 
     def write_ahead(self, segment: Segment, group: Group) -> None:
-        """Put ``group`` into the journal and wait for the disk, in a thread of its own.
+        """Write ``group`` to the journal and wait for the disk; called in the journal's thread.
 
-        Raises OSError; it is in ``segment`` all the same then, and has to go into the file.
+        Raises OSError. The group is in ``segment`` all the same, and has to be written to the file.
         """
         piece = segment.add(self._run, group.runs, group.nbytes)
         self._journal.write(segment, piece)
-        self.mark.write(segment.stop)
+        self.position.write(segment.stop)
 
     def commit(self, group: Group | None, segment: Segment | None = None) -> None:
-        """Write into the file what ``segment`` has of the journal, and ``group``, which it has not.
+        """Write to the file ``segment``, which is in the journal, and ``group``, which is not.
 
-        Waits for the disk. Raises sqlite3.Error, having written nothing.
+        Waits for the disk. Raises sqlite3.Error; nothing has been written in that case.
         """
-        parts: list[tuple[Block, Sequence[Kept]]] = []
+        blocks: list[tuple[Block, Sequence[RunRecord]]] = []
         if segment is not None:
-            parts += [(builder.block(), own) for builder, own in segment.parts]
+            blocks += [(builder.block(), runs) for builder, runs in segment.blocks]
         if group is not None:
-            for own in group.split():
-                base, stop = own[0][OFFSET], own[-1][LAST] + 1
-                parts.append((encode_block(own, self._run, base, stop), own))
+            for runs in group.split():
+                base, stop = first_offset_of(runs[0]), last_offset_of(runs[-1]) + 1
+                blocks.append((encode_block(runs, self._run, base, stop), runs))
             forgotten = deque(group.forgotten)
             puts = [(*key, v() if callable(v) else v) for key, v in group.puts.items()]
         else:
             forgotten, puts = deque(), []
         with self._transaction():
-            for block, runs in parts:
+            for block, runs in blocks:
                 while forgotten and forgotten[0][1] <= block.base:
                     self._forget(forgotten.popleft()[0])
                 self._insert(block, runs)
@@ -145,11 +154,11 @@ class Writer:
                 self._forget(name)
             for put in puts:
                 self._put(*put)
-        if group is not None and parts:
-            # Else the journal has been there before, and may be far ahead.
-            self.mark.write(parts[-1][0].stop)
+        if group is not None and blocks:
+            # Otherwise the journal has written the position, and may be far ahead.
+            self.position.write(blocks[-1][0].stop)
 
-    def _insert(self, block: Block, runs: Sequence[Kept]) -> None:
+    def _insert(self, block: Block, runs: Sequence[RunRecord]) -> None:
         totals = topics_of(runs)
         insert_block(self._connection, block)
         self._connection.executemany(
@@ -158,11 +167,11 @@ class Writer:
         )
         for name, (count, nbytes) in totals.items():
             self._retention.added(self._topic(name), name, count, nbytes)
-        # The columns, the page around them, and of the index one by block and one for each topic.
+        # The columns, the page around them, and pages of the index: one, and one for each topic.
         self.unsaved += len(block.payloads) + len(block.runs) + (2 + len(totals)) * PAGE_BYTES
 
     def _forget(self, name: str) -> None:
-        """A topic of the same name will be another one; what is left of this one expires."""
+        """Rename a topic that has ended, so that its messages expire and the name is free."""
         topic = self._topic(name)
         self._connection.execute(
             "UPDATE topics SET name = ? WHERE id = ?", (f"{FORGOTTEN}{topic}", topic)
@@ -194,23 +203,23 @@ class Writer:
         return _Transaction(self._connection, self._rolled_back)
 
     def _rolled_back(self) -> None:
-        # What was learnt in the transaction does not hold.
+        # Ids and counts of the transaction are not valid.
         self._topics.clear()
         self._retention.reset()
 
     # Housekeeping, in steps of some milliseconds
 
     def checkpoint(self) -> None:
-        """Carry what was committed over into the file."""
+        """Copy the commits from SQLite's log to the file."""
         self.unsaved = 0
         self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def tidy(self) -> tuple[int, bool]:
-        """One step: expire, merge, give space back.
+        """One step of housekeeping: expire, merge, return free pages.
 
-        Returns the first offset there is, and whether there is more to do. Raises sqlite3.Error.
+        Returns the first offset, and whether there is more to do. Raises sqlite3.Error.
         """
-        # Nobody waits for it to be on disk: the next commit sees to that.
+        # No client waits for this. The sync of the next commit covers it.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with self._transaction():
@@ -231,7 +240,7 @@ class Writer:
         return first, expiring or merging or vacuuming
 
     def _note_next(self) -> None:
-        """The last block may go, and with it what says where the log goes on."""
+        """Store the next offset, which otherwise follows from the last block, that may expire."""
         self._connection.execute(f"UPDATE state SET next = ({NEXT})")
 
     def _merge(self, now: int) -> bool:
@@ -245,7 +254,7 @@ class Writer:
         return False
 
     def _shrink(self, base: int) -> None:
-        """Some of a block has expired: delete it if that was all, or write it anew without."""
+        """Delete a block that has expired, or rewrite it once more than half of it has."""
         rows = self._connection.execute(
             "SELECT name, bytes FROM contents JOIN topics ON id = topic WHERE base = ?", (base,)
         ).fetchall()
@@ -259,10 +268,10 @@ class Writer:
             try:
                 block = read_block(self._connection, base)
             except Damaged:
-                # Left as it is, to be reported when it is read.
+                # The damage is reported when the block is read.
                 return
-            left = decode_block(block, frozenset(name for name, _ in rows))
-            runs = [run.kept() for run in left]
+            remaining = decode_block(block, frozenset(name for name, _ in rows))
+            runs = [run.record() for run in remaining]
             smaller = encode_block(runs, block.run, block.base, block.stop)
             self._connection.execute("DELETE FROM blocks WHERE base = ?", (base,))
             insert_block(self._connection, smaller)
@@ -277,7 +286,7 @@ class Writer:
         return True
 
     def close(self) -> None:
-        """Note that all is in order, and close."""
+        """Mark the history as closed properly, and close the files."""
         try:
             self._note_next()
             self._connection.execute("UPDATE state SET clean = 1")
@@ -285,7 +294,7 @@ class Writer:
         finally:
             self._connection.close()
             self._journal.close()
-            self.mark.close()
+            self.position.close()
 
 
 def _size(path: Path) -> int:
@@ -293,11 +302,11 @@ def _size(path: Path) -> int:
 
 
 class _Transaction:
-    """Commits at the end, or undoes everything and calls ``undone``."""
+    """Commits at the end, or rolls back and calls ``rolled_back``."""
 
-    def __init__(self, connection: sqlite3.Connection, undone: Callable[[], None]) -> None:
+    def __init__(self, connection: sqlite3.Connection, rolled_back: Callable[[], None]) -> None:
         self._connection = connection
-        self._undone = undone
+        self._rolled_back = rolled_back
 
     def __enter__(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -310,7 +319,7 @@ class _Transaction:
                 committed = True
         finally:
             if not committed:
-                self._undone()
-                # Errors may have ended it, that of the commit too.
+                self._rolled_back()
+                # An error, also one of the commit, may have ended the transaction.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")

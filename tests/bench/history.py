@@ -23,7 +23,7 @@ from pubsub.client.history_client import HistoryClient
 from pubsub.store import arrow
 from pubsub.store.retention import Retention
 from pubsub.store.schema import begin_epoch, open_reader
-from pubsub.store.stored_runs import keep
+from pubsub.store.stored_runs import record_of
 from pubsub.store.writer import Group, Writer
 from tests.integration.broker import HOST, Broker, brokers
 
@@ -66,7 +66,7 @@ def write(path: Path, messages: int, longest: int) -> None:
             at = chance.randrange(100)
             some = payloads[at : at + count]
             group.runs.append(
-                keep(
+                record_of(
                     Batch(
                         f"topic/{chance.randrange(_TOPICS)}", some, sum(map(len, some)), MIXED,
                         offset, offset, b"bench", "cafe", None, offset,

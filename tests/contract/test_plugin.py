@@ -241,4 +241,4 @@ def test_nothing_of_it_stays(home: Path) -> None:
     """Without that directory on the path the protocol is not there."""
     result = run(["--proto=toy"], home)
     assert result.returncode == 1
-    assert result.stderr.startswith("pubsub: no protocol 'toy' is installed")
+    assert result.stderr.startswith("pubsub: protocol 'toy' is not installed")

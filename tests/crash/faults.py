@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pubsub.store.journal import ENDINGS as JOURNAL
+from pubsub.store.journal import SUFFIXES as JOURNAL
 from tests.crash.lives import Lives, Result
 from tests.crash.load import KINDS, Bulk
 from tests.crash.power import Disk

@@ -14,8 +14,9 @@ from pathlib import Path
 from pubsub.broker.batch import Batch
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
+from pubsub.store.run_log import RunLog
 from pubsub.store.schema import NEXT, begin_epoch
-from pubsub.store.stored_runs import LAST, RunLog
+from pubsub.store.stored_runs import last_offset_of
 from pubsub.store.writer import Group, Writer
 
 _COMMITS = 20
@@ -35,7 +36,7 @@ def main(path: Path) -> None:
         run = log.append(batch)
         assert run is not None
         writer.commit(Group([run]))
-        print(run[LAST], flush=True)
+        print(last_offset_of(run), flush=True)
         if number % _COMMITS == _COMMITS - 1:
             while writer.tidy()[1]:
                 pass

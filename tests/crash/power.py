@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pubsub.store.journal import ENDINGS as JOURNAL
+from pubsub.store.journal import SUFFIXES as JOURNAL
 
 SOURCE = Path(__file__).with_name("disk.c")
-ENDINGS = ("", "-wal", "-end", *JOURNAL)
+SUFFIXES = ("", "-wal", "-end", *JOURNAL)
 FULL, HOLD, SLOW, LIE = "full", "hold", "slow", "lie"
 _HEAD = struct.Struct("<QQQQQ")
 _CUT = 2**64 - 1
@@ -65,12 +65,12 @@ class Disk:
 
     def unsynced(self) -> int:
         """How many writes a cut could lose now."""
-        return sum(len(list(self._records(ending))) for ending in ENDINGS)
+        return sum(len(list(self._records(ending))) for ending in SUFFIXES)
 
     def cut(self, draw: random.Random) -> int:
         """The power goes, once the broker is killed; returns how many writes were lost or torn."""
         lost = 0
-        for ending in ENDINGS:
+        for ending in SUFFIXES:
             records = list(self._records(ending))
             with self._undone(ending, records) as file:
                 lost += _redo(file, records, draw)
@@ -82,7 +82,7 @@ class Disk:
 
         For one that has lied: what a moment leaves behind is a whole file at least.
         """
-        records = {ending: list(self._records(ending)) for ending in ENDINGS}
+        records = {ending: list(self._records(ending)) for ending in SUFFIXES}
         moments = sorted(record.when for listed in records.values() for record in listed)
         if not moments:
             return 0
@@ -95,7 +95,7 @@ class Disk:
 
     def kept(self) -> None:
         """The broker was killed and the power stayed: all that was written is there."""
-        for ending in ENDINGS:
+        for ending in SUFFIXES:
             self._journal(ending).unlink(missing_ok=True)
 
     def _journal(self, ending: str) -> Path:

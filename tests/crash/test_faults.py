@@ -122,7 +122,7 @@ def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
         ordeal.disk.ask(FULL)
         broker.wait_line("takes nothing more until it can")
         ordeal.disk.mend(FULL)
-        broker.wait_line("it is written again")
+        broker.wait_line("the file can be written again")
         before = len(record.acknowledged)
         until(lambda: len(record.acknowledged) > before + 20, "more")
 
@@ -144,7 +144,7 @@ def test_topics_that_are_new_while_the_disk_is_full(tmp_path: Path) -> None:
         publisher.send(publish(2, b"second"))
         broker.wait_line("takes nothing more until it can")
         ordeal.disk.mend(FULL)
-        broker.wait_line("it is written again")
+        broker.wait_line("the file can be written again")
     broker.kill()
     broker.discard()
     reader.read(lambda: True)

@@ -93,7 +93,7 @@ FILES: list[tuple[bytes, str]] = [
     (b"[[listen]]\nport = 0", "protocol"),
     (b"[[listen]]\nprotocol = 'morse'", "morse"),
     (b"[[listen]]\nprotocol = 'cafe'\nprot = 0", "did you mean"),
-    (b"[[listen]]\nprotocol = 'cafe'\nport = 0\nendpoint = 'tcp:0'", "not both"),
+    (b"[[listen]]\nprotocol = 'cafe'\nport = 0\nendpoint = 'tcp:0'", "give one of them"),
     (b"[[listen]]\nprotocol = 'cafe'\nport = 1.5", "1.5"),
     (b"[[listen]]\nprotocol = 'cafe'\nport = true", "True"),
     (b"[[listen]]\nprotocol = 'cafe'\nendpoint = ['tcp:0']", "tcp:0"),

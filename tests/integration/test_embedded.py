@@ -84,7 +84,7 @@ def ports(broker: BrokerService) -> list[int]:
     readers = cast(Any, reactor).getReaders()
     opened = [r for r in readers if isinstance(r, Port)]
     found = {cast(Any, r.factory).listener: r.getHost().port for r in opened}
-    return [port for listener, port in found.items() if listener.broker is broker]
+    return [port for listener, port in found.items() if listener in broker.listeners]
 
 
 async def connect(port: int) -> Client:

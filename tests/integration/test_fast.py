@@ -225,7 +225,7 @@ def test_without_a_secret_the_others_start_and_a_line_says_why(
     broker = start(f"--interface={interface}")
     said = [line for line in broker.output.splitlines() if "fast" in line]
     assert len(said) == 1
-    assert "fast is not served: " in said[0]
+    assert "fast: not served: " in said[0]
     assert "pubsub secret FILE" in said[0]
     assert "--secret-file FILE" in said[0]
     for name, port in (("cafe", 7070), ("nsd", 7071), ("rheos", 7072), ("spot", 7073)):

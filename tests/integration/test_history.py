@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from pubsub.store.schema import NEXT
-from pubsub.store.writer import FEW_BYTES
+from pubsub.store.writer import JOURNAL_BYTES
 from tests.integration.broker import Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, message, publish
 from tests.integration.test_rheos import CREATE, PUBLISH, SUBSCRIBE, Rheos
@@ -220,7 +220,7 @@ def test_a_second_broker_is_refused(house: House) -> None:
     ("options", "complaint"),
     [
         (["--store=sqlite:/proc/none/h.db"], "history: cannot use /proc/none/h.db"),
-        (["--store=memory", "--durability=a=sync"], "more than --store memory can promise"),
+        (["--store=memory", "--durability=a=sync"], "needs a history on disk"),
         (["--store=postgres"], "store: expected memory, sqlite or sqlite:PATH"),
         (["--durability=a=maybe"], "durability: expected PATTERN=none, =async or =sync"),
         (["--retention=*=forever"], "retention: expected PATTERN=age"),
@@ -248,14 +248,14 @@ def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
             client.send(client.request(PUBLISH, b"big", b"x" * 60_000))
             packet = client._take(18)
             failures += packet[17]
-        broker.wait_line("history: it cannot be written and takes nothing more until it can")
+        broker.wait_line("history: the file cannot be written; publishes are refused until it can")
         error = nsd.refused("Publish", "ada", message=message("refused"))
         assert error == "HISTORY UNAVAILABLE"
         assert bodies(nsd, "ada") == ["before"]
         soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
         assert soft == 2_000_000
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        broker.wait_line("history: it is written again")
+        broker.wait_line("history: the file can be written again")
         nsd.do("Publish", "ada", message=message("after"))
         assert bodies(nsd, "ada") == ["before", "after"]
     broker.stop()
@@ -266,7 +266,7 @@ def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
 
 def body(number: int) -> str:
     """So long that no other message is in its block."""
-    return f"body number {number} ".ljust(FEW_BYTES, ".")
+    return f"body number {number} ".ljust(JOURNAL_BYTES, ".")
 
 
 def test_damage_is_reported_with_offsets(house: House) -> None:
@@ -300,4 +300,4 @@ def test_after_a_crash_all_of_it_is_checked(house: House) -> None:
     house.path.write_bytes(data)
     second = house.open()
     second.wait_line("history: damaged: offsets 1 to 1: the checksum is wrong")
-    second.wait_line("offsets 0 to 3, epoch .*; it was not closed in order")
+    second.wait_line("offsets 0 to 3, epoch .*; it was not closed properly")

@@ -29,6 +29,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import KeyChange, Topic
+from pubsub.interfaces import IStore
 from pubsub.plugin import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
@@ -265,7 +266,7 @@ class Bench:
 def make_broker(
     clock: Clock | None = None,
     limits: BrokerLimits | None = None,
-    store: MemoryStore | None = None,
+    store: IStore | None = None,
     draw: Callable[[int], int] | None = None,
     ring: SecretRing | None = None,
     audit: AuditLog | None = None,

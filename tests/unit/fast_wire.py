@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.interfaces import IStore
 from tests.unit.fakes import START, scratch
 from tests.unit.streams import Client, House
 from tests.unit.tokens import KEY, token, with_hmac
@@ -107,12 +108,14 @@ class Fast(House):
         also: Mapping[str, Mapping[str, object]] | None = None,
         top: Mapping[str, object] | None = None,
         secrets: Mapping[str, bytes] | None = None,
+        store: IStore | None = None,
         **settings: object,
     ) -> None:
         self._directory = scratch(case)
         keys = {id: self.secret_file(id, key) for id, key in (secrets or {"main": KEY}).items()}
         own = {name.replace("_", "-"): value for name, value in settings.items()}
-        super().__init__({"fast": own, **(also or {})}, top={"keys": keys, **(top or {})})
+        listen = {"fast": own, **(also or {})}
+        super().__init__(listen, store=store, top={"keys": keys, **(top or {})})
 
     def secret_file(self, id: str, key: bytes) -> dict[str, object]:
         """A table for ``[keys]``: a secret, or a public key if it looks like one."""

@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store import commits
 from pubsub.store.journal import Segment
-from pubsub.store.retention import Limits
+from pubsub.store.retention import RetentionLimits
 from pubsub.store.sqlite import SqliteOptions, SqliteStore
 from pubsub.store.writer import Group
 from tests.unit.fakes import scratch
@@ -183,6 +183,6 @@ class JournalCase(StoreCase):
         return messages(page.batches), page.damaged
 
 
-def limits(**given: float) -> tuple[Limits, ...]:
+def limits(**given: float) -> tuple[RetentionLimits, ...]:
     """One rule for every topic."""
-    return (Limits("*", **given),)
+    return (RetentionLimits("*", **given),)

@@ -22,6 +22,7 @@ from pubsub.broker.audit import AuditLog
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.interfaces import IStore
 from pubsub.plugin import installed_protocols
 from pubsub.server.configuration import CommandLine, Config, merge
 from pubsub.store.memory import MemoryStore
@@ -208,7 +209,7 @@ class House:
         listen: Mapping[str, Mapping[str, object]],
         *,
         draw: Callable[[int], int] | None = None,
-        store: MemoryStore | None = None,
+        store: IStore | None = None,
         clock: Clock | None = None,
         top: Mapping[str, object] | None = None,
     ) -> None:

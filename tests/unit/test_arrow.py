@@ -14,7 +14,7 @@ from pubsub.broker.batch import Batch, message_id
 from pubsub.store import arrow
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.block_ranges import Parcel
-from pubsub.store.stored_runs import keep
+from pubsub.store.stored_runs import record_of
 from tests.unit.fakes import batch_of
 from tests.unit.test_block import TOPICS, batches
 
@@ -36,7 +36,7 @@ def blocks(draw: st.DrawFn) -> list[Block]:
             batch.sequence = draw(SEQUENCES)
             at += len(batch.payloads)
             if draw(st.integers(0, 4)):
-                runs.append(keep(batch))
+                runs.append(record_of(batch))
         if draw(st.integers(0, 3)) == 0:
             run = draw(RUNS)
         found.append(encode_block(runs, run, base, at))
@@ -134,7 +134,7 @@ class ColumnTests(SynchronousTestCase):
         first, second = batch_of([b"1"], "alice"), batch_of([b"2"], "bob")
         first.offset, second.offset = 0, 1
         first.sender, second.sender = b"bob", b"alice"
-        block = encode_block([keep(first), keep(second)], 1, 0, 2)
+        block = encode_block([record_of(first), record_of(second)], 1, 0, 2)
         (made,) = arrow.batches(parcel_of([block], frozenset({"alice"})))
         assert made.to_pydict()["value"] == [b"1"]
 
@@ -142,7 +142,7 @@ class ColumnTests(SynchronousTestCase):
         many = 2 * arrow.ROWS + 10
         batch = batch_of([b""] * many, sequence=5)
         batch.offset = 7
-        block = encode_block([keep(batch)], 3, 7, 7 + many)
+        block = encode_block([record_of(batch)], 3, 7, 7 + many)
         made = list(arrow.batches(parcel_of([block], frozenset("t"), start=9)))
         assert [one.num_rows for one in made] == [arrow.ROWS, arrow.ROWS, 8]
         assert [one["offset"][0].as_py() for one in made] == [9, 9 + arrow.ROWS, 9 + 2 * arrow.ROWS]

@@ -18,7 +18,7 @@ from pubsub.store.block import (
     encode_block,
     join_blocks,
 )
-from pubsub.store.stored_runs import Kept, keep, topics_of
+from pubsub.store.stored_runs import RunRecord, record_of, topics_of
 from tests.unit.fakes import batch_of
 
 TOPICS = ("a", "bé", "c/d")
@@ -46,14 +46,14 @@ def batches(draw: st.DrawFn) -> Batch:
     )
 
 
-def rows(appended: list[Batch], base: int) -> tuple[list[Kept], Block]:
+def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
     """The batches one after another from the offset ``base`` on, and their block."""
     at = base
     runs = []
     for batch in appended:
         batch.offset = at
         at += len(batch.payloads)
-        runs.append(keep(batch))
+        runs.append(record_of(batch))
     return runs, encode_block(runs, 7, base, at)
 
 
@@ -100,13 +100,13 @@ class RoundTripTests(SynchronousTestCase):
     def test_what_was_decoded_encodes_to_the_same(self, appended: list[Batch]) -> None:
         _, block = rows(appended, 3)
         again = encode_block(
-            [run.kept() for run in decode_block(block)], block.run, block.base, block.stop
+            [run.record() for run in decode_block(block)], block.run, block.base, block.stop
         )
         assert again == block
 
     def test_a_part_keeps_its_offsets(self) -> None:
         _, block = rows([batch_of([b"1", b"2"], "a"), batch_of([b"3"], "b")], 5)
-        kept = [run.kept() for run in decode_block(block, frozenset("b"))]
+        kept = [run.record() for run in decode_block(block, frozenset("b"))]
         (run,) = decode_block(encode_block(kept, 7, block.base, block.stop))
         assert (run.offset, run.data) == (7, b"3")
 

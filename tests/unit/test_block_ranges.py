@@ -19,7 +19,7 @@ from pubsub.store.block_reader import SCAN
 from pubsub.store.merge import insert_block
 from pubsub.store.retention import FORGOTTEN
 from pubsub.store.schema import create
-from pubsub.store.stored_runs import keep, topics_of
+from pubsub.store.stored_runs import record_of, topics_of
 from tests.profiles import examples
 from tests.unit.fakes import batch_of
 from tests.unit.test_arrow import row, rows_of, without_headers
@@ -50,7 +50,7 @@ class Log:
         for batch in added:
             batch.offset = self.next
             self.next += len(batch.payloads)
-        runs = [keep(batch) for batch in added]
+        runs = [record_of(batch) for batch in added]
         block = encode_block(runs, RUN, base, self.next)
         insert_block(self.connection, block)
         for name, sums in topics_of(runs).items():

@@ -202,7 +202,7 @@ class MistakeTests(SynchronousTestCase):
 
     def test_unknown_protocols(self) -> None:
         self.refuses("'gamma'", "--proto=gamma")
-        self.refuses("there are alpha, beta", "--listen=gamma=1")
+        self.refuses("installed: alpha, beta", "--listen=gamma=1")
 
     def test_unknown_options(self) -> None:
         self.refuses("--colour", "--colour=red")
@@ -219,7 +219,7 @@ class MistakeTests(SynchronousTestCase):
     def test_values_that_do_not_parse(self) -> None:
         self.refuses("max-topics: expected a whole number", "--max-topics=many")
         self.refuses("speed: expected", "--alpha-speed=-1")
-        self.refuses("a port is a number", "--proto=alpha", "--port=http")
+        self.refuses("port: expected a number", "--proto=alpha", "--port=http")
         self.refuses("65535", "--proto=alpha", "--port=70000")
 
     def test_listen_without_an_endpoint(self) -> None:

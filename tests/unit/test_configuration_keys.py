@@ -142,7 +142,7 @@ class MistakeTests(KeysCase):
         missing = str(self.directory / "missing")
         self.refuses("^secret 'a': .*No such file", {"a": {"secret-file": missing}})
         self.refuses("^secret 'a': .*No such file", {"a": {"public-key-file": missing}})
-        self.refuses("^secret 'a': .*no PEM", {"a": {"public-key-file": self.strong}})
+        self.refuses("^secret 'a': .*not a PEM", {"a": {"public-key-file": self.strong}})
         self.refuses("null byte", {"a": {"secret-file": "a\0b"}})
 
     @given(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,7 +21,7 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.fast.scan import Row, Scanner, encode_messages
+from pubsub.protocols.fast.scan import Scanner, TokenRun, encode_messages
 
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])
@@ -77,7 +77,7 @@ def naive(data: bytes, at: int) -> tuple[int, list[Found]]:
     return at, found
 
 
-def flat(rows: list[Row]) -> list[Found]:
+def flat(rows: list[TokenRun]) -> list[Found]:
     """The messages of ``rows``, each of which has to be consistent."""
     for row in rows:
         assert row.run.payloads
@@ -111,15 +111,15 @@ class ScanTests(SynchronousTestCase):
         assert self.scan(b"".join(parts), 0) == (
             ends[-1],
             [
-                Row(b"t", 1, MessageRun([b"a", b"b"], 1), ends[0]),
-                Row(b"t", 2, MessageRun([b"c"], 1), ends[1]),
-                Row(b"u", 2, MessageRun([b"d", b"e"], 1), ends[2]),
+                TokenRun(b"t", 1, MessageRun([b"a", b"b"], 1), ends[0]),
+                TokenRun(b"t", 2, MessageRun([b"c"], 1), ends[1]),
+                TokenRun(b"u", 2, MessageRun([b"d", b"e"], 1), ends[2]),
             ],
         )
 
     def test_messages_of_different_lengths_are_one_run_too(self) -> None:
         data = publishes(b"token", 1, b"a", b"bb", b"bb", b"", b"ccc")
-        row = Row(b"token", 1, MessageRun([b"a", b"bb", b"bb", b"", b"ccc"], MIXED), len(data))
+        row = TokenRun(b"token", 1, MessageRun([b"a", b"bb", b"bb", b"", b"ccc"], MIXED), len(data))
         assert self.scan(data, 0) == (len(data), [row])
         assert self.scan(data, 0) == (len(data), [row])
 
@@ -132,7 +132,7 @@ class ScanTests(SynchronousTestCase):
         payloads = [b"%04d" % n for n in range(1000)]
         data = publishes(b"token", 3, *payloads)
         (row,) = self.scan(data, 0)[1]
-        assert row == Row(b"token", 3, MessageRun(payloads, 4), len(data))
+        assert row == TokenRun(b"token", 3, MessageRun(payloads, 4), len(data))
 
     def test_it_starts_anywhere(self) -> None:
         data = publishes(b"t", 1, b"a")
@@ -158,9 +158,9 @@ class ScanTests(SynchronousTestCase):
 
     def test_heads_that_are_remembered_are_bounded(self) -> None:
         scanner = Scanner(LIMIT)
-        for number in range(2 * scan_module._KNOWN + 10):
+        for number in range(2 * scan_module._CACHED_HEADS + 10):
             assert scanner.scan(publishes(b"%d" % number, 1, b"a"), 0)[1]
-        assert len(scanner._heads) <= scan_module._KNOWN
+        assert len(scanner._heads) <= scan_module._CACHED_HEADS
 
     def test_heads_over_the_limit_are_not_remembered(self) -> None:
         scanner = Scanner(LIMIT)
@@ -203,6 +203,10 @@ class PropertyTests(SynchronousTestCase):
         assert (at, flat(rows)) == (len(before) + end, wanted)
 
     @given(st.binary(max_size=200))
+    @example(b"")
+    @example(b"\x03")
+    @example(b"\x03\0" + bytes(8))
+    @example(b"\x03\x01t" + bytes(4) + b"\xff" * 4)
     def test_any_bytes(self, data: bytes) -> None:
         at, rows = Scanner(LIMIT).scan(data, 0)
         assert (at, flat(rows)) == naive(data, 0)

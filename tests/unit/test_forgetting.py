@@ -5,8 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.store import stored_runs
-from pubsub.store.stored_runs import RunLog
+from pubsub.store import run_log
+from pubsub.store.run_log import RunLog
 
 
 def batch(topic: str, *payloads: bytes) -> Batch:
@@ -52,7 +52,7 @@ class ForgettingTests(SynchronousTestCase):
 
     def test_many_that_ended_do_not_pile_up(self) -> None:
         limit = 100
-        self.patch(stored_runs, "_FORGOTTEN", limit)  # type: ignore[no-untyped-call]
+        self.patch(run_log, "_FORGOTTEN", limit)  # type: ignore[no-untyped-call]
         self.log.append(batch("stays", b"here"))
         for number in range(limit + 1):
             self.log.append(batch(f"exclusive/{number}", bytes(1000)))

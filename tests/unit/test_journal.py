@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.store.block import Block, decode_block
-from pubsub.store.journal import ENDINGS, Journal, Segment
-from pubsub.store.stored_runs import RunLog
+from pubsub.store.journal import SUFFIXES, Journal, Segment
+from pubsub.store.run_log import RunLog
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.stores import RUN, Stored, messages
@@ -45,8 +45,8 @@ class FileTests(SynchronousTestCase):
             journal.write(segment, segment.add(RUN, runs, 100_000))
             ends.add(log.next_offset)
         published = messages([batch for group in groups for batch in group])
-        assert _read(journal.left(EPOCH, 0)) == published
-        assert journal.left("12-00c0ffef", 0) == []
+        assert _read(journal.read(EPOCH, 0)) == published
+        assert journal.read("12-00c0ffef", 0) == []
         slot = data.draw(st.integers(0, 1))
         size = segments[slot].size
         if size:
@@ -54,7 +54,7 @@ class FileTests(SynchronousTestCase):
             file = journal._files[slot]
             (byte,) = os.pread(file, 1, at)
             os.pwrite(file, bytes([byte ^ 1 << data.draw(st.integers(0, 7))]), at)
-            left = journal.left(EPOCH, 0)
+            left = journal.read(EPOCH, 0)
             found = _read(left)
             assert found != published
             assert {block.stop for block in left} <= ends
@@ -94,7 +94,7 @@ class FileTests(SynchronousTestCase):
         assert start < new.size
         at = os.pread(journal._files[0], 4096, 0).index(forgery)
         assert at == new.size
-        assert [m.offset for m in _read(journal.left(EPOCH, 1))] == [1]
+        assert [m.offset for m in _read(journal.read(EPOCH, 1))] == [1]
 
     def test_a_file_grows_in_steps_and_is_nobody_elses_to_read(self) -> None:
         path = scratch(self) / "h.db"
@@ -106,10 +106,10 @@ class FileTests(SynchronousTestCase):
             run = log.append(batch_of([bytes(10_000)]))
             assert run is not None
             journal.write(segment, segment.add(RUN, [run], 10_000))
-            sizes.add(Path(f"{path}{ENDINGS[1]}").stat().st_size)
+            sizes.add(Path(f"{path}{SUFFIXES[1]}").stat().st_size)
         assert 2 <= len(sizes) <= 5
-        assert Path(f"{path}{ENDINGS[1]}").stat().st_mode & 0o077 == 0
-        blocks = journal.left(EPOCH, 0)
+        assert Path(f"{path}{SUFFIXES[1]}").stat().st_mode & 0o077 == 0
+        blocks = journal.read(EPOCH, 0)
         assert len(blocks) > 1
         assert [m.offset for m in _read(blocks)] == list(range(100))
 

@@ -182,7 +182,7 @@ class CountersTests(SynchronousTestCase):
         assert self.warned() == [1, 10, 5]
 
     def test_beyond_so_many_kinds_the_rest_is_counted_together(self) -> None:
-        with patch.object(counters_module, "_KINDS", 3):
+        with patch.object(counters_module, "_MAX_KINDS", 3):
             for number in range(6):
                 self.counters.drop(f"client {number}", "t", "x", 1)
             self.counters.drop("client 0", "t", "x", 1)

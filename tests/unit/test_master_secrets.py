@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -172,12 +172,12 @@ class PublicKeyFileTests(FileCase):
         private = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for data in (b"", b"nonsense", KEY, PUBLIC_PEM[:60], private, PUBLIC_PEM[27:]):
             self.write(data)
-            self.refuses("is no PEM public key")
+            self.refuses("is not a PEM public key")
 
     def test_a_key_of_another_kind_is_refused(self) -> None:
         public = generate_private_key(SECP256R1()).public_key()
         self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-        self.refuses("is no Ed25519 key")
+        self.refuses("is not an Ed25519 key")
 
     def test_a_file_that_is_not_there_is_refused(self) -> None:
         self.refuses("No such file")
@@ -214,5 +214,8 @@ class EndTests(SynchronousTestCase):
                 parse_end(value)
 
     @given(st.datetimes(timezones=st.just(UTC)))
+    @example(datetime(1970, 1, 1, tzinfo=UTC))
+    @example(datetime.min.replace(tzinfo=UTC))
+    @example(datetime.max.replace(tzinfo=UTC))
     def test_text_and_date_mean_the_same(self, moment: datetime) -> None:
         assert parse_end(moment.isoformat()) == parse_end(moment) == moment.timestamp()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.protocols.rheos.codec import Ack, Codec, Opcode, Request, RheosError
-from pubsub.protocols.rheos.scan import Row, Scanner, encode_acks
+from pubsub.protocols.rheos.scan import ClientRun, Scanner, encode_acks
 from tests.unit.rheos_wire import ALICE, BOB, NIL, body, create, publish, raw, sealed
 
 CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (False, True)]
@@ -61,7 +61,7 @@ def streams(draw: st.DrawFn, coder: Codec) -> bytes:
     return bytes(data) + draw(st.one_of(st.just(b""), GARBAGE))
 
 
-def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Row]]:
+def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[ClientRun]]:
     """What ``Scanner.scan`` promises, a request at a time."""
     found: list[Request] = []
     while True:
@@ -78,7 +78,8 @@ def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[Row]]:
         if not grouped or grouped[-1][:2] != (request.client_id, request.topic):
             grouped.append((request.client_id, request.topic, []))
         grouped[-1][2].append(request.data)
-    return at, [Row(client, topic, MessageRun.of(payloads)) for client, topic, payloads in grouped]
+    runs = [ClientRun(client, topic, MessageRun.of(found)) for client, topic, found in grouped]
+    return at, runs
 
 
 class ScanTests(SynchronousTestCase):
@@ -99,9 +100,9 @@ class ScanTests(SynchronousTestCase):
         assert Scanner(Codec()).scan(data, 0) == (
             len(data),
             [
-                Row(ALICE, b"news", MessageRun([b"a", b"b"], 1)),
-                Row(BOB, b"news", MessageRun([b"c"], 1)),
-                Row(BOB, b"sport", MessageRun([b"d", b"ee", b""], MIXED)),
+                ClientRun(ALICE, b"news", MessageRun([b"a", b"b"], 1)),
+                ClientRun(BOB, b"news", MessageRun([b"c"], 1)),
+                ClientRun(BOB, b"sport", MessageRun([b"d", b"ee", b""], MIXED)),
             ],
         )
 
@@ -109,7 +110,7 @@ class ScanTests(SynchronousTestCase):
         payloads = [b"%04d" % number for number in range(1000)]
         for coder in CODECS:
             data = b"".join(coder.encode(Request(2, ALICE, b"news", p)) for p in payloads)
-            row = Row(ALICE, b"news", MessageRun(payloads, 4))
+            row = ClientRun(ALICE, b"news", MessageRun(payloads, 4))
             assert Scanner(coder).scan(b"?" + data + b"\xfa", 1) == (1 + len(data), [row])
 
     def test_it_stops_at_what_is_no_publish(self) -> None:
@@ -144,6 +145,9 @@ class ScanTests(SynchronousTestCase):
         assert Scanner(coder).scan(stream, at) == naive(coder, stream, at)
 
     @given(ANY_CODEC, st.binary(max_size=80), st.integers(0, 3))
+    @example(Codec("spec", False), b"", 0)
+    @example(Codec("spec", False), b"", 3)
+    @example(Codec("original", True), b"\xfa" + b"\xff" * 30, 0)
     def test_any_bytes_are_scanned(self, coder: Codec, data: bytes, at: int) -> None:
         assert Scanner(coder).scan(data, at) == naive(coder, data, at)
 
@@ -165,6 +169,10 @@ class AckTests(SynchronousTestCase):
         st.integers(0, 1500),
         st.booleans(),
     )
+    @example(0, 255, 2, False)
+    @example(2**60 - 1, 65_535, 2, True)
+    @example(0, 2**32 - 1, 3, False)
+    @example(0, 0, 0, True)
     def test_they_are_what_the_codec_makes(
         self, run: int, sequence: int, count: int, checksum: bool
     ) -> None:

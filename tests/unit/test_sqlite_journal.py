@@ -13,8 +13,8 @@ from twisted.logger import capturedLogs
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import commits
 from pubsub.store.block import decode_block
-from pubsub.store.retention import Limits
-from pubsub.store.writer import FEW_BYTES
+from pubsub.store.retention import RetentionLimits
+from pubsub.store.writer import JOURNAL_BYTES
 from tests.unit.fakes import batch_of
 from tests.unit.stores import JournalCase, keep_everything, messages, sql
 
@@ -131,7 +131,7 @@ class CommitTests(JournalCase):
         assert sql(self.path, "SELECT key, value FROM metadata") == [("k", b"v")]
 
     async def test_so_does_a_large_one(self) -> None:
-        await self.commit(batch_of([b"small"]), batch_of([bytes(FEW_BYTES)]))
+        await self.commit(batch_of([b"small"]), batch_of([bytes(JOURNAL_BYTES)]))
         assert sql(self.path, BLOCKS) == [(0, 1), (1, 1)]
         await self.commit(batch_of([b"small"]))
         assert len(sql(self.path, BLOCKS)) == 2
@@ -140,7 +140,7 @@ class CommitTests(JournalCase):
     async def test_all_who_wait_are_told_in_order_wherever_it_goes(self) -> None:
         told: list[tuple[int, bool]] = []
         for number in range(60):
-            size = FEW_BYTES if number % 7 == 6 else 1
+            size = JOURNAL_BYTES if number % 7 == 6 else 1
             self.store.append(batch_of([bytes(size)]))
             if number % 11 == 10:
                 self.store.put("t", "k", b"%d" % number)
@@ -180,7 +180,7 @@ class CommitTests(JournalCase):
         assert [m.payload for m in (await self.after(self.crashed()))[0]] == [b"1", b"2"]
 
     async def test_each_message_counts_for_retention_once(self) -> None:
-        await self.reopen(keep_everything(retention=(Limits("*", messages=2),)))
+        await self.reopen(keep_everything(retention=(RetentionLimits("*", messages=2),)))
         await self.commit(batch_of([b"1"]))
         await self.filed()
         await self.store._thread.run(self.store._writer.tidy)
@@ -195,6 +195,10 @@ class CommitTests(JournalCase):
 class FailureTests(JournalCase):
     """A disk that does not take it"""
 
+    def setUp(self) -> None:
+        self.patch(commits, "RETRY", 0.02)  # type: ignore[no-untyped-call]
+        super().setUp()
+
     async def test_without_the_journal_it_goes_into_the_file(self) -> None:
         await self.commit(batch_of([b"1"]))
         journal = self.store._writer._journal
@@ -206,7 +210,7 @@ class FailureTests(JournalCase):
         assert "journal" in str(events[0]["log_format"])
         assert sql(self.path, BLOCKS) == [(0, 2), (2, 1)]
         journal._files = good
-        await self.until(lambda: self.store._commits._shunned is None)
+        await self.until(lambda: self.store._commits._journal_pause is None)
         await self.commit(batch_of([b"4"]))
         assert len(sql(self.path, BLOCKS)) == 2
         found, _ = await self.after(self.crashed())
@@ -214,7 +218,7 @@ class FailureTests(JournalCase):
 
     async def test_what_cannot_be_encoded_for_it_is_tried_again_in_the_file(self) -> None:
         await self.commit(batch_of([b"1"], "a"))
-        builder = self.store._commits._segment.parts[0][0]
+        builder = self.store._commits._segment.blocks[0][0]
         self.patch(builder, "add", _fail)  # type: ignore[no-untyped-call]
         with capturedLogs():
             await self.commit(batch_of([b"2"], "b"))

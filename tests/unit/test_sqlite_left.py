@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.logger import capturedLogs
 
-from pubsub.store.journal import ENDINGS
+from pubsub.store.journal import SUFFIXES
 from tests.unit.fakes import batch_of
 from tests.unit.stores import JournalCase
 
@@ -28,7 +28,7 @@ class LeftTests(JournalCase):
         await self.commit(batch_of([b"theirs"] * 3))
         path = self.crashed()
         for file in path.parent.glob(f"{path.name}*"):
-            if not file.name.endswith(ENDINGS):
+            if not file.name.endswith(SUFFIXES):
                 file.unlink()
         assert await self.after(path) == ([], ())
 
@@ -37,15 +37,13 @@ class LeftTests(JournalCase):
         await self.filed()
         await self.commit(batch_of([b"2"]), batch_of([b"3"]))
         path = self.crashed()
-        for ending in ENDINGS:
+        for ending in SUFFIXES:
             Path(f"{path}{ending}").unlink()
         with capturedLogs() as events:
             found, damaged = await self.after(path)
         assert [m.payload for m in found] == [b"1"]
         assert damaged == ((1, 3),)
-        assert [(e["first"], e["last"]) for e in events if "not there" in e["log_format"]] == [
-            (1, 2)
-        ]
+        assert [(e["first"], e["last"]) for e in events if "missing" in e["log_format"]] == [(1, 2)]
 
     async def test_what_is_missing_before_it_is_reported_and_the_rest_is_there(self) -> None:
         await self.commit(batch_of([b"1"]))
@@ -57,7 +55,7 @@ class LeftTests(JournalCase):
         late = self.crashed()
         for ending in ("", "-wal", "-shm"):
             shutil.copy(f"{early}{ending}", f"{late}{ending}")
-        Path(f"{late}{ENDINGS[1]}").unlink()
+        Path(f"{late}{SUFFIXES[1]}").unlink()
         with capturedLogs():
             found, damaged = await self.after(late)
         assert [(m.offset, m.payload) for m in found] == [(0, b"1"), (3, b"4")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pubsub.store.committed_position import Mark
-from pubsub.store.retention import Limits
+from pubsub.store.committed_position import CommittedPosition
+from pubsub.store.retention import RetentionLimits
 from tests.unit.fakes import batch_of
 from tests.unit.stores import StoreCase, keep_everything, sql
 
@@ -59,7 +59,7 @@ class LostEndTests(StoreCase):
 
     async def test_it_expires_with_the_messages_of_its_time(self) -> None:
         await self.lose()
-        store = self.open(keep_everything(retention=(Limits("*", seconds=60),)))
+        store = self.open(keep_everything(retention=(RetentionLimits("*", seconds=60),)))
         await store._thread.run(store._writer.tidy)
         # The messages are from long ago, that they are missing was found now.
         assert sql(self.path, "SELECT base FROM blocks") == [(10,)]
@@ -106,11 +106,11 @@ class LostEndTests(StoreCase):
         assert page.damaged == ()
 
     async def test_a_note_that_cannot_be_written_stops_nothing(self) -> None:
-        mark: Mark = self.store._writer.mark
-        file, mark._file = mark._file, -1
+        position: CommittedPosition = self.store._writer.position
+        file, position._file = position._file, -1
         await self.put(batch_of([b"x"]))
         assert self.store.committed == 1
-        mark._file = file
+        position._file = file
 
 
 class IndexTests(StoreCase):

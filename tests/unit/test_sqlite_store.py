@@ -20,9 +20,9 @@ from pubsub.store import checkpoint, schema
 from pubsub.store.block_reader import read_page
 from pubsub.store.commits import BACKLOG
 from pubsub.store.retention import Retention
+from pubsub.store.run_log import RunLog
 from pubsub.store.schema import APPLICATION, open_reader
 from pubsub.store.sqlite import SqliteStore
-from pubsub.store.stored_runs import RunLog
 from pubsub.store.writer import Group, Writer
 from tests.profiles import examples
 from tests.unit.fakes import Held, batch_of, scratch
@@ -213,7 +213,7 @@ class OpenTests(SynchronousTestCase):
     def test_anothers_database_is_left_alone(self) -> None:
         path = scratch(self) / "h.db"
         sql(path, "CREATE TABLE mine (x)")
-        assert "no history of this broker" in self.refused(path)
+        assert "not a history of this broker" in self.refused(path)
 
     def test_a_newer_version_is_left_alone(self) -> None:
         path = scratch(self) / "h.db"

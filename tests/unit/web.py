@@ -174,7 +174,7 @@ class WebHouse:
         self.clock = clock or clock_at()
         self.store = MemoryStore(10_000, 2**26) if store is None else store
         ring = SecretRing([hmac_secret()])
-        self.broker = make_broker(self.clock, store=self.store, ring=ring, events=events)  # type: ignore[arg-type]
+        self.broker = make_broker(self.clock, store=self.store, ring=ring, events=events)
         given = {name.replace("_", "-"): value for name, value in settings.items()}
         values = {**read_all(SETTINGS, given), **read_all(OWN, given)}
         self.listener = self.broker.make_listener("admin", values)

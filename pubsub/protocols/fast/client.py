@@ -1,8 +1,8 @@
 """A blocking publisher for fast.
 
-PUBLISH is not acknowledged, but what is refused is answered, and packets take effect in order: a
-request that is sure to be refused, an UNSUBSCRIBE from a topic that cannot be, is answered when
-all before it has been done. A listener with ``errors=off`` answers nothing, which ends in an error.
+PUBLISH is not acknowledged, but refusals are reported, and packets are handled in order. So the
+publisher sends an UNSUBSCRIBE that is certain to be refused; its refusal shows that everything
+before it has been handled. A listener with ``errors=off`` sends none, and publishing then fails.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pubsub.wire.client_side import ClientSide, PublisherOptions, TokenUse
 _TAIL = Struct(">II")
 _UNSUBSCRIBE = TYPES[Unsubscribe]
 _CREATE = TYPES[Create]
-# No topic has this id.
-_NOWHERE = 0
+# A topic id that no topic has.
+_NO_TOPIC = 0
 MAX_TOKEN = 255
 
 
 class FastPublisher(BlockingPublisher):
-    """Every topic needs the queue key that the token holds; what is not there is created.
+    """Publishes to topics with the token's queue key; topics that do not exist are created.
 
     The sender is the token's ``sub``.
     """
@@ -52,11 +52,11 @@ class FastPublisher(BlockingPublisher):
         number = self._topics.get(topic)
         if number is None:
             number = self._topics[topic] = fnv1a32(topic.encode())
-            self._make_sure(topic, number)
+            self._create_if_missing(topic, number)
         return self._head + _TAIL.pack(number, len(payload)) + payload
 
-    def _make_sure(self, topic: str, number: int) -> None:
-        """Is the topic there? CREATE of one that is would change its flags."""
+    def _create_if_missing(self, topic: str, number: int) -> None:
+        """Create the topic if it does not exist; CREATE would change the flags of one that does."""
         self.stream.send(encode(Unsubscribe(self._token, number)))
         if Error(_UNSUBSCRIBE, ErrorCode.NO_SUCH_TOPIC, number) in self._errors():
             self.stream.send(encode(Create(self._token, topic.encode(), 0)))
@@ -70,21 +70,21 @@ class FastPublisher(BlockingPublisher):
             raise self.refused(_name(errors[0].code), len(errors))
 
     def _errors(self) -> list[Error]:
-        """What was refused of all that was sent."""
+        """Return the errors of everything that was sent."""
         errors: list[Error] = []
         try:
-            self.stream.send(encode(Unsubscribe(self._token, _NOWHERE)))
+            self.stream.send(encode(Unsubscribe(self._token, _NO_TOPIC)))
             while True:
                 packet = self.stream.receive(decode)
                 if not isinstance(packet, Error):
                     continue
-                if (packet.offending, packet.topic_id) == (_UNSUBSCRIBE, _NOWHERE):
+                if (packet.offending, packet.topic_id) == (_UNSUBSCRIBE, _NO_TOPIC):
                     break
                 errors.append(packet)
         except FastError:
             raise self.refused("the broker does not speak fast") from None
         except ConnectionBroken:
-            # Said before it hung up.
+            # The broker reported errors before it closed the connection.
             if errors:
                 raise self.refused(_name(errors[-1].code), len(errors)) from None
             raise

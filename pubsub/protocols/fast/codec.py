@@ -1,8 +1,8 @@
-"""fast: packets. Sans-IO; ``seeds/fast.md`` is the specification.
+"""fast packets. Sans-IO; ``seeds/fast.md`` is the specification.
 
-A packet is a type byte and fields of which every one says its own length, all big-endian. There
-is no length of the whole: what cannot be parsed cannot be passed over. ``scan.py`` beside this
-module does the same for runs of PUBLISH and MESSAGE, which are most of the traffic.
+A packet is a type byte and a sequence of fields, each of which has its own length, all big-endian.
+There is no length of the whole packet, so a packet that cannot be parsed cannot be skipped.
+``scan.py`` handles runs of PUBLISH and MESSAGE, which are most of the traffic.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pubsub.wire.fields import (
 PUBLISH = 0x03
 DURABLE, EXCLUSIVE = 0x01, 0x02
 MAX_KEY = 108
-"""Bytes of the longest queue key that a token of 255 bytes with one permission has room for."""
-# Type, token length, topic id and payload length: what PUBLISH has beside token and payload.
+"""Bytes of the longest queue key that fits in a token of 255 bytes with one permission."""
+# Bytes of a PUBLISH without token and payload: type, token length, topic id, payload length.
 PUBLISH_OVERHEAD = 10
 
 
 class ErrorCode(IntEnum):
-    """What an ERROR packet says (fast §6)."""
+    """The codes of ERROR (fast §6)."""
 
     BAD_TOKEN = 1
     WRONG_QUEUE_KEY = 2
@@ -47,7 +47,7 @@ class ErrorCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Client to broker: make a topic whose queue key is the token's."""
+    """Client to broker: create a topic with the queue key of the token."""
 
     token: bytes = counted(U8)
     name: bytes = counted(U8)
@@ -56,7 +56,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Client to broker: deliver this topic."""
+    """Client to broker: subscribe to a topic."""
 
     token: bytes = counted(U8)
     topic_id: int = u32_be()
@@ -64,7 +64,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Client to broker: a message."""
+    """Client to broker: publish a message."""
 
     token: bytes = counted(U8)
     topic_id: int = u32_be()
@@ -73,7 +73,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Broker to client: a message."""
+    """Broker to client: deliver a message."""
 
     topic_id: int = u32_be()
     payload: bytes = counted(U32_BE)
@@ -81,7 +81,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Client to broker: deliver this topic no longer."""
+    """Client to broker: unsubscribe from a topic."""
 
     token: bytes = counted(U8)
     topic_id: int = u32_be()
@@ -89,7 +89,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class KeyUpdate:
-    """Broker to subscriber: the topic's queue key from now on."""
+    """Broker to subscriber: the topic's new queue key."""
 
     topic_id: int = u32_be()
     key: bytes = counted(U8)
@@ -134,7 +134,7 @@ _FROM_CLIENT = frozenset(
 
 
 class FastError(Exception):
-    """Bytes that are no packet of a client's; the stream cannot be followed any further."""
+    """A malformed packet, after which the stream cannot be parsed any further."""
 
     def __init__(self, code: ErrorCode, offending: int, topic_id: int = 0) -> None:
         super().__init__(code.name)
@@ -144,14 +144,14 @@ class FastError(Exception):
 
 
 def encode(packet: Packet) -> bytes:
-    """The whole packet. Raises OverflowError for a value that its field cannot hold."""
+    """Return the encoded packet; raises OverflowError for a value too large for its field."""
     return bytes((TYPES[type(packet)],)) + encode_fields(packet)
 
 
 def decode(data: bytes, at: int = 0) -> tuple[Packet, int] | None:
-    """The packet that starts at ``at`` and where it ends; None if there is not enough of it.
+    """Return the packet at ``at`` and the position after it; None if it is incomplete.
 
-    Raises FastError for a type that does not exist.
+    Raises FastError for an unknown type.
     """
     if at >= len(data):
         return None
@@ -165,10 +165,10 @@ def decode(data: bytes, at: int = 0) -> tuple[Packet, int] | None:
 
 
 def needed(data: bytes, at: int, max_payload: int) -> int:
-    """How many bytes from ``at`` on are worth another look.
+    """Return the number of bytes from ``at`` on that the next step of parsing needs.
 
-    Raises FastError for a type that is not a client's to send, and for a PUBLISH whose payload
-    is over ``max_payload``, as soon as its length is there.
+    Raises FastError for a type that clients do not send, and for a PUBLISH with a payload of more
+    than ``max_payload`` bytes as soon as its length has arrived.
     """
     available = len(data) - at
     if available and data[at] not in _FROM_CLIENT:

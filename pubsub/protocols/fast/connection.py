@@ -1,4 +1,4 @@
-"""fast's connection: each request proves itself with a token; nothing else is remembered."""
+"""fast's connection: each request has a token, and no state is kept between requests."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from pubsub.protocols.fast.codec import (
     needed,
 )
 from pubsub.protocols.fast.ownership import TopicOwnership
-from pubsub.protocols.fast.scan import Row, Scanner
-from pubsub.protocols.fast.subscriptions import Readers
+from pubsub.protocols.fast.scan import Scanner, TokenRun
+from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.read_buffer import PayloadHandler
 
@@ -77,14 +77,14 @@ CODES: dict[type[Refused], ErrorCode] = {
 
 
 class FastConnection(Connection):
-    """A client."""
+    """One client."""
 
-    # With a token before each message, fewer come in as many bytes as others read.
+    # Larger than in other protocols, because a token before each message takes space.
     read_bytes = 256 * 1024
-    _waiting = False
-    _readers: Readers | None = None
+    _waits_for_token = False
+    _subscriptions: Subscriptions | None = None
     owned: set[Topic] | None = None
-    """The exclusive topics that end with this connection."""
+    """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
 
     def __init__(self, listener: Listener, server: FastFactory) -> None:
         super().__init__(listener)
@@ -100,9 +100,9 @@ class FastConnection(Connection):
         super().connectionMade()
 
     def consume(self, data: bytes) -> tuple[int, int]:
-        """See ``Connection``. Stops early where the client has to wait for its tokens."""
+        """See ``Connection``. Stops early if the client has to wait for its tokens."""
         at, need = 0, 1
-        while not (self.closing or self._waiting):
+        while not (self.closing or self._waits_for_token):
             start = at
             at, rows = self._server.scanner.scan(data, at)
             for row in rows:
@@ -123,13 +123,13 @@ class FastConnection(Connection):
             except FastError as problem:
                 reason = problem.code.name.lower().replace("_", "-")
                 answer = self._error(problem.offending, problem.code, problem.topic_id)
-                # What there is of the packet may hold a token: none of it is shown.
+                # The packet may contain a token, so events show none of it.
                 self.fail(reason, answer, frame=b"")
         return at, need
 
     def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
-        found = None if self._waiting else self._server.scanner.first(head)
+        """See ``Connection``: a PUBLISH, unless its token has to wait."""
+        found = None if self._waits_for_token else self._server.scanner.first(head)
         if found is None:
             return None
         row, start = found
@@ -158,11 +158,11 @@ class FastConnection(Connection):
         except Refused as refused:
             self._refuse(TYPES[type(packet)], refused, topic_id)
 
-    def _publish(self, row: Row) -> None:
-        """Publish a run; each message refused gets an ERROR of its own."""
+    def _publish(self, row: TokenRun) -> None:
+        """Publish a run; each refused message gets an ERROR."""
         count = len(row.run.payloads)
         try:
-            token, topic = self._proved(row.token, row.topic_id, "publish")
+            token, topic = self._authorized(row.token, row.topic_id, "publish")
             batch = self._publisher.publish(topic, row.run, sender=token.subject.encode())
         except Refused as refused:
             self._refuse(PUBLISH, refused, row.topic_id, count)
@@ -173,19 +173,19 @@ class FastConnection(Connection):
     # Tokens
 
     def _must_wait(self, raw: bytes) -> bool:
-        """Has this client to wait before a signature is verified for it?"""
+        """Return whether the client has to wait before its token is verified."""
         if self.listener.tokens.known(raw):
             return False
         seconds = self._throttle.wait()
         if not seconds:
             return False
-        self._waiting = True
+        self._waits_for_token = True
         self.hold("tokens")
-        self.listener.clock.callLater(seconds, self._go_on)
+        self.listener.clock.callLater(seconds, self._end_wait)
         return True
 
-    def _go_on(self) -> None:
-        self._waiting = False
+    def _end_wait(self) -> None:
+        self._waits_for_token = False
         self.release("tokens")
         self.parse_buffered()
 
@@ -198,8 +198,8 @@ class FastConnection(Connection):
         self._throttle.succeeded()
         return token
 
-    def _proved(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
-        """The token and the topic of a request; raises what is wrong with them (fast §5.2)."""
+    def _authorized(self, raw: bytes, topic_id: int, permission: str | None) -> tuple[Token, Topic]:
+        """Return the token and the topic of a request; raises Refused (fast §5.2)."""
         token = self._token(raw)
         listener = self.listener
         topic = listener.topics.by_id(topic_id)
@@ -214,7 +214,7 @@ class FastConnection(Connection):
     def _create(self, packet: Create) -> None:
         token = self._token(packet.token)
         if not token.queue_key:
-            raise WrongKey("a token without queue_key")
+            raise WrongKey("the token has no queue_key")
         if self.listener.settings["require-create"] and not token.permits("create"):
             raise MissingPermission("create")
         name = topic_name(packet.name)
@@ -225,56 +225,58 @@ class FastConnection(Connection):
         self._server.ownership.create(name, token, self, packet.flags)
 
     def _subscribe(self, packet: Subscribe) -> None:
-        token, topic = self._proved(packet.token, packet.topic_id, "subscribe")
+        token, topic = self._authorized(packet.token, packet.topic_id, "subscribe")
         self.listener.access.check_subscribe(topic.name)
         if not self._server.ownership.may_read(topic, self):
             raise MissingPermission("the topic is exclusive")
-        if self._readers is None:
-            self._readers = Readers(self.listener, self.open_outbox(), self._ended, self._updated)
-        self._readers.add(topic, token)
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(
+                self.listener, self.open_outbox(), self._subscription_ended, self._key_updated
+            )
+        self._subscriptions.add(topic, token)
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
-        _token, topic = self._proved(packet.token, packet.topic_id, None)
-        if self._readers is not None:
-            self._readers.remove(topic)
+        _token, topic = self._authorized(packet.token, packet.topic_id, None)
+        if self._subscriptions is not None:
+            self._subscriptions.remove(topic)
 
     def _rotate(self, packet: RotateKey) -> None:
-        token, topic = self._proved(packet.token, packet.topic_id, "rotate")
+        token, topic = self._authorized(packet.token, packet.topic_id, "rotate")
         try:
             key = packet.key.decode()
         except UnicodeDecodeError:
             key = ""
         if not key or len(packet.key) > MAX_KEY:
-            # No token could hold such a key, so that nobody could ever use the topic again.
+            # No token could contain such a key, so the topic would become unusable.
             raise InvalidRequest(f"a queue key is text of 1 to {MAX_KEY} bytes")
         self.listener.queue_keys.rotate(topic, packet.key, token.subject, self.label)
 
-    # Answers and ends
+    # Replies and the end
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
-        return self._readers is not None and self._readers.recheck(topic, change)
+        return self._subscriptions is not None and self._subscriptions.recheck(topic, change)
 
-    def _ended(self, topic: Topic) -> None:
+    def _subscription_ended(self, topic: Topic) -> None:
         self.refuse("subscription-ended", topic=topic.name)
-        self._answer(self._error(TYPES[Subscribe], ErrorCode.SUBSCRIPTION_ENDED, topic.id))
+        self._reply_error(self._error(TYPES[Subscribe], ErrorCode.SUBSCRIPTION_ENDED, topic.id))
 
-    def _updated(self, topic: Topic, key: bytes) -> None:
+    def _key_updated(self, topic: Topic, key: bytes) -> None:
         self.reply(encode(KeyUpdate(topic.id, key)))
 
-    def _name(self, topic_id: int) -> str | None:
+    def _topic_name(self, topic_id: int) -> str | None:
         try:
             return self.listener.topics.by_id(topic_id).name
         except TopicNotFound:
             return None
 
     def _refuse(self, offending: int, refused: Refused, topic_id: int, count: int = 1) -> None:
-        self.refuse(refused.reason, count, self._name(topic_id))
-        self._answer(self._error(offending, CODES[type(refused)], topic_id) * count)
+        self.refuse(refused.reason, count, self._topic_name(topic_id))
+        self._reply_error(self._error(offending, CODES[type(refused)], topic_id) * count)
 
-    def _answer(self, answer: bytes) -> None:
-        if answer:
-            self.reply(answer)
+    def _reply_error(self, error: bytes) -> None:
+        if error:
+            self.reply(error)
 
     def _error(self, offending: int, code: ErrorCode, topic_id: int) -> bytes:
         if not self.listener.settings["errors"]:
@@ -287,8 +289,8 @@ class FastConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
-        if self._readers is not None:
-            self._readers.clear()
+        if self._subscriptions is not None:
+            self._subscriptions.clear()
         if self.outbox is not None:
             self.outbox.shut("disconnected")
         self._server.ownership.end_topics(self)
@@ -309,6 +311,6 @@ class FastFactory(ConnectionFactory):
 
 
 def _token_of(packet: Packet) -> bytes:
-    """The token of a client's packet."""
+    """Return the token of a client's packet."""
     token: bytes = getattr(packet, "token", b"")
     return token

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("max-payload", SIZE, "1M", "bytes a message may have"),
-    Setting("max-subscriptions", integer(0, 10**9), 10_000, "topics a connection may subscribe to"),
-    Setting("errors", BOOLEAN, True, "answer refusals; off: with silence, as specified"),
-    Setting("require-create", BOOLEAN, False, "ask for the permission `create` in CREATE"),
+    Setting("max-payload", SIZE, "1M", "largest payload, in bytes"),
+    Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
+    Setting("errors", BOOLEAN, True, "report refusals with ERROR; off: send nothing, as specified"),
+    Setting("require-create", BOOLEAN, False, "require the permission `create` in CREATE"),
     Setting(
         "rotation-grace",
         SECONDS,
         0,
-        "seconds to subscribe again with the new key after a rotation; 0: no need to",
+        "seconds to subscribe again with the new key after a rotation; 0: not required",
     ),
 )
 
@@ -31,8 +31,8 @@ def make_factory(listener: Listener) -> IProtocolFactory:
     """See IWireProtocol."""
     if not listener.tokens.ring:
         raise NotConfigured(
-            "there is no secret to verify tokens with; make one with "
-            "`pubsub secret FILE` and name it with --secret-file FILE"
+            "no master secret is configured; make one with "
+            "`pubsub secret FILE` and give it with --secret-file FILE"
         )
     listener.check_keys_itself()
     return FastFactory(listener)

@@ -1,4 +1,4 @@
-"""fast's subscriptions: each lasts as long as the token and the queue key it was proved with."""
+"""fast's subscriptions: each is valid as long as its token and the token's queue key are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoding:
-    """A batch as MESSAGE packets of one topic (fast §3.4)."""
+    """Encodes a batch as MESSAGE packets of one topic (fast §3.4)."""
 
     topic_id: int
     limit: int = 2**32 - 1
@@ -34,13 +34,16 @@ class MessageEncoding:
 
 
 @dataclass(slots=True, eq=False)
-class _Reader:
-    """A subscription: its token, the key that was proved, when its time of grace after a
-    rotation is over, and when it ends at the latest."""
+class _Subscription:
+    """A subscription: its token and queue key, and when it ends.
+
+    ``grace_ends`` is the end of the grace period after a rotation, ``ends`` the end that is
+    scheduled; both in seconds since the Unix epoch.
+    """
 
     token: Token
     key: bytes = field(repr=False)
-    grace: float = inf
+    grace_ends: float = inf
     ends: float = inf
     timer: IDelayedCall | None = None
 
@@ -50,10 +53,11 @@ class _Reader:
         self.timer = None
 
 
-class Readers:
+class Subscriptions:
     """The subscriptions of one connection, delivered to ``outbox``.
 
-    ``ended`` tells the client that one is over, ``updated`` that it goes on with a new key.
+    ``ended`` reports to the client that a subscription has ended, ``updated`` that it continues
+    with a new key.
     """
 
     def __init__(
@@ -67,21 +71,18 @@ class Readers:
         self._outbox = outbox
         self._ended = ended
         self._updated = updated
-        self._readers: dict[Topic, _Reader] = {}
+        self._by_topic: dict[Topic, _Subscription] = {}
 
     def add(self, topic: Topic, token: Token) -> None:
-        """Subscribe, or rest a subscription on another token from now on.
-
-        Raises LimitReached.
-        """
-        reader = self._readers.get(topic)
-        if reader is None:
-            if len(self._readers) >= self._listener.settings["max-subscriptions"]:
+        """Subscribe, or replace the token of a subscription; raises LimitReached."""
+        subscription = self._by_topic.get(topic)
+        if subscription is None:
+            if len(self._by_topic) >= self._listener.settings["max-subscriptions"]:
                 raise LimitReached("subscriptions of a connection")
-            reader = self._readers[topic] = _Reader(token, token.queue_key)
+            subscription = self._by_topic[topic] = _Subscription(token, token.queue_key)
             self._listener.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
-        reader.token, reader.key, reader.grace = token, token.queue_key, inf
-        self._end_at(topic, reader, self._listener.tokens.end(token))
+        subscription.token, subscription.key, subscription.grace_ends = token, token.queue_key, inf
+        self._end_at(topic, subscription, self._listener.tokens.end(token))
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
@@ -89,57 +90,62 @@ class Readers:
         self._listener.router.unsubscribe(self._outbox, topic)
 
     def clear(self) -> None:
-        """The connection is gone, and with it the timers."""
-        for topic in tuple(self._readers):
+        """Cancel all timers: the connection is closed."""
+        for topic in tuple(self._by_topic):
             self._forget(topic)
 
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """See ``Subscriber``: the token, and the key it came with, must have held until now."""
-        reader = self._readers.get(topic)
-        if reader is None:
+        """See ``Subscriber``: the token must be valid, and its key that before the change."""
+        subscription = self._by_topic.get(topic)
+        if subscription is None:
             return False
-        if not self._holds(topic, reader, change):
+        if not self._is_valid(topic, subscription, change):
             self._forget(topic)
             self._ended(topic)
             return False
         if change is None:
-            # Its secret may have been given an end, or another one.
-            self._end_at(topic, reader, min(reader.grace, self._listener.tokens.end(reader.token)))
+            # The end of its secret may have changed.
+            token_ends = self._listener.tokens.end(subscription.token)
+            self._end_at(topic, subscription, min(subscription.grace_ends, token_ends))
         else:
-            reader.key = change.new
+            subscription.key = change.new
             self._updated(topic, change.new)
             grace = self._listener.settings["rotation-grace"]
             if grace:
-                reader.grace = min(self._listener.clock.seconds() + grace, reader.grace)
-                self._end_at(topic, reader, min(reader.grace, reader.ends))
+                ends = self._listener.clock.seconds() + grace
+                subscription.grace_ends = min(ends, subscription.grace_ends)
+                self._end_at(topic, subscription, min(subscription.grace_ends, subscription.ends))
         return True
 
-    def _holds(self, topic: Topic, reader: _Reader, change: KeyChange | None) -> bool:
+    def _is_valid(
+        self, topic: Topic, subscription: _Subscription, change: KeyChange | None
+    ) -> bool:
         if change is None:
-            proved = self._listener.queue_keys.matches(topic, reader.key)
+            key_matches = self._listener.queue_keys.matches(topic, subscription.key)
         else:
-            proved = change.old is not None and hmac.compare_digest(change.old, reader.key)
+            old = change.old
+            key_matches = old is not None and hmac.compare_digest(old, subscription.key)
         return (
-            proved
-            and reader.token.permits("subscribe")
+            key_matches
+            and subscription.token.permits("subscribe")
             and self._listener.access.may_subscribe(topic.name)
-            and self._listener.tokens.valid(reader.token, self._listener.clock.seconds())
+            and self._listener.tokens.valid(subscription.token, self._listener.clock.seconds())
         )
 
-    def _end_at(self, topic: Topic, reader: _Reader, when: float) -> None:
+    def _end_at(self, topic: Topic, subscription: _Subscription, when: float) -> None:
         """End the subscription at ``when``, in seconds since the Unix epoch."""
-        reader.cancel()
-        reader.ends = when
+        subscription.cancel()
+        subscription.ends = when
         if when < inf:
             delay = max(when - self._listener.clock.seconds(), 0.0)
-            reader.timer = self._listener.clock.callLater(delay, self._expired, topic)
+            subscription.timer = self._listener.clock.callLater(delay, self._expired, topic)
 
     def _expired(self, topic: Topic) -> None:
-        """The token's time is over, or that of grace."""
+        """End a subscription whose token or grace period has expired."""
         self.remove(topic)
         self._ended(topic)
 
     def _forget(self, topic: Topic) -> None:
-        reader = self._readers.pop(topic, None)
-        if reader is not None:
-            reader.cancel()
+        subscription = self._by_topic.pop(topic, None)
+        if subscription is not None:
+            subscription.cancel()

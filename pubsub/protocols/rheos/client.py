@@ -1,6 +1,6 @@
 """A blocking publisher for rheos, which acknowledges every request (on a sync topic from the disk).
 
-Topics are created first; that of one that is there is answered FAILED, which does no harm.
+Topics are created before the first message; FAILED for a topic that exists is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UUID_BYTES = 16
 
 
 class RheosPublisher(BlockingPublisher):
-    """``layout`` and ``checksum`` have to be the listener's. The sender is the client's UUID."""
+    """``layout`` and ``checksum`` must be those of the listener. The sender is a random UUID."""
 
     protocol = "rheos"
 
@@ -34,7 +34,7 @@ class RheosPublisher(BlockingPublisher):
         self._codec = Codec(layout, checksum)
         self._client_id = secrets.token_bytes(_UUID_BYTES)
         self._created: set[str] = set()
-        # For each request under way, whether it publishes.
+        # For each request without a reply, whether it publishes.
         self._awaited: list[bool] = []
 
     def encode(self, topic: str, payload: bytes, sender: bytes | None) -> bytes:
@@ -47,7 +47,7 @@ class RheosPublisher(BlockingPublisher):
         try:
             request = self._codec.encode(Request(Opcode.PUBLISH, self._client_id, name, payload))
         except OverflowError:
-            raise self.impossible(f"{len(payload)} bytes are too many in this layout") from None
+            raise self.impossible(f"{len(payload)} bytes are too many for this layout") from None
         if len(request) > HEADER_SIZE + MAX_PAYLOAD:
             raise self.impossible(f"{len(payload)} bytes are too many")
         self._awaited.append(True)
@@ -59,16 +59,16 @@ class RheosPublisher(BlockingPublisher):
             failed += (self._acknowledgment().code != SUCCESS) and publishes
         self._awaited = []
         if failed:
-            raise self.refused("FAILED; the broker's log says why", failed)
+            raise self.refused("FAILED; the broker's log has the reason", failed)
 
     def _acknowledgment(self) -> Ack:
         while True:
             try:
-                answer = self.stream.receive(self._codec.decode_answer)
+                reply = self.stream.receive(self._codec.decode_answer)
             except RheosError as error:
-                raise self.refused(f"the broker speaks otherwise ({error})") from None
-            if isinstance(answer, Ack):
-                return answer
+                raise self.refused(f"malformed reply ({error}); check the layout") from None
+            if isinstance(reply, Ack):
+                return reply
 
 
 def make_publisher(options: PublisherOptions) -> RheosPublisher:

@@ -1,8 +1,9 @@
-"""rheos's client ids: what each is subscribed to, and the one connection its deliveries go to.
+"""rheos's client ids: their subscriptions, and the connection that receives their messages.
 
-A subscription belongs to a client id, not to a connection (rheos §4). Of the open connections on
-which an id was heard the latest is its place: there its messages go. When the id comes on another
-one, or that one goes, its subscriptions move. Without any it is kept for the resume window.
+A subscription belongs to a client id, not to a connection (rheos §4). The messages of an id are
+delivered on the latest open connection on which the id was used. When the id is used on another
+connection, or that connection closes, its subscriptions move. An id without a connection is kept
+for the resume window.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
 
-# What a client id and one of its subscriptions cost, estimates for the memory budget.
+# Estimated cost of a client id and of one of its subscriptions, for the memory budget.
 CLIENT_BYTES = 768
 SUBSCRIPTION_BYTES = 256
 
 
 class Client:
-    """A client id that was heard. ``places`` has its connections, the latest at the end;
-    ``sender`` is the id as other protocols show it."""
+    """A client id in use. ``places`` are its connections, the latest last; ``sender`` is the id as
+    other protocols show it."""
 
     __slots__ = ("expiry", "id", "places", "sender", "topics")
 
@@ -45,9 +46,10 @@ class Client:
 
 
 class Place:
-    """A connection as somewhere that messages go.
+    """A connection as a destination of messages.
 
-    Several ids may share it. A topic's messages come once however many of them read it.
+    Several client ids may share it. A topic's messages are delivered once, even if several of them
+    are subscribed.
     """
 
     __slots__ = ("_encoding", "_open_outbox", "_readers", "_router")
@@ -64,12 +66,12 @@ class Place:
         self._readers: dict[Topic, set[Client]] = {}
 
     def add(self, client: Client, topic: Topic) -> None:
-        """Messages of ``topic`` come here for ``client``."""
+        """Deliver ``topic`` here for ``client``."""
         self._readers.setdefault(topic, set()).add(client)
         self._router.subscribe(self._open_outbox(), topic, self._encoding(topic))
 
     def discard(self, client: Client, topic: Topic) -> None:
-        """They do not any more."""
+        """Stop delivering ``topic`` here for ``client``."""
         readers = self._readers.get(topic, set())
         readers.discard(client)
         if not readers:
@@ -77,13 +79,13 @@ class Place:
             self._router.unsubscribe(self._open_outbox(), topic)
 
     def clear(self, topic: Topic) -> set[Client]:
-        """Nobody here reads ``topic`` any more; returns who did."""
+        """Remove and return the clients that read ``topic`` here."""
         return self._readers.pop(topic, set())
 
-    def hushed(self, client: Client, topic: Topic) -> AbstractContextManager[None]:
-        """What is published on ``topic`` meanwhile is not for ``client``.
+    def excluding(self, client: Client, topic: Topic) -> AbstractContextManager[None]:
+        """Return a context in which messages on ``topic`` are not delivered for ``client``.
 
-        Where another id reads the topic here it comes all the same.
+        They are delivered if another client id reads the topic here.
         """
         if self._readers.get(topic) == {client}:
             return self._router.excluding(self._open_outbox(), topic)
@@ -91,15 +93,15 @@ class Place:
 
 
 class Clients:
-    """Every client id of one listener that is in use or kept.
+    """All client ids of one listener that are in use or kept.
 
-    An id means nothing on another listener, whose rules may be stricter.
+    An id is not valid on other listeners, whose rules may be stricter.
     """
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._clients: dict[bytes, Client] = {}
-        # Those without a connection. Insertion order is expiry order: the window is one for all.
+        # Ids without a connection. Insertion order is expiry order: all have the same window.
         self._kept: dict[bytes, Client] = {}
 
     def __len__(self) -> int:
@@ -107,8 +109,8 @@ class Clients:
 
     # Connections
 
-    def hear(self, client_id: bytes, place: Place) -> Client:
-        """``client_id`` was first heard at ``place``; raises LimitReached or MemoryExhausted."""
+    def use(self, client_id: bytes, place: Place) -> Client:
+        """Return the client for an id used at ``place``; raises LimitReached or MemoryExhausted."""
         client = self._clients.get(client_id) or self._make(client_id)
         if client.expiry is not None:
             client.expiry.cancel()
@@ -120,11 +122,11 @@ class Clients:
         return client
 
     def leave(self, client: Client, place: Place) -> None:
-        """The connection at ``place`` ends: deliveries go to the one before it, if any."""
+        """Move deliveries to the connection before ``place``, which is closing, if there is one."""
         client.places.remove(place)
         self._move(client, place)
         if client.places or client.expiry is not None or client.id not in self._clients:
-            # There is another, or it ended while subscriptions moved to it, and all this is done.
+            # Another connection exists, or one closed while subscriptions moved to it.
             return
         window = self._listener.sessions.window
         if client.topics and window:
@@ -153,10 +155,10 @@ class Clients:
         self._listener.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
 
     def _move(self, client: Client, old: Place | None) -> None:
-        """Deliveries go to the latest connection instead of ``old``, if they still may.
+        """Move deliveries from ``old`` to the latest connection, as far as the rules still permit.
 
-        Messages of this turn are handed on meanwhile. That can be too much for a slow reader, and
-        end connections of this very client.
+        This flushes the messages of the current tick, which can evict a slow subscriber and so
+        close connections of this same client.
         """
         for topic in tuple(client.topics):
             if old is not None:
@@ -183,19 +185,19 @@ class Clients:
         client.places[-1].add(client, topic)
 
     def revoked(self, place: Place, topic: Topic) -> None:
-        """Whoever reads ``topic`` at ``place`` may not any more."""
+        """End the subscriptions to ``topic`` at ``place``, which are no longer permitted."""
         for client in place.clear(topic):
             self._forget(client, topic)
 
     def publish(self, client: Client, publisher: Publisher, topic: Topic, run: MessageRun) -> Batch:
-        """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
+        """Publish to all subscribers except ``client``; see ``Publisher.publish``."""
         if topic not in client.topics:
             return publisher.publish(topic, run, sender=client.sender)
-        with client.places[-1].hushed(client, topic):
+        with client.places[-1].excluding(client, topic):
             return publisher.publish(topic, run, sender=client.sender)
 
     def _make_room(self, client: Client) -> None:
-        """Forget topics that are no more, if it takes that to subscribe to another."""
+        """Drop subscriptions to topics that have ended, if the limit is reached."""
         limit: int = self._listener.settings["max-subscriptions"]
         if len(client.topics) < limit:
             return

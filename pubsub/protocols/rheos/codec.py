@@ -1,9 +1,9 @@
-"""rheos: requests, acknowledgments and responses. Sans-IO; ``seeds/rheos.md`` specifies them.
+"""rheos requests, acknowledgments and responses. Sans-IO; ``seeds/rheos.md`` is the specification.
 
 A request is a header of 22 bytes and a body in the topic encoding. Two layouts of it are in use,
-and a revision of both that ends requests and acknowledgments with a checksum: a ``Codec`` speaks
-one combination. ``scan.py`` beside this module does the same for runs of PUBLISH, of their
-acknowledgments and of responses, which are most of the traffic.
+and a revision of both in which requests and acknowledgments end with a checksum. A ``Codec``
+handles one combination. ``scan.py`` handles runs of PUBLISH, of their acknowledgments and of
+responses, which are most of the traffic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACK_MAGIC = 0xAC
 HEADER_SIZE = 22
 ACK_SIZE = 18
 RESPONSE_SIZE = 21
-"""The header of a response; its first byte says so."""
+"""Bytes of a response's header; also its first byte."""
 CHECKSUM_SIZE = 4
 MAX_PAYLOAD = 1_048_576
 """The largest payload length of a request or a response."""
@@ -40,7 +40,7 @@ SUCCESS, FAILED = 0, 1
 
 
 class Opcode(IntEnum):
-    """What a request asks for (rheos §2.2)."""
+    """The operations of requests (rheos §2.2)."""
 
     CREATE = 0
     SUBSCRIBE = 1
@@ -48,7 +48,7 @@ class Opcode(IntEnum):
 
 
 class Fault(Enum):
-    """What is wrong with bytes that are no packet; the value is the reason that is counted."""
+    """The faults of malformed packets; the value is the reason that is counted."""
 
     CORRUPTED_DATA = "corrupted-data"
     INVALID_OPERATION = "invalid-operation"
@@ -67,7 +67,7 @@ class SpecHeader:
 
 @dataclass(frozen=True, slots=True)
 class OriginalHeader:
-    """A request's header after the magic, as the original's programs have it."""
+    """A request's header after the magic, in the original layout."""
 
     length: int = u32()
     opcode: int = u8()
@@ -84,7 +84,7 @@ class SpecTopic:
 
 @dataclass(frozen=True, slots=True)
 class OriginalTopic:
-    """The topic encoding with the original's longer data."""
+    """The topic encoding of the original layout, with a longer data length."""
 
     name: bytes = counted(U16)
     data: bytes = counted(U32)
@@ -92,7 +92,7 @@ class OriginalTopic:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the parts of a request are; ``data_length`` is the size of that field, in bytes."""
+    """A layout of requests; ``data_length`` is the size of the data's length field, in bytes."""
 
     header: type[SpecHeader | OriginalHeader]
     topic: type[SpecTopic | OriginalTopic]
@@ -107,7 +107,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Client to broker. ``data`` is the message in PUBLISH and means nothing otherwise."""
+    """Client to broker. ``data`` is the message in PUBLISH and ignored otherwise."""
 
     opcode: int
     client_id: bytes
@@ -143,9 +143,9 @@ Packet: TypeAlias = Request | Ack | Response
 
 
 class RheosError(Exception):
-    """Bytes that are no packet.
+    """A malformed packet.
 
-    ``end`` is where that packet ends, or None if the stream cannot be followed past it.
+    ``end`` is the position after it, or None if the stream cannot be parsed any further.
     """
 
     def __init__(self, fault: Fault, end: int | None = None) -> None:
@@ -156,12 +156,12 @@ class RheosError(Exception):
 
 @lru_cache(maxsize=4096)
 def response_head(sender_id: bytes, length: int) -> bytes:
-    """What stands before a response's payload of ``length`` bytes."""
+    """Return the header of a response with a payload of ``length`` bytes."""
     return bytes((RESPONSE_SIZE,)) + encode_fields(ResponseHeader(length, sender_id))
 
 
 class Codec:
-    """Encodes and decodes packets of one layout, with checksums or without."""
+    """Encodes and decodes packets of one layout, with or without checksums."""
 
     def __init__(self, layout: str = "spec", checksum: bool = False) -> None:
         self.layout = LAYOUTS[layout]
@@ -169,17 +169,17 @@ class Codec:
         self.failed = self.encode(Ack(NIL, FAILED))
 
     def encode(self, packet: Packet) -> bytes:
-        """The whole packet. Raises OverflowError for a value that its field cannot hold."""
+        """Return the encoded packet; raises OverflowError for a value too large for its field."""
         match packet:
             case Request():
-                return self._sealed(self._request(packet))
+                return self._with_checksum(self._request(packet))
             case Ack():
-                return self._sealed(bytes((ACK_MAGIC,)) + encode_fields(packet))
+                return self._with_checksum(bytes((ACK_MAGIC,)) + encode_fields(packet))
             case Response(sender_id, payload):
                 return response_head(sender_id, len(payload)) + payload
 
     def topic(self, name: bytes, data: bytes) -> bytes:
-        """The topic encoding. Raises OverflowError."""
+        """Return the topic encoding; raises OverflowError."""
         return encode_fields(self.layout.topic(name, data))
 
     def _request(self, request: Request) -> bytes:
@@ -189,13 +189,13 @@ class Codec:
         )
         return bytes((MAGIC,)) + encode_fields(header) + body
 
-    def _sealed(self, packet: bytes) -> bytes:
+    def _with_checksum(self, packet: bytes) -> bytes:
         return packet + crc32(packet).to_bytes(CHECKSUM_SIZE, "little") if self.checksum else packet
 
     def needed(self, data: bytes, at: int) -> int:
-        """How many bytes from ``at`` on the next step takes: a header, or the whole request.
+        """Return the bytes from ``at`` on that the next step needs: a header, or a whole request.
 
-        Raises RheosError for a header that begins no request.
+        Raises RheosError for an invalid header.
         """
         if at < len(data) and data[at] != MAGIC:
             raise RheosError(Fault.CORRUPTED_DATA)
@@ -207,7 +207,7 @@ class Codec:
         return HEADER_SIZE + length + CHECKSUM_SIZE * self.checksum
 
     def decode(self, data: bytes, at: int = 0) -> tuple[Request, int] | None:
-        """The request at ``at`` and where it ends; None if there is not enough of it.
+        """Return the request at ``at`` and the position after it; None if it is incomplete.
 
         Raises RheosError.
         """
@@ -215,7 +215,7 @@ class Codec:
         if end > len(data) or len(data) - at < HEADER_SIZE:
             return None
         start = at + HEADER_SIZE
-        stop = self._unsealed(data, at, end)
+        stop = self._check_checksum(data, at, end)
         header = decode_fields(self.layout.header, data[at + 1 : start])
         if header.opcode > max(Opcode):
             raise RheosError(Fault.INVALID_OPERATION, end)
@@ -228,7 +228,7 @@ class Codec:
         return Request(header.opcode, header.client_id, topic.name, topic.data), end
 
     def decode_answer(self, data: bytes, at: int = 0) -> tuple[Ack | Response, int] | None:
-        """What the broker sent: as ``decode``, for clients. Raises RheosError."""
+        """Return a packet that the broker sent, as ``decode``; for clients. Raises RheosError."""
         if at >= len(data):
             return None
         if data[at] == ACK_MAGIC:
@@ -241,7 +241,7 @@ class Codec:
         end = at + ACK_SIZE + CHECKSUM_SIZE * self.checksum
         if end > len(data):
             return None
-        ack = decode_fields(Ack, data[at + 1 : self._unsealed(data, at, end)])
+        ack = decode_fields(Ack, data[at + 1 : self._check_checksum(data, at, end)])
         if ack.code > FAILED:
             raise RheosError(Fault.CORRUPTED_DATA, end)
         return ack, end
@@ -256,10 +256,11 @@ class Codec:
         end = start + header.length
         return (Response(header.sender_id, data[start:end]), end) if end <= len(data) else None
 
-    def _unsealed(self, data: bytes, at: int, end: int) -> int:
-        """Where the packet from ``at`` to ``end`` stops without its checksum.
+    def _check_checksum(self, data: bytes, at: int, end: int) -> int:
+        """Return the end of the packet from ``at`` to ``end`` without its checksum.
 
-        Raises RheosError if that is wrong: what is damaged may be the length.
+        Raises RheosError if the checksum is wrong. The stream then cannot be parsed any further,
+        because the length may be what is damaged.
         """
         if not self.checksum:
             return end

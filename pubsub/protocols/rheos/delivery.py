@@ -1,4 +1,4 @@
-"""rheos: how messages reach clients, and as whose (rheos §5.4, §5.5)."""
+"""rheos responses: their encoding and their sender ids (rheos §5.4, §5.5)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ if TYPE_CHECKING:
 
 PROTOCOL = "rheos"
 SENDER_NAMESPACE = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")
-"""Of the ids that stand for senders of other protocols."""
+"""The UUID namespace for senders of other protocols."""
 
 
 def client_name(client_id: bytes) -> str:
-    """A client id as logs, counters and other protocols show it."""
+    """Return a client id as logs, counters and other protocols show it."""
     return str(UUID(bytes=client_id))
 
 
 @lru_cache(maxsize=4096)
 def sender_id(protocol: str, sender: bytes) -> bytes:
-    """Whose message it is: a client id, or for other protocols the UUIDv5 of the sender's name."""
+    """Return the sender's client id; for other protocols the UUIDv5 of the sender's name."""
     if protocol == PROTOCOL:
         return UUID(sender.decode()).bytes
-    # As uuid.uuid5, which does not take names that are not text.
+    # Same as uuid.uuid5, which accepts only text as the name.
     return UUID(bytes=sha1(SENDER_NAMESPACE.bytes + sender).digest()[:16], version=5).bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseEncoding:
-    """A batch as responses. In an envelope ``before`` and a length of ``data_length`` bytes stand
-    before the data; ``limit`` is the longest message that then fits."""
+    """Encodes a batch as responses.
+
+    In an envelope, ``before`` and a length of ``data_length`` bytes precede the data; ``limit`` is
+    the longest message that fits.
+    """
 
     before: bytes = b""
     data_length: int = 0
@@ -59,7 +62,7 @@ _BARE = ResponseEncoding()
 
 
 def encoding_of(topic: Topic, codec: Codec, envelope: bool) -> ResponseEncoding:
-    """How the messages of ``topic`` look to clients that speak ``codec``."""
+    """Return the encoding of ``topic`` for clients that use ``codec``."""
     if not envelope:
         return _BARE
     size = codec.layout.data_length

@@ -1,8 +1,9 @@
-"""rheos's path of a message: runs of PUBLISH in, of acknowledgments and responses out.
+"""Runs of PUBLISH, acknowledgments and responses, without a step for each message.
 
-All that PUBLISH puts before the message (header with client id and opcode, topic, lengths) is its
-head, looked up whole; rows of equal heads are cut a block at a time. Acknowledgments of a run
-differ in the counter at the end of their ids alone. Nothing here knows Twisted or the broker.
+Everything that PUBLISH has before the message (the header with client id and opcode, the topic, the
+lengths) is its head and is looked up as a whole; frames with equal heads are split a block at a
+time. The acknowledgments of a run differ only in the counter at the end of their ids. This module
+knows neither Twisted nor the broker.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from pubsub.protocols.rheos.codec import (
 from pubsub.wire.fields import decode_fields
 from pubsub.wire.frame_runs import cut_run
 
-# Where a request's topic name starts; its length is just before.
+# Position of the topic's name in a request, after its length.
 _NAME = HEADER_SIZE + 2
-# What a topic's name may have; the codec sees to requests with a longer one.
+# Bytes of a topic's name; the codec handles requests with a longer one.
 _MAX_NAME = 255
-# Heads that are remembered; then it starts anew.
-_KNOWN = 16_384
-# What crc32 gives for anything that is followed by its own checksum.
+# Heads that are cached; the cache is then cleared.
+_CACHED_HEADS = 16_384
+# The crc32 of any data followed by its own checksum.
 _RESIDUE = 0x2144DF1C
 _ACK, _DONE = bytes((ACK_MAGIC,)), bytes((SUCCESS,))
 _LOW_BYTES = bytes(range(256))
-# Behind the last byte of an id that is not the same for 256 consecutive messages: the code.
+# The last byte of an id, and the code after it, for 256 consecutive messages.
 _TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 
 @dataclass(slots=True)
-class Row:
-    """Messages in a row from one client id to one topic."""
+class ClientRun:
+    """Consecutive messages from one client id to one topic."""
 
     client_id: bytes
     topic: bytes
@@ -51,58 +52,60 @@ class Row:
 
 @dataclass(slots=True)
 class Head:
-    """What stands before a message of ``size`` bytes.
+    """The parsed head of a message of ``size`` bytes.
 
-    ``rest`` bytes follow it, the checksum included; ``crc`` is the checksum so far.
+    ``following`` bytes come after the head, including the checksum; ``crc`` is the checksum of the
+    head.
     """
 
     client_id: bytes
     topic: bytes
     size: int
-    rest: int
+    following: int
     crc: int
 
 
 class Scanner:
-    """Finds the runs of PUBLISH in what clients of one listener send."""
+    """Finds runs of PUBLISH in the input of one listener's clients."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._seal = CHECKSUM_SIZE * codec.checksum
+        self._checksum_size = CHECKSUM_SIZE * codec.checksum
         self._data_length = codec.layout.data_length
         self._heads: dict[bytes, Head] = {}
 
-    def scan(self, data: bytes, at: int) -> tuple[int, list[Row]]:
-        """Where the PUBLISH from ``at`` on end, and their rows.
+    def scan(self, data: bytes, at: int) -> tuple[int, list[ClientRun]]:
+        """Return the runs of PUBLISH from ``at`` on, and the position after them.
 
-        They end at the end of ``data``, at a request that is not all there, or at one that is not
-        a PUBLISH in order: that is for ``Codec.decode``.
+        That is the end of ``data``, an incomplete request, or one that is not a valid PUBLISH,
+        which ``Codec.decode`` handles.
         """
-        heads, seal, data_length = self._heads, self._seal, self._data_length
+        heads, checksum_size, data_length = self._heads, self._checksum_size, self._data_length
         end = len(data)
-        if at + _NAME <= end and not seal:
-            # A message by itself, as most that come slowly are.
+        if at + _NAME <= end and not checksum_size:
+            # A single message, as in most reads of a slow stream.
             start = at + _NAME + (data[at + _NAME - 2] | data[at + _NAME - 1] << 8) + data_length
             head = heads.get(data[at:start])
-            if head is not None and start + head.rest == end:
-                return end, [Row(head.client_id, head.topic, MessageRun([data[start:]], head.size))]
-        rows: list[Row] = []
+            if head is not None and start + head.following == end:
+                run = MessageRun([data[start:]], head.size)
+                return end, [ClientRun(head.client_id, head.topic, run)]
+        rows: list[ClientRun] = []
         run = MessageRun([], MIXED)
         before: Head | None = None
         while at + _NAME <= end:
             name_length = data[at + _NAME - 2] | data[at + _NAME - 1] << 8
             start = at + _NAME + name_length + data_length
             key = data[at:start]
-            head = heads.get(key) or self._learn(key, name_length)
-            if head is None or start + head.rest > end:
+            head = heads.get(key) or self._parse_head(key, name_length)
+            if head is None or start + head.following > end:
                 break
-            stop = start + head.rest
+            stop = start + head.following
             found: list[bytes] | None = None
-            # A look ahead, as most rows of equal heads are either long or a single frame.
-            if seal or data.startswith(key, stop):
-                found = cut_run(data, at, key, head.rest)
-                if seal:
-                    found = _unseal(found, head.crc)
+            # Look ahead, because most runs of equal heads are either long or a single frame.
+            if checksum_size or data.startswith(key, stop):
+                found = cut_run(data, at, key, head.following)
+                if checksum_size:
+                    found = _strip_checksums(found, head.crc)
                     if not found:
                         break
             if head is not before:
@@ -112,7 +115,7 @@ class Scanner:
                     or before.client_id != head.client_id
                 ):
                     run = MessageRun([], head.size)
-                    rows.append(Row(head.client_id, head.topic, run))
+                    rows.append(ClientRun(head.client_id, head.topic, run))
                 elif run.size != head.size:
                     run.size = MIXED
                 before = head
@@ -124,8 +127,8 @@ class Scanner:
                 at += len(found) * (stop - at)
         return at, rows
 
-    def _learn(self, key: bytes, name_length: int) -> Head | None:
-        """Remember the head that ``key`` is; None if it is none, or not all there."""
+    def _parse_head(self, key: bytes, name_length: int) -> Head | None:
+        """Parse and cache a head; None if it is incomplete or not that of a valid PUBLISH."""
         codec = self._codec
         name_end = _NAME + name_length
         if len(key) != name_end + codec.layout.data_length or name_length > _MAX_NAME:
@@ -138,18 +141,18 @@ class Scanner:
         if header.opcode != Opcode.PUBLISH or header.client_id == NIL:
             return None
         size = int.from_bytes(key[name_end:], "little")
-        rest = size + self._seal
-        if whole != len(key) + rest:
+        following = size + self._checksum_size
+        if whole != len(key) + following:
             return None
-        if len(self._heads) >= _KNOWN:
+        if len(self._heads) >= _CACHED_HEADS:
             self._heads.clear()
         topic = key[_NAME:name_end]
-        head = self._heads[key] = Head(header.client_id, topic, size, rest, crc32(key))
+        head = self._heads[key] = Head(header.client_id, topic, size, following, crc32(key))
         return head
 
 
-def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:
-    """The payloads without their checksums, up to the first that is wrong."""
+def _strip_checksums(pieces: list[bytes], crc: int) -> list[bytes]:
+    """Return the payloads without their checksums, up to the first wrong one."""
     payloads = []
     for piece in pieces:
         if crc32(piece, crc) != _RESIDUE:
@@ -159,7 +162,7 @@ def _unseal(pieces: list[bytes], crc: int) -> list[bytes]:
 
 
 def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
-    """Acknowledgments of ``count`` messages whose ids count up from ``first``, big-endian."""
+    """Return acknowledgments of ``count`` messages with ids from ``first`` on, big-endian."""
     if count == 1 and not checksum:
         return _ACK + first + _DONE
     number = int.from_bytes(first, "big")
@@ -174,9 +177,9 @@ def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
 
 
 def _ack_page(first: bytes, low: int, count: int, checksum: bool) -> bytes:
-    """As ``encode_acks``, for ids that differ in their last byte alone, which starts at ``low``.
+    """Do as ``encode_acks`` for ids that differ only in their last byte, which starts at ``low``.
 
-    One acknowledgment is repeated, then what differs is written a column at a time.
+    One acknowledgment is repeated, then the bytes that differ are written a column at a time.
     """
     size = ACK_SIZE + CHECKSUM_SIZE * checksum
     ack = bytes((ACK_MAGIC,)) + first + bytes(size - ACK_SIZE + 1)

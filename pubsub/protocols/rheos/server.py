@@ -28,7 +28,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
-from pubsub.protocols.rheos.scan import Row, Scanner
+from pubsub.protocols.rheos.scan import ClientRun, Scanner
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 
@@ -41,23 +41,21 @@ if TYPE_CHECKING:
 
 _BILLION = 10**9
 SETTINGS: tuple[Setting, ...] = (
-    Setting("layout", choice("spec", "original"), "spec", "byte positions of requests"),
+    Setting("layout", choice("spec", "original"), "spec", "layout of requests"),
     Setting(
         "checksum",
         choice("off", "crc32"),
         "off",
-        "what requests and acknowledgments end with",
+        "checksum at the end of requests and acknowledgments",
     ),
     Setting(
         "envelope",
         choice("none", "topic"),
         "none",
-        "whether messages are delivered bare or with their topic's name",
+        "deliver messages alone, or with their topic's name",
     ),
-    Setting("max-ids", integer(1, _BILLION), 1000, "client ids a connection may use"),
-    Setting(
-        "max-subscriptions", integer(0, _BILLION), 10_000, "topics a client id may subscribe to"
-    ),
+    Setting("max-ids", integer(1, _BILLION), 1000, "client ids of a connection"),
+    Setting("max-subscriptions", integer(0, _BILLION), 10_000, "subscriptions of a client id"),
 )
 
 PARENTS = "rheos-parents"
@@ -67,11 +65,11 @@ REASONS: dict[type[Refused], str] = {
     InvalidTopicName: Fault.CORRUPTED_TOPIC.value,
     TopicExists: "duplicate-topic",
 }
-"""What is counted for the broker's refusals that the protocol has a name of its own for."""
+"""The counted reasons of refusals for which the protocol has its own names."""
 
 
 class RheosConnection(Connection):
-    """A client, or several that share a connection."""
+    """A connection, which several client ids may share."""
 
     _latest = b""
     _publisher: Publisher | None = None
@@ -80,7 +78,7 @@ class RheosConnection(Connection):
         super().__init__(listener)
         self._server = server
         self._place = Place(listener, self.open_outbox, server.encoding)
-        self._heard: dict[bytes, Client] = {}
+        self._clients: dict[bytes, Client] = {}
 
     @property
     def label(self) -> str:
@@ -90,7 +88,7 @@ class RheosConnection(Connection):
     # Input
 
     def consume(self, data: bytes) -> tuple[int, int]:
-        """See ``Connection``. All the acknowledgments of a read are one write."""
+        """See ``Connection``. All replies to a read are sent in one write."""
         codec, scanner = self._server.codec, self._server.scanner
         replies = Replies(codec, self.listener.dispatcher.run_id)
         at, need = 0, HEADER_SIZE
@@ -106,46 +104,46 @@ class RheosConnection(Connection):
                     need = codec.needed(data, at)
                     break
                 request, at = decoded
-                self._carry_out(request, replies)
+                self._handle(request, replies)
             except RheosError as problem:
                 replies.refused()
                 if problem.end is None:
-                    self._answer(replies)
+                    self._send(replies)
                     self.fail(problem.fault.value, b"", data[at:])
                     return at, need
                 self.refuse(problem.fault.value, frame=data[at : problem.end])
                 at = problem.end
         if replies and not self.closing:
-            self._answer(replies)
+            self._send(replies)
         return at, need
 
-    def _answer(self, replies: Replies) -> None:
-        answers, failed = replies.take()
+    def _send(self, replies: Replies) -> None:
+        data, failed = replies.take()
         if replies.waits:
-            self.reply_when_stored(answers, failed)
+            self.reply_when_stored(data, failed)
         else:
-            self.reply(answers)
+            self.reply(data)
 
     def _client(self, client_id: bytes) -> Client:
-        """Who asks; raises LimitReached or MemoryExhausted."""
+        """Return the client of a request; raises LimitReached or MemoryExhausted."""
         self._latest = client_id
-        client = self._heard.get(client_id)
+        client = self._clients.get(client_id)
         if client is not None:
             return client
-        if len(self._heard) >= self.listener.settings["max-ids"]:
+        if len(self._clients) >= self.listener.settings["max-ids"]:
             raise LimitReached("client ids of a connection")
-        client = self._server.clients.hear(client_id, self._place)
+        client = self._server.clients.use(client_id, self._place)
         if self.closing:
-            # Given up as too slow for what was handed on when the subscriptions moved here.
+            # Evicted as too slow while the subscriptions moved here.
             self._server.clients.leave(client, self._place)
             raise Refused("the connection has ended")
-        self._heard[client_id] = client
+        self._clients[client_id] = client
         return client
 
     # Requests
 
-    def _carry_out(self, request: Request, replies: Replies) -> None:
-        """CREATE or SUBSCRIBE, as the scanner takes every PUBLISH that is in order."""
+    def _handle(self, request: Request, replies: Replies) -> None:
+        """Handle CREATE or SUBSCRIBE; the scanner finds every valid PUBLISH."""
         created = request.opcode == Opcode.CREATE
         try:
             name = topic_name(request.topic)
@@ -173,8 +171,8 @@ class RheosConnection(Connection):
         listener.store.put(PARENTS, name, client.id)
         return topic
 
-    def _publish(self, row: Row, replies: Replies) -> None:
-        """Publish a row; each message gets an acknowledgment (rheos §5.3)."""
+    def _publish(self, row: ClientRun, replies: Replies) -> None:
+        """Publish a run; each message gets an acknowledgment (rheos §5.3)."""
         if self.closing:
             return
         if self._publisher is None:
@@ -187,30 +185,30 @@ class RheosConnection(Connection):
         except Refused as refused:
             self._refuse(refused, row.topic, replies, len(row.run.payloads))
             return
-        accepted, late = len(batch.payloads), len(row.run.payloads) - len(batch.payloads)
+        accepted, refused_count = len(batch.payloads), len(row.run.payloads) - len(batch.payloads)
         replies.accepted(batch.sequence, accepted, topic.durability >= Durability.SYNC)
-        if late:
-            self._refuse(RateLimited(), row.topic, replies, late)
+        if refused_count:
+            self._refuse(RateLimited(), row.topic, replies, refused_count)
 
     def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
         reason = REASONS.get(type(refused), refused.reason)
         self.refuse(reason, number, topic.decode(errors="replace"))
         replies.refused(number)
 
-    # The ends
+    # The end
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
         return self._server.codec.failed
 
     def revoked(self, topic: Topic) -> None:
-        """See ``Connection``: the protocol has no words for it."""
+        """See ``Connection``; the protocol has no message for it."""
         self._server.clients.revoked(self._place, topic)
 
     def ended(self) -> None:
         """See ``Connection``."""
-        heard, self._heard = self._heard, {}
-        for client in heard.values():
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             self._server.clients.leave(client, self._place)
         if self.outbox is not None:
             self.outbox.shut("disconnected")
@@ -228,7 +226,7 @@ class RheosFactory(ConnectionFactory):
         self._envelope = settings["envelope"] == "topic"
 
     def encoding(self, topic: Topic) -> ResponseEncoding:
-        """How messages of ``topic`` look on this listener."""
+        """Return the encoding of ``topic`` on this listener."""
         return encoding_of(topic, self.codec, self._envelope)
 
     def buildProtocol(self, addr: IAddress | None) -> RheosConnection:

@@ -1,0 +1,163 @@
+"""The newest messages of the history, in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from pubsub.broker.batch import Batch, Page
+from pubsub.store.stored_runs import (
+    REMOVED,
+    RunRecord,
+    StoredRun,
+    first_offset_of,
+    last_offset_of,
+    nbytes_of,
+    record_of,
+    timestamp_of,
+    topic_of,
+)
+
+# Runs that one read examines, so that a reader of a rare topic does not delay the others.
+_SCAN = 2_000
+# Topics that have ended before their runs are removed.
+_FORGOTTEN = 10_000
+
+
+class RunLog:
+    """The newest ``messages`` messages within ``nbytes`` bytes; the oldest runs go first.
+
+    With either bound at zero nothing is kept; offsets are counted all the same, from ``offset``.
+    """
+
+    def __init__(self, messages: int, nbytes: int, offset: int = 0) -> None:
+        self.max_messages = messages if nbytes else 0
+        self.max_bytes = nbytes
+        self._runs: list[RunRecord] = []
+        # Runs before this index are removed. The list is cut now and then, not at every removal.
+        self._head = 0
+        self._bytes = 0
+        self._forgotten: dict[str, int] = {}
+        self.next_offset = offset
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest message, or the next offset if there is none."""
+        if self._head < len(self._runs):
+            return first_offset_of(self._runs[self._head])
+        return self.next_offset
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the runs, with their overhead."""
+        return self._bytes
+
+    def append(self, batch: Batch) -> RunRecord | None:
+        """Assign ``batch`` its offset and keep it; return its record if it was kept."""
+        batch.offset = self.next_offset
+        run = record_of(batch) if self.max_messages else None
+        # Counted only now, so that an error above leaves no gap in the offsets.
+        self.next_offset += len(batch.payloads)
+        if run is None:
+            return None
+        self._runs.append(run)
+        self._bytes += nbytes_of(run)
+        if (
+            self._bytes > self.max_bytes
+            or self.next_offset - first_offset_of(self._runs[self._head]) > self.max_messages
+        ):
+            self._trim()
+        return run
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, end: int | None = None
+    ) -> Page:
+        """As ``IStore.read``, up to the offset ``end`` if it is given. A run must end there."""
+        runs = self._runs
+        start = bisect_right(runs, offset - 1, lo=self._head, key=last_offset_of)
+        last = self.next_offset if end is None else end
+        found: list[Batch] = []
+        room = max_bytes
+        next_offset = max(offset, self.first_offset)
+        for record in runs[start : start + _SCAN]:
+            if first_offset_of(record) >= last:
+                return Page(found, max(next_offset, last))
+            if (topics is None or topic_of(record) in topics) and self._is_shown(record):
+                run = StoredRun.of(record)
+                found.append(run.batch(offset))
+                room -= run.cost()
+            next_offset = last_offset_of(record) + 1
+            if room <= 0:
+                return Page(found, next_offset)
+        if start + _SCAN >= len(runs):
+            # All runs were examined. The last may have been removed with a topic that ended.
+            next_offset = max(next_offset, last)
+        return Page(found, next_offset)
+
+    def runs_from(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> tuple[list[StoredRun], int]:
+        """Return runs of a range, as many as ``read`` would return, and the offset they reach."""
+        begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
+        found: list[StoredRun] = []
+        for record in self._runs[begin : begin + _SCAN]:
+            if first_offset_of(record) >= stop:
+                return found, stop
+            if max_bytes <= 0:
+                return found, max(start, first_offset_of(record))
+            if (topics is None or topic_of(record) in topics) and self._is_shown(record):
+                found.append(StoredRun.of(record))
+                max_bytes -= found[-1].cost()
+        if begin + _SCAN < len(self._runs):
+            stop = min(stop, first_offset_of(self._runs[begin + _SCAN]))
+        return found, max(start, stop)
+
+    def runs_within(self, start: int, stop: int) -> Iterator[StoredRun]:
+        """Yield all messages of a range; runs that extend beyond it are cut."""
+        begin = bisect_right(self._runs, start - 1, lo=self._head, key=last_offset_of)
+        for record in self._runs[begin:]:
+            if first_offset_of(record) >= stop:
+                return
+            if self._is_shown(record):
+                run = StoredRun.of(record)
+                yield run if start <= run.offset and run.last < stop else run.within(start, stop)
+
+    def offset_at(self, timestamp: int) -> int:
+        """Return the offset of the first message at or after ``timestamp`` (µs).
+
+        The next offset if there is none.
+        """
+        at = bisect_left(self._runs, timestamp, lo=self._head, key=timestamp_of)
+        return first_offset_of(self._runs[at]) if at < len(self._runs) else self.next_offset
+
+    def forget(self, topic: str) -> None:
+        """Hide the messages that ``topic`` has so far. Their offsets stay unused.
+
+        Removing them means a pass over the log, which would delay all clients; so that is done
+        once for many topics.
+        """
+        self._forgotten[topic] = self.next_offset
+        if len(self._forgotten) > _FORGOTTEN:
+            self._runs, self._head = [r for r in self._runs[self._head :] if self._is_shown(r)], 0
+            self._bytes = sum(map(nbytes_of, self._runs))
+            self._forgotten.clear()
+
+    def _is_shown(self, record: RunRecord) -> bool:
+        return first_offset_of(record) >= self._forgotten.get(topic_of(record), 0)
+
+    def _trim(self) -> None:
+        """Remove the oldest runs, but never the newest."""
+        runs = self._runs
+        head = self._head
+        while head < len(runs) - 1 and (
+            self._bytes > self.max_bytes
+            or self.next_offset - first_offset_of(runs[head]) > self.max_messages
+        ):
+            self._bytes -= nbytes_of(runs[head])
+            # Releases the memory before the list is cut.
+            runs[head] = REMOVED
+            head += 1
+        self._head = head
+        if head > 1024 and head * 2 > len(runs):
+            del runs[:head]
+            self._head = 0

@@ -1,0 +1,64 @@
+"""Which durability a topic gets, and how that is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.durability import DURABILITY, Durability, DurabilityRules
+from pubsub.store.location import STORE, default_path
+from tests.unit.raising import raised
+
+NONE, ASYNC, SYNC = Durability.NONE, Durability.ASYNC, Durability.SYNC
+
+
+class RuleTests(SynchronousTestCase):
+    """The setting ``durability``"""
+
+    def test_the_first_match_counts(self) -> None:
+        rules = DurabilityRules(DURABILITY.parse(["orders/*=sync", "orders/log=none", "tmp*=none"]))
+        found = [rules.durability(name) for name in ("orders/1", "orders/log", "tmp", "users")]
+        assert found == [SYNC, SYNC, NONE, ASYNC]
+        assert DurabilityRules().durability("orders/1") is ASYNC
+
+    def test_text(self) -> None:
+        assert DURABILITY.parse("") == ()
+        assert DURABILITY.parse("a=b=sync") == (("a=b", SYNC),)
+        assert DURABILITY.parse(["x=async", "y=none"]) == (("x", ASYNC), ("y", NONE))
+
+    def test_what_is_no_rule(self) -> None:
+        for wrong in (
+            "orders",
+            "=sync",
+            "orders=always",
+            ["orders=sync", 5],
+            5,
+            {"orders": "sync"},
+        ):
+            assert "expected PATTERN=none" in str(raised(ValueError, DURABILITY.parse, wrong))
+
+
+class LocationTests(SynchronousTestCase):
+    """The setting ``store``"""
+
+    def test_the_directory_that_systemd_gives(self) -> None:
+        given = {"STATE_DIRECTORY": "/var/lib/pubsub:/var/lib/other", "XDG_STATE_HOME": "/x"}
+        assert default_path(given) == Path("/var/lib/pubsub/history.db")
+
+    def test_the_directory_of_the_user(self) -> None:
+        assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/pubsub/history.db")
+        home = Path("~/.local/state/pubsub/history.db").expanduser()
+        assert default_path({}) == home
+        # XDG's specification has relative paths ignored.
+        assert default_path({"XDG_STATE_HOME": "x"}) == home
+
+    def test_text(self) -> None:
+        assert STORE.parse("memory") is None
+        assert STORE.parse("sqlite").name == "history.db"
+        assert STORE.parse("sqlite:~/h.db") == Path("~/h.db").expanduser()
+        assert STORE.parse("sqlite:h.db") == Path("h.db").absolute()
+
+    def test_what_is_no_store(self) -> None:
+        for wrong in ("sqlite:", "postgres", "", 5, None):
+            assert "expected memory, sqlite" in str(raised(ValueError, STORE.parse, wrong))

@@ -1,0 +1,113 @@
+"""A broker that is stopped, and the next one on the same files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from pubsub.broker.durability import Durability
+from pubsub.store.sqlite import SqliteStore
+from tests.unit.fakes import scratch
+from tests.unit.fast_wire import (
+    DURABLE,
+    EXCLUSIVE,
+    NO_TOPIC,
+    OWNER,
+    READER,
+    SUBSCRIBE,
+    WRONG_KEY,
+    Fast,
+    create,
+    error,
+    grant,
+    rotate,
+    subscribe,
+)
+from tests.unit.stores import keep_everything
+from tests.unit.streams import logged
+
+
+class RestartCase(TestCase):
+    """fast beside rheos, over a history in a file"""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "history.db"
+        self.fast = self.start()
+
+    def start(self, **top: Any) -> Fast:
+        """A broker on the file."""
+        store = SqliteStore(self.path, reactor, keep_everything())
+        given = {name.replace("_", "-"): value for name, value in top.items()}
+        fast = Fast(self, also={"rheos": {}}, top=given, store=store)
+        fast.start()
+        self.fast = fast
+        return fast
+
+    async def restart(self, **top: Any) -> Fast:
+        """Stop the broker and start another."""
+        await self.stop()
+        return self.start(**top)
+
+    def stop(self) -> Deferred[None]:
+        """Disconnect the clients, and stop."""
+        for client in tuple(self.fast.broker.clients):
+            client.abort("the test stops")
+        self.fast.turn()
+        return self.fast.broker.stopService()
+
+    def tearDown(self) -> Deferred[None]:  # type: ignore[override]
+        return self.stop()
+
+    def answer(self, sends: bytes) -> bytes:
+        """What a new client of fast is answered."""
+        return self.fast.client(sends).take()
+
+
+class TopicTests(RestartCase):
+    """What is there again"""
+
+    async def test_a_topic_and_its_key(self) -> None:
+        self.fast.client(create(OWNER))
+        await self.restart()
+        # The key is known as a hash only, until a client presents it.
+        for _ in range(2):
+            assert self.answer(subscribe(grant(key="k2"))) == error(SUBSCRIBE, WRONG_KEY)
+            assert self.answer(subscribe(READER)) == b""
+
+    async def test_a_rotated_key(self) -> None:
+        self.fast.client(create(OWNER) + rotate(OWNER, b"k2"))
+        await self.restart()
+        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
+        assert self.answer(subscribe(grant(key="k2"))) == b""
+
+    async def test_the_key_may_be_rotated_again(self) -> None:
+        self.fast.client(create(OWNER))
+        fast = await self.restart()
+        fast.client(rotate(OWNER, b"k3"))
+        await self.restart()
+        assert self.answer(subscribe(grant(key="k3"))) == b""
+
+    async def test_an_exclusive_topic_ends_with_the_process(self) -> None:
+        self.fast.client(create(OWNER, flags=EXCLUSIVE))
+        fast = await self.restart()
+        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, NO_TOPIC)
+        fast.client(create(grant(key="other")))
+        assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
+
+    async def test_a_topic_that_was_asked_to_be_durable(self) -> None:
+        self.fast.client(create(OWNER, flags=DURABLE) + create(OWNER, "gossip"))
+        fast = await self.restart()
+        found = {topic.name: topic.durability for topic in fast.broker.topics}
+        assert found == {"news": Durability.SYNC, "gossip": Durability.ASYNC}
+
+    async def test_topics_beyond_the_limit_are_reported(self) -> None:
+        self.fast.client(create(OWNER) + create(OWNER, "gossip"))
+        await self.stop()
+        lines = logged(self)
+        fast = self.start(max_topics=1)
+        (kept,) = fast.broker.topics
+        (left_out,) = {"news", "gossip"} - {kept.name}
+        assert [line for line in lines if repr(left_out) in line]

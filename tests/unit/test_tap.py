@@ -1,0 +1,171 @@
+"""``twistd pubsub``: the command line made into a broker with its store and listeners."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from pathlib import Path
+
+import twisted.internet
+from twisted.internet.address import IPv4Address
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import TestCase
+
+from pubsub.broker.durability import Durability
+from pubsub.broker.service import BrokerService
+from pubsub.errors import ConfigurationError, LimitReached, StartError
+from pubsub.server import tap
+from pubsub.wire.connection import Connection
+from tests.unit.fakes import Guest, scratch
+from tests.unit.raising import raised
+from tests.unit.streams import logged
+from tests.unit.tokens import KEY
+
+MEMORY = "--store=memory"
+
+
+def secret(directory: Path) -> str:
+    """The option for a master secret in a new file."""
+    path = directory / "secret"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    return f"--secret-file={path}"
+
+
+class TapCase(TestCase):
+    """A reactor in memory"""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+
+    def make(self, *options: str) -> BrokerService:
+        """The broker that ``twistd pubsub`` with these options runs, not started."""
+        parsed = tap.Options()
+        parsed.parseOptions(options)
+        return tap.make_broker(parsed.config, self.reactor)
+
+    def refused(self, *options: str) -> str:
+        """Why there is no such broker."""
+        return str(raised(ConfigurationError, self.make, *options))
+
+
+class MakeBrokerTests(TapCase):
+    """What the options decide"""
+
+    def ports(self) -> list[int]:
+        return [port for port, *_ in self.reactor.tcpServers]
+
+    def test_it_listens_once_it_is_started(self) -> None:
+        broker = self.make(MEMORY, "--proto=cafe", "--port=7170", "--listen=nsd=tcp:7171")
+        assert [listener.protocol for listener in broker.listeners] == ["cafe", "nsd"]
+        assert self.ports() == []
+        broker.startService()
+        self.addCleanup(broker.stopService)
+        assert self.ports() == [7170, 7171]
+
+    def test_a_client_is_served(self) -> None:
+        broker = self.make(MEMORY, "--proto=cafe")
+        broker.startService()
+        self.addCleanup(broker.stopService)
+        ((_, factory, *_),) = self.reactor.tcpServers
+        connection = factory.buildProtocol(IPv4Address("TCP", "192.0.2.1", 4711))
+        assert isinstance(connection, Connection)
+        assert connection.listener in broker.listeners
+
+    def test_the_store_is_a_file_unless_memory_is_asked_for(self) -> None:
+        path = scratch(self) / "history.db"
+        assert self.make(f"--store=sqlite:{path}", "--proto=nsd").store.durable
+        assert not path.exists()
+        assert not self.make(MEMORY, "--proto=nsd").store.durable
+
+    def test_memory_promises_no_sync(self) -> None:
+        error = self.refused(MEMORY, "--proto=nsd", "--durability=orders/*=sync")
+        assert "orders/*=sync" in error
+        broker = self.make(MEMORY, "--proto=nsd", "--durability=orders/*=none")
+        assert broker.topics.create("orders/1").durability is Durability.NONE
+
+    def test_the_memory_of_the_history_is_set_aside(self) -> None:
+        sizes = MEMORY, "--proto=nsd", "--history=10,4M"
+        assert "max-memory" in self.refused(*sizes, "--max-memory=4M")
+        broker = self.make(*sizes, "--max-memory=5M")
+        assert broker.memory.limit == 2**20
+
+    def test_the_number_of_topics_is_limited(self) -> None:
+        broker = self.make(MEMORY, "--proto=nsd", "--max-topics=2")
+        broker.topics.create("a")
+        broker.topics.create("b")
+        raised(LimitReached, broker.topics.create, "c")
+
+    def test_the_shutdown_has_its_time(self) -> None:
+        broker = self.make(MEMORY, "--proto=nsd", "--stop-timeout=7")
+        broker.startService()
+        guest = Guest(broker, stubborn=True)
+        stopped = broker.stopService()
+        self.reactor.advance(6.9)
+        self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
+        self.reactor.advance(0.2)
+        self.successResultOf(stopped)
+        assert len(guest.calls) == 2
+
+    def test_the_http_api_is_a_listener(self) -> None:
+        secret_file = secret(scratch(self))
+        broker = self.make(MEMORY, "--proto=nsd", "--admin-port=7180", secret_file)
+        assert [listener.protocol for listener in broker.listeners] == ["nsd", "admin"]
+
+    def test_fast_needs_a_secret(self) -> None:
+        assert "fast" in self.refused(MEMORY, "--proto=fast")
+        broker = self.make(MEMORY, "--proto=fast", secret(scratch(self)))
+        assert [listener.protocol for listener in broker.listeners] == ["fast"]
+
+    def test_without_a_secret_fast_is_left_out(self) -> None:
+        lines = logged(self)
+        broker = self.make(MEMORY)
+        found = [listener.protocol for listener in broker.listeners]
+        assert found == ["cafe", "nsd", "rheos", "spot", "admin"]
+        assert any(line.startswith("fast: not served: ") for line in lines)
+
+
+class MakeServiceTests(TapCase):
+    """What twistd calls"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(twisted.internet, "reactor", self.reactor)  # type: ignore[no-untyped-call]
+        self.patch(sys, "excepthook", sys.excepthook)  # type: ignore[no-untyped-call]
+        self.addCleanup(gc.unfreeze)
+
+    def service(self, *options: str) -> BrokerService:
+        parsed = tap.Options()
+        parsed.parseOptions(options)
+        broker = tap.makeService(parsed)
+        assert isinstance(broker, BrokerService)
+        return broker
+
+    def test_the_broker_and_what_handles_its_signals(self) -> None:
+        lines = logged(self)
+        broker = self.service(MEMORY, "--proto=cafe")
+        kinds = [type(service).__name__ for service in broker]
+        assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
+        assert "codecs: interpreted" in lines
+
+    def test_what_is_there_at_the_start_is_not_collected_again(self) -> None:
+        gc.unfreeze()
+        self.service(MEMORY, "--proto=cafe")
+        assert gc.get_freeze_count() > 1000
+
+    def test_a_mistake_ends_the_process_with_one_line(self) -> None:
+        error = raised(SystemExit, self.service, MEMORY, "--proto=fast")
+        assert str(error.code).startswith("pubsub: fast: ")
+        assert "\n" not in str(error.code)
+
+    def test_only_errors_of_the_start_have_no_traceback(self) -> None:
+        self.service(MEMORY, "--proto=cafe")
+        output, shown = io.StringIO(), list[BaseException]()
+        self.patch(sys, "__stderr__", output)  # type: ignore[no-untyped-call]
+        self.patch(sys, "__excepthook__", lambda kind, error, trace: shown.append(error))  # type: ignore[no-untyped-call]
+        sys.excepthook(StartError, StartError("port 7070 is in use"), None)
+        assert output.getvalue() == "pubsub: port 7070 is in use\n"
+        defect = ZeroDivisionError()
+        sys.excepthook(ZeroDivisionError, defect, None)
+        assert shown == [defect]
