@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -70,6 +70,9 @@ class LineTests(AuditCase):
         assert "zoë" in self.path.read_text(encoding="utf-8")
 
     @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
+    @example("", "")
+    @example('"}\n{"event":"forged"}', "\u2028")
+    @example("\0\x7f\\", "\r\n")
     def test_any_text_comes_back(self, subject: str, client: str) -> None:
         self.setUp()
         self.open().record("create", subject=subject, client=client)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,6 +24,9 @@ class PartTests(SynchronousTestCase):
         assert (part.topic, part.sender, part.protocol) == ("t", b"alice", "toy")
 
     @given(PAYLOADS, st.integers(0, 10))
+    @example([], 0)
+    @example([b""], 0)
+    @example([b"", b"a"], 1)
     def test_two_parts_are_the_whole(self, payloads: list[bytes], cut: int) -> None:
         batch = batch_of(payloads)
         cut = min(cut, len(payloads))
@@ -49,6 +52,9 @@ class WithinTests(SynchronousTestCase):
         assert batch_of([b"large", b"larger"]).within(3) is None
 
     @given(PAYLOADS.filter(len), st.integers(0, 8))
+    @example([b""], 0)
+    @example([b"a"], 0)
+    @example([b"aa", b"a", b"aa"], 1)
     def test_what_fits_stays_in_order(self, payloads: list[bytes], limit: int) -> None:
         batch = batch_of(payloads).within(limit)
         expected = [payload for payload in payloads if len(payload) <= limit]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -213,6 +213,13 @@ class PropertyTests(SynchronousTestCase):
         ),
         st.integers(0, 3),
     )
+    @example(b"", 0)
+    @example(b"", 3)
+    @example(b"\xca\xfe\x20\0\0\0\0", 0)
+    @example(b"\xfe\xca\x10\0\0\0\0", 0)
+    @example(HEADER.pack(0xCAFE, 0x10, MAX_PAYLOAD), 0)
+    @example(HEADER.pack(0xCAFE, 0x10, MAX_PAYLOAD + 1), 0)
+    @example(HEADER.pack(0xCAFE, 0xEE, 0), 0)
     def test_any_bytes_are_a_frame_an_error_or_not_enough(self, data: bytes, at: int) -> None:
         error: CafeError | None = None
         try:

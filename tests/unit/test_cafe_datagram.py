@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -118,6 +118,11 @@ class DatagramTests(SynchronousTestCase):
         assert udp.send(BOB, PING) == [PONG]
 
     @given(st.binary(max_size=60), st.booleans())
+    @example(b"", True)
+    @example(b"", False)
+    @example(DISCONNECT, True)
+    @example(PING + PING, True)
+    @example(PING[:-1], True)
     def test_any_datagram_is_answered_or_ignored(self, data: bytes, known: bool) -> None:
         udp = joined()
         udp.send(ALICE if known else CAROL, data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -211,6 +211,9 @@ class EncodeTests(SynchronousTestCase):
         st.integers(0, 2**64 - 1),
         st.lists(PAYLOADS, max_size=20),
     )
+    @example(0, 0, [])
+    @example(255, 2**64 - 1, [b""])
+    @example(1, 1, [b"", b"a"])
     def test_they_are_what_the_codec_would_make(
         self, channel: int, timestamp: int, payloads: list[bytes]
     ) -> None:

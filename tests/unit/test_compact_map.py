@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -18,6 +18,8 @@ class SmallTests(SynchronousTestCase):
     """added and removed"""
 
     @given(st.lists(st.tuples(KEYS, st.booleans())))
+    @example([(1, False), (1, True), (1, True)])
+    @example([(1, False), (2, False), (1, True), (2, True)])
     def test_they_hold_what_a_dict_would(self, steps: list[tuple[int, bool]]) -> None:
         items: Mapping[int, str] = EMPTY_MAP
         expected: dict[int, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import TestCase
 
@@ -86,6 +86,12 @@ class DissectTests(TestCase):
         assert found.fields["payload"] == "0x" + "ff00" * 128 + "..."
 
     @given(st.sampled_from(PROTOCOLS), st.binary(max_size=200))
+    @example("cafe", b"\xfe\xca\x10\xff\xff\xff\xff")
+    @example("rheos", b"\xfa" + b"\xff" * 25)
+    @example("fast", b"\x03\xff")
+    @example("nsd", b"[" * 200)
+    @example("nsd", b'{"_class":"\\ud800"}')
+    @example("spot", b"\x02" + b"\xff" * 8)
     def test_nothing_makes_it_fail(self, protocol: str, data: bytes) -> None:
         assert 0 <= dissect(KNOWN, protocol, data).understood <= max(len(data), 1)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -165,6 +165,12 @@ class PropertyTests(SynchronousTestCase):
         assert decode(before + data + after, start) == (packet, start + len(data))
 
     @given(st.binary(max_size=600))
+    @example(b"")
+    @example(b"\0")
+    @example(b"\x7f")
+    @example(b"\x01\xff")
+    @example(b"\x03\0" + bytes(8))
+    @example(b"\x03\x01t" + bytes(4) + b"\xff" * 4)
     def test_any_bytes_are_packets_or_an_error(self, data: bytes) -> None:
         at = 0
         while at < len(data):
@@ -194,6 +200,9 @@ class PropertyTests(SynchronousTestCase):
         assert at == len(data)
 
     @given(st.integers(0, 255), U32S, U32S, st.integers(0, 2**20))
+    @example(0, 0, 2**20, 2**20)
+    @example(0, 0, 2**20 + 1, 2**20)
+    @example(255, 2**32 - 1, 2**32 - 1, 0)
     def test_too_large_is_judged_by_the_length_alone(
         self, token: int, topic: int, length: int, limit: int
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -203,6 +203,10 @@ class PropertyTests(SynchronousTestCase):
         assert (at, flat(rows)) == (len(before) + end, wanted)
 
     @given(st.binary(max_size=200))
+    @example(b"")
+    @example(b"\x03")
+    @example(b"\x03\0" + bytes(8))
+    @example(b"\x03\x01t" + bytes(4) + b"\xff" * 4)
     def test_any_bytes(self, data: bytes) -> None:
         at, rows = Scanner(LIMIT).scan(data, 0)
         assert (at, flat(rows)) == naive(data, 0)

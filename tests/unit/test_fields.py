@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -139,6 +139,10 @@ class FrameTests(SynchronousTestCase):
         assert decode_fields(Example, encode_fields(frame)) == frame
 
     @given(st.binary(max_size=30))
+    @example(b"")
+    @example(b"\0")
+    @example(b"\0\0\7")
+    @example(b"\xff" * 30)
     def test_any_payload_is_the_frame_it_encodes_to_or_an_error(self, payload: bytes) -> None:
         for kind in (Example, Closed, Empty):
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -88,6 +88,9 @@ class JoinTests(SynchronousTestCase):
         assert asked == [1, 2]
 
     @given(st.lists(st.binary(max_size=3), min_size=1))
+    @example([b""])
+    @example([b"", b"a"])
+    @example([b"ab"] * 65)
     def test_both_ways_give_the_same(self, payloads: list[bytes]) -> None:
         one_by_one = b"".join(head(len(payload)) + payload for payload in payloads)
         assert join_run(head, payloads, MIXED) == one_by_one

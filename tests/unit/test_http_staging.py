@@ -7,7 +7,7 @@ import random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -96,11 +96,18 @@ class StageTests(WritingCase):
         assert self.stage(bytes(data)).error == (400, "invalid-request")
 
     @examples(2)
-    @given(st.data())
-    def test_nothing_that_is_wrong_does_harm(self, data: st.DataObject) -> None:
+    @given(st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), min_size=1, max_size=4))
+    # The marker of a message, and the length of its metadata: zero, negative, beyond the end.
+    @example([(0, 0)])
+    @example([(4, 0), (5, 0)])
+    @example([(7, 0xFF)])
+    @example([(6, 0xFF), (7, 0x7F)])
+    # The offset of the table in that metadata.
+    @example([(8, 0xFF), (9, 0xFF), (10, 0xFF), (11, 0x7F)])
+    def test_nothing_that_is_wrong_does_harm(self, changes: list[tuple[int, int]]) -> None:
         stream = bytearray(stream_of(table(["a", "b"], [b"1", b"22"], key=[b"x", b"y"])))
-        for _ in range(data.draw(st.integers(1, 4))):
-            stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
+        for place, byte in changes:
+            stream[place % len(stream)] = byte
         house = WebHouse()
         answer = house.post("/v1/stage?query=q&batch=0", bytes(stream))
         assert answer.status in (201, 400, 413, 415)

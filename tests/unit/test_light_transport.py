@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet import main
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -200,6 +200,8 @@ class AddressTests(SynchronousTestCase):
         return transport
 
     @given(st.ip_addresses(v=4).map(str), st.integers(0, 65535))
+    @example("0.0.0.0", 0)
+    @example("255.255.255.255", 65535)
     def test_ipv4(self, host: str, number: int) -> None:
         made = self.made(host, number)
         assert type(made) is LightTransport
@@ -208,6 +210,10 @@ class AddressTests(SynchronousTestCase):
         made.connectionLost(DONE)
 
     @given(st.ip_addresses(v=6).map(str), st.integers(0, 65535))
+    @example("::", 0)
+    @example("::1", 65535)
+    @example("::ffff:192.0.2.1", 1)
+    @example("::192.0.2.1", 1)
     def test_ipv6(self, host: str, number: int) -> None:
         # As the system writes it, which for some addresses is another way than Python's.
         host = socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))

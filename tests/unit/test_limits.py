@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -137,6 +137,10 @@ class RateLimiterTests(SynchronousTestCase):
         assert limiter.admissible([b"x" * 5, b"x" * 5, b"x" * 1000], 1010) == 2
 
     @given(st.lists(st.binary(max_size=20)), st.integers(0, 12), st.integers(0, 50))
+    @example([], 1, 1)
+    @example([b""] * 3, 2, 1)
+    @example([b"ab", b"c"], 0, 2)
+    @example([b"ab"], 0, 1)
     def test_what_is_admitted_is_the_longest_prefix_allowed(
         self, payloads: list[bytes], messages: int, nbytes: int
     ) -> None:

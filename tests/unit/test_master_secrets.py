@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -214,5 +214,8 @@ class EndTests(SynchronousTestCase):
                 parse_end(value)
 
     @given(st.datetimes(timezones=st.just(UTC)))
+    @example(datetime(1970, 1, 1, tzinfo=UTC))
+    @example(datetime.min.replace(tzinfo=UTC))
+    @example(datetime.max.replace(tzinfo=UTC))
     def test_text_and_date_mean_the_same(self, moment: datetime) -> None:
         assert parse_end(moment.isoformat()) == parse_end(moment) == moment.timestamp()

@@ -136,6 +136,13 @@ class RequestTests(SynchronousTestCase):
         st.sampled_from(["Open", "Publish", "Subscribe", "Unsubscribe", "Get"]),
         st.dictionaries(st.sampled_from(["identity", "channel", "after", "message"]), JSON),
     )
+    @example("Open", {"identity": "\ud800"})
+    @example("Open", {"identity": "é" * 128})
+    @example("Get", {"identity": "a", "after": True})
+    @example("Get", {"identity": "a", "after": -1})
+    @example("Get", {"identity": "a", "after": 10**400})
+    @example("Get", {"identity": "a", "after": float("nan")})
+    @example("Publish", {"identity": "a", "message": []})
     def test_any_fields_are_a_request_or_invalid(self, kind: str, fields: dict[str, Any]) -> None:
         line = json.dumps({"_class": f"{kind}Request", **fields}).encode()
         try:
@@ -243,6 +250,9 @@ class DialectTests(SynchronousTestCase):
         assert wrap(SUCCESS, True) == b"eyJfY2xhc3MiOiJTdWNjZXNzUmVzcG9uc2UifQ==\n"
 
     @given(st.lists(st.binary(max_size=30), max_size=8), st.binary(max_size=30))
+    @example([], b"")
+    @example([b"", b"a"], b"")
+    @example([b"ab", b"c"], b"d")
     def test_a_stream_equals_encoding_at_once_however_it_is_split(
         self, pieces: list[bytes], last: bytes
     ) -> None:
@@ -257,6 +267,10 @@ class MessageTests(SynchronousTestCase):
     """Publish, and back in the list of a Get (nsd §4)"""
 
     @given(TEXTS, TEXTS, EXTRAS, st.integers(0, 2**40))
+    @example("", "", {}, 0)
+    @example('"', "\\", {'"': "\\"}, 0)
+    @example("\0", "\u2028\x7f", {"": 2**70}, 2**40)
+    @example("😀", "\n", {"when ": None, "Body": -0.0}, 1)
     def test_text_and_extra_fields_come_back_as_they_were_sent(
         self, sender: str, body: str, extra: dict[str, Any], offset: int
     ) -> None:
@@ -272,6 +286,10 @@ class MessageTests(SynchronousTestCase):
             assert list(back) == ["_class", "from", "when", "body", *extra]
 
     @given(st.binary(max_size=50), st.binary(max_size=50))
+    @example(b"", b"")
+    @example(b"\xff", b"\xff")
+    @example(b'"\\\n\0', b'"')
+    @example(b"\xed\xa0\x80", b"\xed\xa0\x80")
     def test_any_payload_and_sender_of_another_protocol(
         self, payload: bytes, sender: bytes
     ) -> None:

@@ -166,6 +166,9 @@ class EncodedBatchTests(SynchronousTestCase):
     """Batches in responses"""
 
     @given(st.lists(st.one_of(BODIES, st.binary(max_size=4)), min_size=1, max_size=6), BODIES)
+    @example([b""], b"")
+    @example([b'"', b"a"], b"\\")
+    @example([b"\xff", b"\0"], b"\xc3")
     def test_a_batch_is_its_messages(self, payloads: list[bytes], sender: bytes) -> None:
         batch = _batch(payloads, sender)
         assert encode_batch(batch) == b",".join(messages(batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -50,6 +50,9 @@ class ShareTests(SynchronousTestCase):
         st.integers(1, 10_000),
         st.dictionaries(st.integers(0, 9), st.integers(0, 10_000), min_size=1),
     )
+    @example(1, {0: 0})
+    @example(1, {0: 1, 1: 1, 2: 1})
+    @example(10_000, {0: 1, 1: 10_000})
     def test_all_of_the_limit_and_no_more(self, limit: int, backlogs: dict[int, int]) -> None:
         found = divide_limit(limit, backlogs)
         assert set(found) == set(backlogs)
@@ -67,6 +70,9 @@ class FittingStopTests(SynchronousTestCase):
         st.integers(1, 5000),
         st.integers(0, 20),
     )
+    @example([0], 1, 0)
+    @example([50], 1, 0)
+    @example([1] * 5000, 5000, 0)
     def test_within_the_limit_or_one(self, sizes: list[int], limit: int, start: int) -> None:
         start = min(start, len(sizes) - 1)
         stop = fitting_stop(lambda a, b: sum(sizes[a:b]), start, len(sizes), limit)
@@ -141,6 +147,9 @@ class SubscriptionTests(SynchronousTestCase):
 
 class PlanTests(SynchronousTestCase):
     @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
+    @example(0, 0, 1)
+    @example(5, 1, 10**6)
+    @example(0, 10**6, 10**6)
     def test_every_offset_once(self, start: int, width: int, rows: int) -> None:
         rows = max(rows, width // 1000)
         whole = Task(1, start, start + width, "1-a", None)

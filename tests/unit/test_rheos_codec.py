@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -222,6 +222,10 @@ class PropertyTests(SynchronousTestCase):
         assert coder.decode_answer(packet + tail) == (answer, len(packet))
 
     @given(ANY_CODEC, st.binary(max_size=60), st.booleans(), st.integers(0, 3))
+    @example(Codec("spec", False), b"", False, 0)
+    @example(Codec("spec", False), bytes(17) + b"\xff" * 4, True, 0)
+    @example(Codec("original", True), bytes(17) + b"\xff" * 6, True, 0)
+    @example(Codec("spec", False), b"\xfa" + b"\xff" * 21, False, 0)
     def test_any_bytes_are_a_request_an_error_or_unfinished(
         self, coder: Codec, data: bytes, likely: bool, at: int
     ) -> None:
@@ -236,6 +240,9 @@ class PropertyTests(SynchronousTestCase):
             assert coder.encode(found[0]) == data[at : found[1]]
 
     @given(ANY_CODEC, st.binary(max_size=60), st.booleans())
+    @example(Codec("spec", False), b"", False)
+    @example(Codec("spec", True), b"\xac" + bytes(17), False)
+    @example(Codec("spec", False), b"\x15" + b"\xff" * 20, False)
     def test_any_bytes_are_an_answer_an_error_or_unfinished(
         self, coder: Codec, data: bytes, likely: bool
     ) -> None:

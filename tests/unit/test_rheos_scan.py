@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -145,6 +145,9 @@ class ScanTests(SynchronousTestCase):
         assert Scanner(coder).scan(stream, at) == naive(coder, stream, at)
 
     @given(ANY_CODEC, st.binary(max_size=80), st.integers(0, 3))
+    @example(Codec("spec", False), b"", 0)
+    @example(Codec("spec", False), b"", 3)
+    @example(Codec("original", True), b"\xfa" + b"\xff" * 30, 0)
     def test_any_bytes_are_scanned(self, coder: Codec, data: bytes, at: int) -> None:
         assert Scanner(coder).scan(data, at) == naive(coder, data, at)
 
@@ -166,6 +169,10 @@ class AckTests(SynchronousTestCase):
         st.integers(0, 1500),
         st.booleans(),
     )
+    @example(0, 255, 2, False)
+    @example(2**60 - 1, 65_535, 2, True)
+    @example(0, 2**32 - 1, 3, False)
+    @example(0, 0, 0, True)
     def test_they_are_what_the_codec_makes(
         self, run: int, sequence: int, count: int, checksum: bool
     ) -> None:

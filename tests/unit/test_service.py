@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
@@ -149,6 +149,9 @@ class TimeTests(ServiceCase):
         assert self.broker.dispatcher.timestamp() == first + 1_000_000
 
     @given(st.lists(st.floats(0, 2e9)))
+    @example([2.0, 1.0])
+    @example([1.0, 1.0])
+    @example([1e9, 1e9 + 1e-7])
     def test_it_never_goes_backwards(self, times: list[float]) -> None:
         clock = clock_at()
         broker = make_broker(clock)
@@ -177,6 +180,8 @@ class IdTests(ServiceCase):
         assert broker.sessions.open("kind", b"", Owner()).id == 2**64 - 1
 
     @given(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1))
+    @example(0, 0)
+    @example(2**60 - 1, 2**62 - 1)
     def test_a_message_id_is_a_uuid_of_version_8(self, run: int, sequence: int) -> None:
         uuid = message_id(run, sequence)
         assert uuid.version == 8
@@ -186,6 +191,8 @@ class IdTests(ServiceCase):
         st.tuples(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1)),
         st.tuples(st.integers(0, 2**60 - 1), st.integers(0, 2**62 - 1)),
     )
+    @example((0, 2**62 - 1), (1, 0))
+    @example((1, 0), (0, 1))
     def test_ids_are_equal_only_for_the_same_run_and_sequence(
         self, one: tuple[int, int], other: tuple[int, int]
     ) -> None:

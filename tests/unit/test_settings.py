@@ -6,7 +6,7 @@ import fnmatch
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -111,6 +111,17 @@ class KindTests(SynchronousTestCase):
         ),
         ANYTHING,
     )
+    @example(COUNT, True)
+    @example(COUNT, "٣")
+    @example(COUNT, 1.0)
+    @example(SECONDS, "nan")
+    @example(SECONDS, "inf")
+    @example(SECONDS, True)
+    @example(SIZE, "5 gib")
+    @example(SIZE, -1)
+    @example(SIZE, "-1")
+    @example(PATTERNS, [1])
+    @example(PATTERNS, ",")
     def test_any_value_is_parsed_or_a_value_error(self, kind: Kind, value: object) -> None:
         message = "expected"
         try:
@@ -177,6 +188,14 @@ class MatcherTests(SynchronousTestCase):
         st.lists(st.text("ab*?[]!-|.", max_size=5), max_size=4),
         st.text("ab*?[]!-|.\n", max_size=6),
     )
+    @example([], "")
+    @example([""], "")
+    @example(["["], "[")
+    @example(["[!"], "[!")
+    @example(["[!]a]"], "b")
+    @example(["[b-a]"], "a")
+    @example(["a?"], "a\n")
+    @example(["*"], "\n")
     def test_it_agrees_with_the_shell(self, patterns: list[str], name: str) -> None:
         expected = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         assert matcher(patterns)(name) == expected

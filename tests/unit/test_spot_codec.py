@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -75,6 +75,12 @@ class VectorTests(SynchronousTestCase):
                 decode_request(frames_of(vector))
 
     @given(st.lists(st.binary(max_size=5), min_size=1))
+    @example([b""])
+    @example([b"", b""])
+    @example([b"\x01"])
+    @example([b"\x05", bytes(4)])
+    @example([b"\x05", b"\1\0\0\0"])
+    @example([b"", b"\x05", b"\1\0\0"])
     def test_any_frames_are_a_command_or_none(self, frames: list[bytes]) -> None:
         try:
             decode_request(frames)
@@ -142,6 +148,10 @@ class ScanTests(SynchronousTestCase):
             assert len(run.payloads) == 7
 
     @given(st.lists(payloads), st.integers(0, 20))
+    @example([], 0)
+    @example([b"", b""], 0)
+    @example([b"x" * 255, b"x" * 256], 0)
+    @example([b"x" * 256], 1)
     def test_it_finds_what_decoding_finds(self, listed: list[bytes], cut: int) -> None:
         data = b"".join(encode_message([b"", b"\x01", b"t", each]) for each in listed)
         data = data[: len(data) - cut]

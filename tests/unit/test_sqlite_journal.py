@@ -195,6 +195,10 @@ class CommitTests(JournalCase):
 class FailureTests(JournalCase):
     """A disk that does not take it"""
 
+    def setUp(self) -> None:
+        self.patch(commits, "RETRY", 0.02)  # type: ignore[no-untyped-call]
+        super().setUp()
+
     async def test_without_the_journal_it_goes_into_the_file(self) -> None:
         await self.commit(batch_of([b"1"]))
         journal = self.store._writer._journal

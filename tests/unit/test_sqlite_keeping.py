@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable
-from pubsub.store import schema
+from pubsub.store import commits, schema, writer
 from pubsub.store.block_reader import read_page
 from pubsub.store.retention import RETENTION, RetentionLimits
 from pubsub.store.schema import open_reader
@@ -108,11 +108,13 @@ class RetentionTests(Tidied):
         assert (self.store.first_offset, self.store.next_offset) == (2, 2)
 
     async def test_the_space_is_given_back(self) -> None:
+        self.patch(writer, "_FREE_PAGES", 20)  # type: ignore[no-untyped-call]
         await self.reopen(keep_everything(retention=(RetentionLimits("*", messages=1),)))
-        await self.one_each(*[aged(b"x" * 1_000_000) for _ in range(60)])
+        await self.one_each(*[aged(b"x" * 50_000) for _ in range(60)])
+        await self.filed()
         await self.tidy()
         await self.reopen()
-        assert self.path.stat().st_size < 40_000_000
+        assert self.path.stat().st_size < 1_000_000
 
     async def test_what_ended_goes_at_once(self) -> None:
         await self.one_each(aged(b"1", "gone"), aged(b"2", "stays"))
@@ -219,6 +221,10 @@ class MergeTests(Tidied):
 
 class FullTests(StoreCase):
     """A disk that takes nothing more"""
+
+    def setUp(self) -> None:
+        self.patch(commits, "RETRY", 0.02)  # type: ignore[no-untyped-call]
+        super().setUp()
 
     def fill(self) -> None:
         """No page more than there are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -298,10 +298,19 @@ class NonsenseTests(TokenCase):
     """Anything at all"""
 
     @given(st.binary(max_size=300))
+    @example(b"")
+    @example(b"..")
+    @example(b"...")
+    @example(b"." * 255)
+    @example(b"\xff.\xff.\xff")
     def test_any_bytes_are_refused(self, raw: bytes) -> None:
         self.refuses(raw)
 
     @given(st.lists(st.binary(max_size=60).map(part), max_size=5))
+    @example([])
+    @example([b"", b"", b""])
+    @example([part(b'{"alg":"none"}'), part(b"{}"), b""])
+    @example([part(b"[]"), part(b"[]"), b""])
     def test_any_parts_are_refused(self, parts: list[bytes]) -> None:
         self.refuses(b".".join(parts))
 
@@ -322,6 +331,15 @@ class NonsenseTests(TokenCase):
             st.sampled_from(["kid", "b64", "crit", "typ", "zip"]), st.none() | st.text()
         ),
     )
+    @example({"sub": "a\ud800"}, {})
+    @example({"queue_key": "\ud800"}, {})
+    @example({"exp": 10**400}, {})
+    @example({"nbf": float("-inf")}, {})
+    @example({"exp": float("nan")}, {})
+    @example({"exp": True}, {})
+    @example({"permissions": "*"}, {})
+    @example([], {})
+    @example({}, {"kid": "\ud800"})
     def test_any_signed_claims_are_a_token_or_refused(
         self, claims: dict[str, object], header: dict[str, object]
     ) -> None:

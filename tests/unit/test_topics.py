@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID, uuid5
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -48,6 +48,13 @@ class NameTests(SynchronousTestCase):
             topic_name("a\ud800")
 
     @given(st.binary(max_size=300))
+    @example(b"")
+    @example(b"a" * 255)
+    @example(b"a" * 256)
+    @example(("é" * 127).encode() + b"a")
+    @example(("é" * 128).encode())
+    @example(b"\0")
+    @example(b"\xed\xa0\x80")
     def test_any_bytes_are_a_name_or_refused(self, raw: bytes) -> None:
         try:
             name = topic_name(raw)
@@ -80,6 +87,8 @@ class HashTests(SynchronousTestCase):
         assert {data: fnv1a32(data) for data in known} == known
 
     @given(st.binary(), st.integers(0, 255))
+    @example(b"", 0)
+    @example(b"\xff" * 100, 255)
     def test_one_more_byte_is_one_more_step(self, data: bytes, byte: int) -> None:
         expected = ((fnv1a32(data) ^ byte) * 16777619) % 2**32
         assert fnv1a32(data + bytes([byte])) == expected

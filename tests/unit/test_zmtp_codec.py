@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -74,6 +74,9 @@ class FrameTests(SynchronousTestCase):
         assert unit.frames == [b"a", b""]
 
     @given(st.lists(messages))
+    @example([])
+    @example([[b""]])
+    @example([[b"x" * 255], [b"x" * 256]])
     def test_what_is_encoded_is_decoded(self, listed: list[list[bytes]]) -> None:
         data = b"".join(map(encode_message, listed))
         assert [unit.frames for unit in units(data)] == listed
@@ -86,6 +89,8 @@ class FrameTests(SynchronousTestCase):
         assert data[unit.last :] == rest
 
     @given(messages, st.binary(max_size=3))
+    @example([b""], b"")
+    @example([b"x" * 255, b"x" * 256], b"")
     def test_less_than_a_message_says_how_much_it_needs(
         self, frames: list[bytes], before: bytes
     ) -> None:
@@ -113,6 +118,14 @@ class FrameTests(SynchronousTestCase):
         assert between == [command] * (len(frames) - 1)
 
     @given(st.binary())
+    @example(b"")
+    @example(b"\x02" + b"\xff" * 8)
+    @example(b"\x06" + b"\xff" * 8)
+    @example(b"\x04\0")
+    @example(b"\x05\x01a")
+    @example(b"\x08\0")
+    @example(b"\0\x41" + bytes(65))
+    @example(b"\x01\0" * 5)
     def test_anything_at_all_is_decoded_or_refused(self, data: bytes) -> None:
         try:
             unit = decode(data, 0, FrameLimits(64, 4))
