@@ -63,7 +63,7 @@ class PublisherTests(PublisherCase):
     def test_peers_that_are_not_this_broker(self) -> None:
         assert "not a spot broker" in self.refused(b"HTTP/1.1 400 ".ljust(64))
         assert "ROUTER" in self.refused(brokers.ready(b"PUB"))
-        assert "otherwise" in self.refused(self.READY + b"\xff" * 20)
+        assert "violates ZMTP" in self.refused(self.READY + b"\xff" * 20)
         unknown = brokers.message(b"", b"\x7e")
         assert "the reply is malformed" in self.refused(self.READY + self.PONG + unknown)
 
