@@ -50,7 +50,7 @@ class PublisherTests(PublisherCase):
     def test_topics_that_are_not_listed_were_refused(self) -> None:
         self.over(House({"spot": {"allow-publish": "allowed/*"}}), "spot")
         error = raised(NotPublished, self.publish, b"x")
-        assert "1 topics are not listed" in str(error)
+        assert "1 topics are not hosted there" in str(error)
         assert "'news'" in str(error)
 
     def test_a_ping_is_answered(self) -> None:
