@@ -1,6 +1,6 @@
-"""The server half: what a listener is to the sockets that connect to it (spot §2.3).
+"""The server side: the roles of a listener for the sockets that connect to it (spot §2.3).
 
-the peer is           it sends                              it is sent
+peer                  it sends                              it receives
 DEALER, REQ, ROUTER   QUERY, PUBLISH, SUBSCRIBE,            QUERY_RESP, PUBLISH
                       UNSUBSCRIBE
 SUB, XSUB             subscriptions, as commands            topic, data
@@ -25,7 +25,7 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.heads import publish_prefix, topic_prefix
-from pubsub.protocols.spot.subscriptions import Left, Patterns, Subscriptions
+from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
 
 class XSubSide:
-    """The server to PUB and XPUB sockets (spot §4.2)."""
+    """The role for PUB and XPUB sockets (spot §4.2)."""
 
-    def __init__(self, link: ZmtpConnection, mixes: AddressMixes) -> None:
-        self._link = link
+    def __init__(self, connection: ZmtpConnection, mixes: AddressMixes) -> None:
+        self._connection = connection
         self._mixes = mixes
-        identity = link.handshake.metadata.get(b"identity", b"")
-        self._publisher = link.listener.publisher(link, identity)
+        identity = connection.handshake.metadata.get(b"identity", b"")
+        self._publisher = connection.listener.publisher(connection, identity)
 
     def command(self, command: Command) -> None:
-        """See ``Role``: there are none we would have to know."""
+        """See ``Role``: no command has a meaning here."""
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -56,8 +56,8 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def take(self, columns: Columns) -> None:
-        """See ``Role``: no reply is sent; refusals are counted (spot §5.1)."""
+    def receive(self, columns: Columns) -> None:
+        """See ``Role``: there is no reply; refusals are counted (spot §5.1)."""
         if len(columns.addresses) == 1:
             self._publish(columns.addresses[0], columns)
         elif not self._publish_mixed(columns):
@@ -73,42 +73,42 @@ class XSubSide:
         return self._publisher.publish_mixed(*mixed, sender=origins.pop()) is not None
 
     def _publish(self, publication: Publication, columns: Columns) -> None:
-        listener, name = self._link.listener, publication.topic
+        listener, name = self._connection.listener, publication.topic
         try:
             listener.access.check_publish(name)
             topic = listener.topics.create(name, hosted=False)
-            if topic.upstream is not None and self._link.is_node:
+            if topic.upstream is not None and self._connection.is_node:
                 raise TopicUnreachable(name)
             batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
-            self._link.refuse(refused.reason, columns.count, name)
+            self._connection.refuse(refused.reason, columns.count, name)
         else:
             over_limit = columns.count - batch.count
             if over_limit:
-                self._link.refuse(RateLimited.reason, over_limit, name)
+                self._connection.refuse(RateLimited.reason, over_limit, name)
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
 
 
 class RouterSide(XSubSide):
-    """The ROUTER to DEALER, REQ and ROUTER sockets (spot §3)."""
+    """The ROUTER for DEALER, REQ and ROUTER sockets (spot §3)."""
 
     def __init__(
         self,
-        link: ZmtpConnection,
+        connection: ZmtpConnection,
         mixes: AddressMixes,
-        patterns: Patterns,
+        prefix_readers: PrefixReaders,
         session: Session | None = None,
     ) -> None:
-        super().__init__(link, mixes)
+        super().__init__(connection, mixes)
         self._session = session
-        left = None if session is None else session.state
-        assert left is None or isinstance(left, Left)
-        self._subscriptions = Subscriptions(link, patterns, publish_prefix, left)
-        if left is not None:
-            # The peer does not know that its connection is another one.
-            self._subscriptions.restore(left)
+        kept = None if session is None else session.state
+        assert kept is None or isinstance(kept, KeptSubscriptions)
+        self._subscriptions = Subscriptions(connection, prefix_readers, publish_prefix, kept)
+        if kept is not None:
+            # The program at the other end does not know that its connection is a new one.
+            self._subscriptions.restore(kept)
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -121,10 +121,10 @@ class RouterSide(XSubSide):
             case Unsubscribe(topic):
                 self._unsubscribe(topic)
             case Query():
-                self._link.answer("topics", self._topics)
-                self._link.rest()
+                self._connection.reply_latest("topics", self._topics)
+                self._connection.pause_input()
             case QueryResponse():
-                # Nobody was asked; but it is a command like the others.
+                # A well-formed command without meaning here, as nothing was queried.
                 pass
         return None
 
@@ -133,12 +133,12 @@ class RouterSide(XSubSide):
             if not self._subscriptions.has_prefix(topic[:-1]):
                 self._subscriptions.add_prefix(topic[:-1])
             return
-        topics = self._link.listener.topics
+        topics = self._connection.listener.topics
         name = topic_name(topic)
-        if self._link.is_node and name in topics and topics.named(name).upstream is not None:
-            # What comes from another broker is not passed on to a third (spot §7.4).
+        if self._connection.is_node and name in topics and topics.named(name).upstream is not None:
+            # Messages of one broker are not relayed to a third (spot §7.4).
             raise TopicUnreachable(name)
-        self._subscriptions.add(topic, hosted=self._link.is_node)
+        self._subscriptions.add(topic, hosted=self._connection.is_node)
 
     def _unsubscribe(self, topic: bytes) -> None:
         if topic.endswith(b"*"):
@@ -150,13 +150,13 @@ class RouterSide(XSubSide):
         return encode_request(QueryResponse(self._hosted()))
 
     def _hosted(self) -> list[bytes]:
-        """The names of this broker's own topics that the peer may use (spot §3.3)."""
-        listener = self._link.listener
+        """Return the names of the topics hosted here that the peer may use (spot §3.3)."""
+        listener = self._connection.listener
         names = [topic.name for topic in listener.topics if topic.hosted]
         return sorted(name.encode() for name in names if self._may_use(name))
 
     def _may_use(self, name: str) -> bool:
-        access = self._link.listener.access
+        access = self._connection.listener.access
         if access.may_subscribe(name):
             return True
         try:
@@ -165,34 +165,34 @@ class RouterSide(XSubSide):
             return False
         return True
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
-        session, sessions = self._session, self._link.listener.sessions
+        session, sessions = self._session, self._connection.listener.sessions
         if session is not None:
-            left = self._subscriptions.leave() if sessions.keeps(session) else None
-            session.state = left
-            if left is None:
+            kept = self._subscriptions.end() if sessions.keeps(session) else None
+            session.state = kept
+            if kept is None:
                 sessions.close(session)
             else:
-                sessions.detach(session, left.positions)
+                sessions.detach(session, kept.positions)
         self._subscriptions.clear()
 
 
 class XPubSide:
-    """The XPUB to SUB and XSUB sockets (spot §4.1)."""
+    """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
-    def __init__(self, link: ZmtpConnection, patterns: Patterns) -> None:
-        self._subscriptions = Subscriptions(link, patterns, topic_prefix)
+    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:
+        self._subscriptions = Subscriptions(connection, prefix_readers, topic_prefix)
 
     def command(self, command: Command) -> None:
-        """See ``Role``: subscriptions as peers of 3.1 send them."""
+        """See ``Role``: subscriptions of peers with ZMTP 3.1."""
         if command.name == b"SUBSCRIBE":
             self._subscriptions.add_prefix(command.data)
         elif command.name == b"CANCEL":
             self._subscriptions.discard_prefix(command.data)
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``: subscriptions as older peers send them."""
+        """See ``Role``: subscriptions of older peers."""
         first = frames[0]
         if len(frames) != 1 or not first.startswith((_SUBSCRIBE, _CANCEL)):
             raise SpotError
@@ -202,9 +202,9 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def take(self, columns: Columns) -> None:
-        """See ``Role``: they do not publish."""
+    def receive(self, columns: Columns) -> None:
+        """See ``Role``: these peers do not publish."""
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
         self._subscriptions.clear()
