@@ -22,6 +22,7 @@ from struct import Struct
 from tempfile import TemporaryDirectory
 
 from pubsub.broker.message_run import MIXED, MessageRun
+
 from pubsub.build_info import build_kind
 from pubsub.protocols.cafe import scan as cafe
 from pubsub.protocols.cafe.codec import Publish, encode
