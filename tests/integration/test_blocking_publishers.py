@@ -155,7 +155,7 @@ def test_what_a_protocol_cannot_carry(broker: Broker, secret: Path) -> None:
         client.add("plain", bytes(65_536))
     with make(broker, "nsd", secret) as client, refused("not UTF-8"):
         client.add("plain", b"\xff")
-    with make(broker, "spot", secret) as client, refused("1048576 are the most"):
+    with make(broker, "spot", secret) as client, refused("the limit is 1048576"):
         client.add("plain", bytes(1_048_577))
 
 

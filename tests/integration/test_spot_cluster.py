@@ -97,7 +97,7 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
         while (frames := reader.receive()) != [b"", b"\x01", b"orders", b"before"]:
             assert frames[-1] == b"probe"
         b.kill()
-        a.saw("is gone, and with it 1 topics")
+        a.saw("is disconnected; its 1 topics cannot be reached")
         cafe.send(publish(1, b"lost"), publish(1, b"lost too"))
         assert [cafe.receive(), cafe.receive()] == [UNREACHABLE] * 2
         text = nsd.refused("Publish", "orders", message=message("lost"))
@@ -130,7 +130,7 @@ def test_publishing_while_brokers_come_and_go_loses_nothing_unnoticed(
         got = [int(reader.receive()[-1]) for _ in range(count)]
         assert got == list(range(count))
         b.kill()
-        a.saw("is gone, and with it 1 topics")
+        a.saw("is disconnected; its 1 topics cannot be reached")
         cafe.send(*(publish(1, b"%d" % number) for number in range(100)))
         assert cafe.sync() == [UNREACHABLE] * 100
         b.up()
@@ -167,7 +167,7 @@ def test_what_is_local_stays_local_with_a_warning(
 def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
     port = free_port()
     alone = Member(start, HOST, port, [f"tcp://{HOST}:{port}"])
-    alone.saw("is this broker itself; it is left alone")
+    alone.saw("is this broker itself; no connection is made")
     reader = subscribe(connect(zmq.DEALER, alone.endpoint), b"t")
     reader.send(b"", b"\x01", b"t", b"once")
     assert reader.receive()[-1] == b"once"

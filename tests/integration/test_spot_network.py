@@ -99,7 +99,7 @@ def test_cut_off_and_back(start: Start, island: Island) -> None:
         publish_for(1)
         island.cut()
         publish_for(6)
-        a.saw("it shows no sign of life")
+        a.saw("silent for 3 heartbeats")
         island.mend()
         a.saw("is connected$", 2)
         publish_for(1)

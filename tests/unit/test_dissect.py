@@ -74,7 +74,7 @@ class DissectTests(TestCase):
         assert (found.kind, found.fault) == ("Publish", "")
         assert found.fields == {"topic": "news", "data": "hello"}
         assert dissect(KNOWN, "spot", message[:-1]).fault.endswith("bytes are needed")
-        assert dissect(KNOWN, "spot", b"\x00\x01x").fault == "a message, but no command"
+        assert dissect(KNOWN, "spot", b"\x00\x01x").fault == "a message, but not a command"
         assert dissect(KNOWN, "spot", b"\x80abc").fault == "malformed-frame"
 
     def test_what_is_not_known_or_not_there(self) -> None:

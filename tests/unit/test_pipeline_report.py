@@ -16,7 +16,7 @@ from pubsub.client import command
 from pubsub.pipeline.jobs.metrics import SCHEMA, late_rows
 from pubsub.pipeline.report import report
 from pubsub.pipeline.tables.delta import Delta
-from pubsub.pipeline.tables.parts import Parts
+from pubsub.pipeline.tables.files import PartitionWriter
 from tests.unit.fakes import scratch
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -187,7 +187,7 @@ class CommandTests(SynchronousTestCase):
 
     def write(self, data: pa.Table, schema: pa.Schema = SCHEMA, by: str = "day") -> None:
         """Make a Delta table with these rows."""
-        parts = Parts(str(self.path), (by,))
+        parts = PartitionWriter(str(self.path), (by,))
         for batch in data.combine_chunks().to_batches():
             parts.add(batch)
         Delta(str(self.path), schema, (by,)).commit(parts.finish(), "query", 0)

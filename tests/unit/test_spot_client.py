@@ -50,7 +50,7 @@ class PublisherTests(PublisherCase):
     def test_topics_that_are_not_listed_were_refused(self) -> None:
         self.over(House({"spot": {"allow-publish": "allowed/*"}}), "spot")
         error = raised(NotPublished, self.publish, b"x")
-        assert "1 topics are not listed" in str(error)
+        assert "1 topics are not hosted there" in str(error)
         assert "'news'" in str(error)
 
     def test_a_ping_is_answered(self) -> None:
@@ -61,11 +61,11 @@ class PublisherTests(PublisherCase):
         assert b"\x04\x07\x04PONGme" in self.sent()
 
     def test_peers_that_are_not_this_broker(self) -> None:
-        assert "no spot broker" in self.refused(b"HTTP/1.1 400 ".ljust(64))
+        assert "not a spot broker" in self.refused(b"HTTP/1.1 400 ".ljust(64))
         assert "ROUTER" in self.refused(brokers.ready(b"PUB"))
-        assert "otherwise" in self.refused(self.READY + b"\xff" * 20)
+        assert "violates ZMTP" in self.refused(self.READY + b"\xff" * 20)
         unknown = brokers.message(b"", b"\x7e")
-        assert "no command" in self.refused(self.READY + self.PONG + unknown)
+        assert "the reply is malformed" in self.refused(self.READY + self.PONG + unknown)
 
     def test_other_messages_before_the_list_are_ignored(self) -> None:
         delivery = brokers.message(b"", b"\x01", b"news", b"hi")

@@ -1,8 +1,8 @@
 """A blocking publisher for spot, as a DEALER.
 
-PUBLISH is not answered, whatever happens. Messages take effect in order, so the PONG to a PING
-shows that all before it have been handled; the list of topics that QUERY brings in the end shows
-that they were not refused as a whole: a topic is listed once somebody could publish on it.
+PUBLISH has no reply. Messages take effect in order, so the PONG to a PING confirms that all
+messages before it were handled. The final QUERY shows that no topic was refused as a whole: a topic
+is listed once a message could be published on it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pubsub.protocols.spot.zmtp import (
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
 from pubsub.wire.client_side import ClientSide, PublisherOptions
 
-# A list of topics is one message, with a frame for each.
+# A list of topics is one message with a frame for each topic.
 _LIMITS = FrameLimits(frames=1_000_000)
 _MAX_FRAME = _LIMITS.frame
 _SHOWN = 3
 
 
 class SpotPublisher(BlockingPublisher):
-    """The sender is the origin of a message, where one is given."""
+    """Publishes messages; the sender, if there is one, is their origin."""
 
     protocol = "spot"
 
@@ -52,7 +52,7 @@ class SpotPublisher(BlockingPublisher):
 
     def encode(self, topic: str, payload: bytes, sender: bytes | None) -> bytes:
         if len(payload) > _MAX_FRAME:
-            raise self.impossible(f"{len(payload)} bytes; {_MAX_FRAME} are the most")
+            raise self.impossible(f"{len(payload)} bytes; the limit is {_MAX_FRAME}")
         if self._stream is None:
             self._shake()
         name = topic.encode()
@@ -68,9 +68,9 @@ class SpotPublisher(BlockingPublisher):
             while not handshake.done:
                 self.stream.receive(lambda data, at: _step(handshake, data, at))
         except ZmtpError as error:
-            raise self.refused(f"no spot broker ({error.reason})") from None
+            raise self.refused(f"not a spot broker ({error.reason})") from None
         if handshake.socket_type != b"ROUTER":
-            raise self.refused("it is no ROUTER")
+            raise self.refused("the socket is not a ROUTER")
 
     def confirm(self, count: int, last: bool) -> None:
         self._pings += 1
@@ -88,22 +88,22 @@ class SpotPublisher(BlockingPublisher):
             try:
                 answer = decode_request(frames) if frames else None
             except SpotError:
-                raise self.refused("it answers what is no command") from None
+                raise self.refused("the reply is malformed") from None
             if isinstance(answer, QueryResponse):
                 break
         missing = sorted(self._published - set(answer.topics))
         if missing:
             names = ", ".join(repr(name.decode()) for name in missing[:_SHOWN])
             raise self.refused(
-                f"{len(missing)} topics are not listed there, among them {names}; they are not "
-                "permitted, or hosted by another broker"
+                f"{len(missing)} topics are not hosted there, among them {names}; they are not "
+                "permitted, or another broker hosts them"
             )
 
     def _unit(self) -> Unit:
         try:
             unit = self.stream.receive(self._decode)
         except ZmtpError as error:
-            raise self.refused(f"it speaks otherwise ({error.reason})") from None
+            raise self.refused(f"a reply violates ZMTP ({error.reason})") from None
         for command in unit.commands:
             if command.name == b"PING":
                 self.stream.send(pong(command))

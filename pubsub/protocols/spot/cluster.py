@@ -1,8 +1,8 @@
-"""The brokers that share topics with this one: who hosts what (spot §7).
+"""The brokers that share topics with this one, and which of them hosts each topic (spot §7).
 
-A topic is LOCAL if it is hosted here, and REMOTE if another broker hosts it and this one does
-not. A REMOTE topic has its ``Node`` as ``upstream``, and keeps it whatever becomes of that broker,
-unless the broker is there again without the topic and another one has it.
+A topic is LOCAL if it is hosted here, and REMOTE if another broker hosts it and this one does not.
+A REMOTE topic has its ``Node`` as ``upstream``. It keeps that node even while the broker is away.
+The node changes only if the broker returns without the topic and another broker hosts it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from pubsub.broker.access import RESERVED
 from pubsub.errors import Refused, TopicUnreachable
-from pubsub.protocols.spot.node import Node, Reach, parse_peer, reach_by
+from pubsub.protocols.spot.node import EndpointFactory, Node, parse_peer, tcp_endpoints
 from pubsub.settings import Kind
 
 if TYPE_CHECKING:
@@ -41,25 +41,25 @@ def _peers(value: object) -> tuple[str, ...]:
 PEERS = Kind("tcp://HOST:PORT", _peers, repeated=True)
 
 
-def _chance() -> float:
+def _random() -> float:
     return secrets.randbits(16) / 2**16
 
 
 class Cluster(Service):
-    """Every other broker this one was told of.
+    """All other brokers that are configured.
 
-    ``chance`` draws from 0 to 1, for the back-off; ``reach`` says how to connect.
+    ``random`` returns a number from 0 to 1, for the back-off.
     """
 
     def __init__(
         self,
         listener: Listener,
-        chance: Callable[[], float] = _chance,
-        reach: Reach | None = None,
+        random: Callable[[], float] = _random,
+        endpoint_factory: EndpointFactory | None = None,
     ) -> None:
         self._listener = listener
-        self._chance = chance
-        self._reach = reach or reach_by(listener.clock)
+        self._random = random
+        self._endpoint_factory = endpoint_factory or tcp_endpoints(listener.clock)
         self._nodes: dict[str, Node] = {}
         self._owners: dict[Topic, Node] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -69,7 +69,9 @@ class Cluster(Service):
     def join(self, endpoint: str) -> None:
         """Share topics with the broker at ``endpoint``."""
         if endpoint not in self._nodes:
-            self._nodes[endpoint] = Node(endpoint, self, self._listener, self._chance, self._reach)
+            self._nodes[endpoint] = Node(
+                endpoint, self, self._listener, self._random, self._endpoint_factory
+            )
 
     def startService(self) -> None:
         """Connect to all of them."""
@@ -78,16 +80,17 @@ class Cluster(Service):
             node.connect()
 
     def stopService(self) -> Deferred[Any] | None:
-        """Connect no more; what is connected closes with the broker's other connections."""
+        """Make no further connections. Open ones close with the broker's other connections."""
         super().stopService()  # type: ignore[no-untyped-call]
         for node in self._nodes.values():
             node.stop()
         return None
 
     def _check_claim(self, name: str) -> None:
-        """Until the others have been asked once, a topic that is nobody's may be one of theirs.
+        """Raise TopicUnreachable until all other brokers have been asked for their topics once.
 
-        What is there before the broker starts is its own.
+        Until then a topic without a host may be one of theirs. Topics from before the start are
+        this broker's own.
         """
         if self.running and not all(node.tried for node in self._nodes.values()):
             raise TopicUnreachable(name)
@@ -97,42 +100,42 @@ class Cluster(Service):
         before = len(self._owners)
         for raw in names:
             if raw.startswith(RESERVED.encode()):
-                # Each broker has its own.
+                # Each broker hosts its own reserved topics.
                 continue
             try:
                 topic = self._listener.topics.create(raw, hosted=False)
             except Refused as refused:
                 self._listener.refuse(refused.reason, node.endpoint)
             else:
-                self._found(node, topic)
+                self._add(node, topic)
         found = len(self._owners) - before
         if found:
             log.info("{node} hosts {count} more topics", node=node.endpoint, count=found)
 
-    def _found(self, node: Node, topic: Topic) -> None:
+    def _add(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)
         if topic.hosted:
-            self._warn(node, topic, "it is hosted here too, and stays LOCAL")
-        elif owner is None or owner.gave_up(topic):
+            self._warn(node, topic, "it is hosted here too and stays LOCAL")
+        elif owner is None or owner.no_longer_hosts(topic):
             self._assign(node, topic)
         elif owner is not node:
-            self._warn(node, topic, f"it is hosted by {owner.endpoint} too, where it stays")
+            self._warn(node, topic, f"it is hosted by {owner.endpoint} too and stays there")
 
     def _assign(self, node: Node, topic: Topic) -> None:
         owner = self._owners.get(topic)
         if owner is not None:
-            owner.disown(topic)
+            owner.remove_topic(topic)
         self._owners[topic] = node
         topic.upstream = node
-        node.own(topic)
+        node.add_topic(topic)
 
-    def _warn(self, node: Node, topic: Topic, what: str) -> None:
+    def _warn(self, node: Node, topic: Topic, problem: str) -> None:
         key = (node.endpoint, topic.name)
         if key not in self._warned:
             self._warned.add(key)
             log.warn(
-                "topic {topic!r} of {node}: {what}",
+                "topic {topic!r} of {node}: {problem}",
                 topic=topic.name,
                 node=node.endpoint,
-                what=what,
+                problem=problem,
             )

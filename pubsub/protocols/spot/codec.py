@@ -1,7 +1,7 @@
 """spot: the commands between brokers, as frames of a message. Sans-IO; ``seeds/spot.md`` §3.
 
-A request may begin with an empty delimiter frame, and PUBLISH may carry who sent it before the
-topic; what we send always has the delimiter and never an origin.
+A request may begin with an empty delimiter frame, and PUBLISH may have its origin before the topic.
+The messages that are encoded here always have the delimiter and never an origin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COUNT_BYTES = 4
 
 
 class SpotError(Exception):
-    """A message that is no command: what the original calls EPROTO (spot §6.1)."""
+    """A message that is not a command; EPROTO in the original (spot §6.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,26 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Client to server: send what is published on this topic, or on all that match ``prefix*``."""
+    """Client to server: subscribe to this topic, or to all that match ``prefix*``."""
 
     topic: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Client to server: an end to that."""
+    """Client to server: end a subscription."""
 
     topic: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Client to server: which topics are hosted there?"""
+    """Client to server: list the topics that the server hosts."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResponse:
-    """Server to client: these."""
+    """Server to client: the topics that the server hosts."""
 
     topics: Sequence[bytes]
 
@@ -60,7 +60,7 @@ Request: TypeAlias = Publish | Subscribe | Unsubscribe | Query | QueryResponse
 
 
 def decode_request(frames: Sequence[bytes]) -> Request:
-    """The command in a message; raises SpotError."""
+    """Return the command in a message; raises SpotError."""
     match list(frames[1:] if not frames[0] else frames):
         case [b"\x01", topic, data]:
             return Publish(topic, data)
@@ -79,7 +79,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
 
 
 def encode_request(request: Request) -> bytes:
-    """The message, with a delimiter."""
+    """Return the message, with a delimiter."""
     match request:
         case Publish(topic, data):
             return publish_stem(topic) + frame_head(len(data)) + data

@@ -1,20 +1,21 @@
-"""A connection that speaks ZMTP, whichever side opened it: handshake, heartbeat, messages.
+"""A connection that speaks ZMTP, on either side: handshake, heartbeat, messages.
 
-What the messages mean is its ``Role``'s to say, which is chosen when the handshake is done. Runs
-of publications are found here, as they are most of the traffic.
+The meaning of the messages depends on its ``Role``, which is chosen when the handshake is done.
+Runs of publications are recognized here, as they are most of the traffic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
-from pubsub.protocols.spot.codec import Publish, SpotError
+from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.latest_replies import LatestReplies
+from pubsub.protocols.spot.role import MessageHead
 from pubsub.protocols.spot.scan import scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
@@ -30,254 +31,235 @@ from pubsub.protocols.spot.zmtp import (
     pong,
 )
 from pubsub.wire.connection import Connection
-from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from pubsub.broker.listener import Listener
+    from pubsub.protocols.spot.role import Role
+    from pubsub.wire.read_buffer import PayloadHandler
 
 NODE = b"X-Node"
-"""The property of READY by which brokers of this kind know each other (spot §2.4)."""
-MAX_EPROTO = 10
-"""Messages that are none of the protocol before the connection is closed (spot §6.1)."""
-# Beginnings of publications that are remembered; then it starts anew.
-_STEMS = 4096
+"""The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
+MAX_MALFORMED = 10
+"""Malformed messages after which the connection is closed (spot §6.1)."""
+# Heads of publications that are cached; the cache is cleared when it is full.
+_CACHED_HEADS = 4096
 # Bytes before the body of a frame that is not a short one (RFC 37).
 _LONG_HEAD = 9
-
-
-@dataclass(frozen=True, slots=True)
-class MessageHead:
-    """How a publication begins on the wire, up to its data, and what that says."""
-
-    wire: bytes
-    topic: str
-    origin: bytes | None
-
-
-class Role(Protocol):
-    """What the two sides are to each other."""
-
-    def command(self, command: Command) -> None:
-        """Carry out a command other than PING and PONG; raises SpotError or Refused."""
-
-    def message(self, frames: list[bytes]) -> Publish | None:
-        """Carry out a message, or return it if it is a publication; raises SpotError, Refused."""
-
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """Publications that begin with ``stem``."""
-
-    def left(self) -> None:
-        """The connection is gone."""
 
 
 class ZmtpConnection(Connection):
     """The base of both sides.
 
-    ``limits`` are those of what is received. ``stems`` holds beginnings of publications by what
-    they are on the wire; connections whose roles are alike may share them.
+    ``limits`` apply to frames and messages that are received. ``heads`` caches the heads of
+    publications by their bytes; connections whose roles are of one kind may share it.
     """
 
     _role: Role | None = None
-    _begun: Partial | None = None
-    _eproto = 0
-    _resting = False
-    _silent = 0
-    _ttl = 0.0
-    _owed: dict[str, Callable[[], bytes]] | None = None
-    _deadline: IDelayedCall | None = None
+    _partial_unit: Partial | None = None
+    _malformed_messages = 0
+    # No input is handled until the end of the tick, or until the transport has room.
+    _paused = False
+    # Sweeps since the last input.
+    _silent_ticks = 0
+    # Seconds of silence that the peer allows itself; 0 if it has not said so.
+    _peer_timeout = 0.0
+    _latest_replies: LatestReplies | None = None
+    _handshake_timeout: IDelayedCall | None = None
 
     def __init__(self, listener: Listener, limits: FrameLimits) -> None:
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
-        self.stems: dict[bytes, MessageHead] = {}
+        self.heads: dict[bytes, MessageHead] = {}
 
     # For subclasses
 
-    def greeted(self) -> None:
-        """The peer's greeting has come."""
+    def greeting_received(self) -> None:
+        """The peer's greeting has arrived."""
 
-    def opened(self) -> Role:
-        """The peer's READY has come: answer it; raises ZmtpError."""
+    def handshake_done(self) -> Role:
+        """The peer's READY has arrived: reply to it and choose the role; raises ZmtpError."""
         raise NotImplementedError
 
     # Handshake
 
     def start(self) -> None:
-        """Greet the peer, which has to be done with its own part in time."""
+        """Send the greeting; the peer has to complete its handshake in time."""
         seconds: float = self.listener.settings["handshake-timeout"]
-        self._deadline = self.listener.clock.callLater(
+        self._handshake_timeout = self.listener.clock.callLater(
             seconds, lambda: self.fail("handshake-timeout", b"")
         )
         self.reply(GREETING)
 
     @property
     def is_node(self) -> bool:
-        """Is the peer a broker like this one?"""
+        """True if the peer is a broker of this kind."""
         return NODE.lower() in self.handshake.metadata
 
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
-        self._silent = 0
+        self._silent_ticks = 0
         at = 0
         try:
             while self._role is None:
                 greeted = self.handshake.minor is not None
                 at, need = self.handshake.consume(data, at)
                 if not greeted and self.handshake.minor is not None:
-                    self.greeted()
+                    self.greeting_received()
                 if self.handshake.done:
-                    self._role = self.opened()
-                    self._stop_clock()
+                    self._role = self.handshake_done()
+                    self._cancel_handshake_timeout()
                 elif need > len(data) - at:
                     return at, need
-            return self._traffic(self._role, data, at)
+            return self._consume_messages(self._role, data, at)
         except ZmtpError as problem:
             self.fail(problem.reason, problem.answer, data[at:])
             return at, 0
 
-    def _stop_clock(self) -> None:
-        if self._deadline is not None and self._deadline.active():
-            self._deadline.cancel()
-        self._deadline = None
+    def _cancel_handshake_timeout(self) -> None:
+        if self._handshake_timeout is not None and self._handshake_timeout.active():
+            self._handshake_timeout.cancel()
+        self._handshake_timeout = None
 
-    # Traffic
+    # Messages
 
-    def _traffic(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
+    def _consume_messages(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
-        while not self.closing and not self._resting:
-            start, at = at, self._take_runs(role, data, at)
-            unit = decode(data, at, limits, self._begun if at == start else None)
+        while not self.closing and not self._paused:
+            start, at = at, self._consume_runs(role, data, at)
+            unit = decode(data, at, limits, self._partial_unit if at == start else None)
             if isinstance(unit, Partial):
-                self._begun = unit if unit.length else None
+                self._partial_unit = unit if unit.length else None
                 return at, unit.need
-            self._begun = None
+            self._partial_unit = None
             for command in unit.commands:
-                self._command(role, command)
+                self._handle_command(role, command)
             if unit.frames:
-                self._message(role, unit, data[at : unit.last])
+                self._handle_message(role, unit, data[at : unit.last])
             at = unit.end
         return at, 0
 
-    def _take_runs(self, role: Role, data: bytes, at: int) -> int:
-        """The publications from ``at`` on whose beginnings are known; returns where they end."""
-        while (stem := self.stems.get(stem_at(data, at))) is not None:
+    def _consume_runs(self, role: Role, data: bytes, at: int) -> int:
+        """Handle the publications from ``at`` on whose heads are cached; return where they end."""
+        while (head := self.heads.get(stem_at(data, at))) is not None:
             run = MessageRun([], MIXED)
-            stop = scan(data, at, stem.wire, self.limits.frame, run)
+            stop = scan(data, at, head.wire, self.limits.frame, run)
             if stop == at:
                 break
-            role.take(stem, run)
+            role.receive(head, run)
             at = stop
         return at
 
     def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a publication whose beginning is known."""
-        role = None if self._resting else self._role
-        stem = self.stems.get(stem_at(head, 0))
-        if role is None or stem is None:
+        """See ``Connection``: a publication whose head is cached."""
+        role = None if self._paused else self._role
+        found = self.heads.get(stem_at(head, 0))
+        if role is None or found is None:
             return None
-        before = stem.wire + frame_head(need - len(stem.wire) - _LONG_HEAD)
+        before = found.wire + frame_head(need - len(found.wire) - _LONG_HEAD)
         if not head.startswith(before):
             return None
 
-        def take(payload: bytes) -> None:
-            self._begun = None
-            role.take(stem, MessageRun([payload], len(payload)))
+        def handle(payload: bytes) -> None:
+            self._partial_unit = None
+            role.receive(found, MessageRun([payload], len(payload)))
 
-        return len(before), take
+        return len(before), handle
 
-    def _message(self, role: Role, unit: Unit, before: bytes) -> None:
+    def _handle_message(self, role: Role, unit: Unit, before: bytes) -> None:
+        """Handle a message of which ``before`` are the bytes before its last frame."""
         try:
             publication = role.message(unit.frames)
             if publication is None:
                 return
-            stem = MessageHead(before, topic_name(publication.topic), publication.origin)
+            head = MessageHead(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
-            self._broken(before + unit.frames[-1])
+            self._count_malformed(before + unit.frames[-1])
         except Refused as refused:
             self.refuse(refused.reason)
         else:
             if not unit.commands:
-                if len(self.stems) >= _STEMS:
-                    self.stems.clear()
-                self.stems[before] = stem
-            role.take(stem, MessageRun([publication.data], len(publication.data)))
+                if len(self.heads) >= _CACHED_HEADS:
+                    self.heads.clear()
+                self.heads[before] = head
+            role.receive(head, MessageRun([publication.data], len(publication.data)))
 
-    def _command(self, role: Role, command: Command) -> None:
+    def _handle_command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":
-            self._ttl = ping_seconds(command)
-            self.answer("pong", partial(pong, command))
+            self._peer_timeout = ping_seconds(command)
+            self.reply_latest("pong", partial(pong, command))
             return
         try:
             role.command(command)
         except SpotError:
-            self._broken(command.name + command.data)
+            self._count_malformed(command.name + command.data)
         except Refused as refused:
             self.refuse(refused.reason)
 
-    def _broken(self, frame: bytes) -> None:
-        """A message that is none of the protocol: what the original calls EPROTO."""
+    def _count_malformed(self, frame: bytes) -> None:
+        """Count a malformed message (EPROTO in the original); close if there are too many."""
         self.refuse("eproto", frame=frame)
-        self._eproto += 1
-        if self._eproto >= MAX_EPROTO:
+        self._malformed_messages += 1
+        if self._malformed_messages >= MAX_MALFORMED:
             self.end_reason = "eproto"
             self.close()
 
-    # Pace
+    # Flow control
 
-    def answer(self, kind: str, make: Callable[[], bytes]) -> None:
-        """Reply with what ``make`` gives.
+    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
+        """Reply with the result of ``make``.
 
-        A client that does not read its answers is not read from. Two brokers that feed each
-        other would stop for good that way, so another broker is, and while it does not read it is
-        owed the latest answer of each ``kind``.
+        A client that does not read its replies is not read from. Two brokers that publish to each
+        other would stop permanently that way. So another broker is read from, and while it does
+        not read, only the latest reply of each ``kind`` is kept for it.
         """
         if not (self.is_node and self.output_full):
             self.reply(make())
             return
-        if self._owed is None:
-            self._owed = {}
-        self._owed[kind] = make
+        if self._latest_replies is None:
+            self._latest_replies = LatestReplies()
+        self._latest_replies.add(kind, make)
 
-    def _pay(self) -> None:
-        owed, self._owed = self._owed, None
-        for kind, make in (owed or {}).items():
+    def _send_latest(self) -> None:
+        replies, self._latest_replies = self._latest_replies, None
+        for kind, make in () if replies is None else replies.take():
             if not self.closing:
-                self.answer(kind, make)
+                self.reply_latest(kind, make)
 
-    def rest(self) -> None:
-        """Handle no more input before others had their turn and the transport has room.
+    def pause_input(self) -> None:
+        """Handle no more input before the end of the tick, and before the transport has room.
 
         For requests that cost much more than their few bytes, as one read may hold thousands.
         """
-        if not self._resting:
-            self._resting = True
-            self.hold("rest")
-            self.listener.at_tick_end(self._go_on)
+        if not self._paused:
+            self._paused = True
+            self.hold("pause")
+            self.listener.at_tick_end(self._resume_input)
 
-    def _go_on(self) -> None:
-        if self._resting and (self.is_node or not self.output_full):
-            self._resting = False
-            self.release("rest")
+    def _resume_input(self) -> None:
+        if self._paused and (self.is_node or not self.output_full):
+            self._paused = False
+            self.release("pause")
             self.parse_buffered()
 
     def resumeProducing(self) -> None:
         """See ``Connection``."""
         super().resumeProducing()
-        self._pay()
-        self._go_on()
+        self._send_latest()
+        self._resume_input()
 
-    # Housekeeping
+    # Housekeeping and closing
 
     def sweep(self, now: float) -> None:
-        """See ``Client``; a peer that announced a time to live is held to it (RFC 37)."""
+        """See ``Client``. A peer that announced a time to live must keep it (RFC 37)."""
         super().sweep(now)
-        self._silent += 1
-        if self._ttl and self._silent > self._ttl and not self._hold_reasons and not self.closing:
+        self._silent_ticks += 1
+        silent = self._peer_timeout and self._silent_ticks > self._peer_timeout
+        if silent and not self._hold_reasons and not self.closing:
             self.refuse("heartbeat")
-            self.abort("silent for longer than it said it would be")
+            self.abort("silent for longer than its announced time to live")
 
     @property
     def label(self) -> str:
@@ -286,13 +268,13 @@ class ZmtpConnection(Connection):
         return f"{name}@{self.peer}" if name else self.peer
 
     def refusal(self, refused: Refused) -> bytes:
-        """See ``Connection``: closing says it, as an ERROR would keep the peer from coming back."""
+        """See ``Connection``: nothing, as after an ERROR the peer would not connect again."""
         return b""
 
     def ended(self) -> None:
         """See ``Connection``."""
-        self._stop_clock()
+        self._cancel_handshake_timeout()
         if self._role is not None:
-            self._role.left()
+            self._role.closed()
         if self.outbox is not None:
             self.outbox.shut("disconnected")

@@ -29,7 +29,7 @@ def dissect(frame: bytes) -> Dissection:
     try:
         request = decode_request(unit.frames)
     except SpotError:
-        found.fault = "a message, but no command"
+        found.fault = "a message, but not a command"
         return found
     found.kind = type(request).__name__
     named = {each.name: getattr(request, each.name) for each in fields(request)}

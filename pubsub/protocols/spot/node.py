@@ -1,4 +1,4 @@
-"""Another broker, as this one knows it: connected to again and again, and what it hosts."""
+"""Another broker: the connection to it, which is renewed when it ends, and the topics it hosts."""
 
 from __future__ import annotations
 
@@ -30,32 +30,33 @@ _PEER = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\[\]:/]+)):(
 
 
 def parse_peer(text: str) -> tuple[str, int]:
-    """Host and port of ``tcp://host:port``; raises ValueError."""
+    """Return host and port of ``tcp://host:port``; raises ValueError."""
     match = _PEER.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:
         raise ValueError(f"expected tcp://HOST:PORT, not {text!r}")
     return match["v6"] or match["host"], int(match["port"])
 
 
-Reach = Callable[[str, int], IStreamClientEndpoint]
-"""How to connect to a host and port."""
+EndpointFactory = Callable[[str, int], IStreamClientEndpoint]
+"""Returns the endpoint of a host and port."""
 
 
-def reach_by(reactor: object) -> Reach:
-    """By TCP, whatever addresses the host's name has."""
+def tcp_endpoints(reactor: object) -> EndpointFactory:
+    """Return a factory of TCP endpoints that try all addresses of a host name."""
     return lambda host, port: cast(
         IStreamClientEndpoint, HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
     )
 
 
 class TopicDirectory(Protocol):
-    """Who decides whose a topic is."""
+    """Decides which node a topic belongs to."""
 
-    def listed(self, node: Node, names: list[bytes]) -> None: ...
+    def listed(self, node: Node, names: list[bytes]) -> None:
+        """``node`` hosts the topics of these names."""
 
 
 class PeerConnectionFactory(Factory):
-    """Builds the link of a node for every connection."""
+    """Builds the connections of a node."""
 
     noisy = False
 
@@ -68,29 +69,31 @@ class PeerConnectionFactory(Factory):
 
 
 class Node:
-    """A broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7).
+    """The broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7).
 
-    It has been ``tried`` once it has answered, or failed to for the first time.
+    ``random`` returns a number from 0 to 1, for the back-off.
     """
 
     def __init__(
         self,
         endpoint: str,
-        topics: TopicDirectory,
+        directory: TopicDirectory,
         listener: Listener,
-        chance: Callable[[], float],
-        reach: Reach,
+        random: Callable[[], float],
+        endpoint_factory: EndpointFactory,
     ) -> None:
         self.endpoint = endpoint
-        self._topics = topics
-        self._listener = listener
-        self._chance = chance
-        self._clock = listener.clock
-        self._endpoint = reach(*parse_peer(endpoint))
         self.tried = False
-        self._hosts: frozenset[str] | None = None
-        self._mine: set[Topic] = set()
-        self._link: PeerConnection | None = None
+        """True once the broker has listed its topics, or failed to for the first time."""
+        self._directory = directory
+        self._listener = listener
+        self._random = random
+        self._clock = listener.clock
+        self._endpoint = endpoint_factory(*parse_peer(endpoint))
+        # The names in the last list of the present connection.
+        self._listed: frozenset[str] | None = None
+        self._topics: set[Topic] = set()
+        self._connection: PeerConnection | None = None
         self._failures = 0
         self._stopped = False
         self._retry: IDelayedCall | None = None
@@ -99,14 +102,14 @@ class Node:
     # Connecting
 
     def connect(self) -> None:
-        """Connect, and connect again whenever that fails or ends, until ``stop``."""
+        """Connect, and connect again whenever the connection fails or ends, until ``stop``."""
         self._retry = None
         factory = PeerConnectionFactory(lambda: PeerConnection(self._listener, self))
         self._attempt = attempt = self._endpoint.connect(factory)
         attempt.addCallbacks(self._connected, self._failed)
 
     def stop(self) -> None:
-        """Connect no more."""
+        """Make no further attempts to connect."""
         self._stopped = True
         if self._retry is not None:
             self._retry.cancel()
@@ -114,97 +117,99 @@ class Node:
         if self._attempt is not None:
             self._attempt.cancel()
 
-    def _connected(self, link: object) -> None:
+    def _connected(self, connection: object) -> None:
         self._attempt = None
 
     def _failed(self, failure: Failure) -> None:
         self._attempt = None
         self.tried = True
         if not failure.check(CancelledError):
-            self._later(failure.getErrorMessage())
+            self._retry_later(failure.getErrorMessage())
 
-    def _later(self, why: str) -> None:
+    def _retry_later(self, reason: str) -> None:
         if self._stopped:
             return
         delay = self._delay()
         if not self._failures:
-            log.info("{node} is not connected: {why}", node=self.endpoint, why=why)
+            log.info("{node} is not connected: {reason}", node=self.endpoint, reason=reason)
         self._failures += 1
         self._retry = self._clock.callLater(delay, self.connect)
 
     def _delay(self) -> float:
-        """Twice as long each time, less up to half of it so that not all come at once."""
+        """The delay doubles each time. Up to half of it is taken off at random, so that several
+        brokers do not connect at the same time."""
         longest = min(SHORTEST_DELAY * 2.0 ** min(self._failures, 16), LONGEST_DELAY)
-        return max(longest * (1 - self._chance() / 2), SHORTEST_DELAY)
+        return max(longest * (1 - self._random() / 2), SHORTEST_DELAY)
 
-    # Far
+    # Events of the connection
 
-    def opened(self, link: PeerConnection) -> None:
-        """See ``PeerEvents``: what is wanted here is asked for anew."""
-        self._link = link
+    def opened(self, connection: PeerConnection) -> None:
+        """See ``PeerEvents``: subscribe again to the topics that have readers here."""
+        self._connection = connection
         self._failures = 0
-        self._hosts = None
+        self._listed = None
         log.info("{node} is connected", node=self.endpoint)
-        for topic in self._mine:
+        for topic in self._topics:
             if topic.has_readers:
-                link.subscribe(topic)
+                connection.subscribe(topic)
 
-    def lost(self, link: PeerConnection) -> None:
-        """See ``PeerEvents``: the topics it hosts cannot be reached for now."""
+    def lost(self, connection: PeerConnection) -> None:
+        """See ``PeerEvents``: the topics of the broker cannot be reached for now."""
         self.tried = True
-        if self._link is link:
-            self._link = None
+        if self._connection is connection:
+            self._connection = None
             log.warn(
-                "{node} is gone, and with it {count} topics",
+                "{node} is disconnected; its {count} topics cannot be reached",
                 node=self.endpoint,
-                count=len(self._mine),
+                count=len(self._topics),
             )
-        self._later("the connection ended")
+        self._retry_later("the connection ended")
 
     def listed(self, names: list[bytes]) -> None:
         """See ``PeerEvents``."""
-        self._hosts = frozenset(name.decode(errors="replace") for name in names)
-        self._topics.listed(self, names)
+        self._listed = frozenset(name.decode(errors="replace") for name in names)
+        self._directory.listed(self, names)
         self.tried = True
 
-    def silent(self) -> None:
+    def query_timed_out(self) -> None:
         """See ``PeerEvents``."""
         self.tried = True
 
-    def itself(self) -> None:
+    def connected_to_itself(self) -> None:
         """See ``PeerEvents``."""
-        log.warn("{node} is this broker itself; it is left alone", node=self.endpoint)
+        log.warn("{node} is this broker itself; no connection is made", node=self.endpoint)
         self.stop()
 
     # Topics
 
-    def own(self, topic: Topic) -> None:
-        """``topic`` is hosted there."""
-        self._mine.add(topic)
+    def add_topic(self, topic: Topic) -> None:
+        """``topic`` is hosted by this node."""
+        self._topics.add(topic)
         if topic.has_readers:
             self.want(topic)
 
-    def disown(self, topic: Topic) -> None:
-        """It is not any more."""
-        self._mine.discard(topic)
+    def remove_topic(self, topic: Topic) -> None:
+        """``topic`` is no longer hosted by this node."""
+        self._topics.discard(topic)
         self.unwant(topic)
 
-    def gave_up(self, topic: Topic) -> bool:
-        """Is the broker there, and does it say that it hosts ``topic`` no more?"""
-        return self._link is not None and self._hosts is not None and topic.name not in self._hosts
+    def no_longer_hosts(self, topic: Topic) -> bool:
+        """Return whether the broker is connected and has listed its topics without ``topic``."""
+        connected = self._connection is not None and self._listed is not None
+        return connected and topic.name not in (self._listed or ())
 
     def publish(self, topic: Topic, batch: Batch) -> None:
         """See ``Upstream``."""
-        if self._link is None or not self._link.is_open:
+        if self._connection is None or not self._connection.is_open:
             raise TopicUnreachable(topic.name)
-        self._link.publish(topic, batch)
+        self._connection.publish(topic, batch)
 
     def want(self, topic: Topic) -> None:
         """See ``Upstream``."""
-        if self._link is not None:
-            self._link.subscribe(topic)
+        if self._connection is not None:
+            self._connection.subscribe(topic)
 
     def unwant(self, topic: Topic) -> None:
         """See ``Upstream``."""
-        if self._link is not None:
-            self._link.unsubscribe(topic)
+        if self._connection is not None:
+            self._connection.unsubscribe(topic)

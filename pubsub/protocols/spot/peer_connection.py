@@ -1,4 +1,4 @@
-"""The client half on the wire: a DEALER connected to another broker's ROUTER (spot §7)."""
+"""The client side on the wire: a DEALER connected to another broker's ROUTER (spot §7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.connection import NODE, MessageHead, Role, ZmtpConnection
+from pubsub.protocols.spot.connection import NODE, ZmtpConnection
 from pubsub.protocols.spot.scan import StemEncoding, publish_stem
 from pubsub.protocols.spot.zmtp import Command, FrameLimits, ZmtpError, ping, ready
 
@@ -29,55 +29,61 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.message_run import MessageRun
     from pubsub.broker.topics import Topic
+    from pubsub.protocols.spot.role import MessageHead, Role
 
-# Another broker is trusted further than a client: it may have larger limits and many topics.
+# Another broker is trusted more than a client: it may have larger limits and many topics.
 FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
-# Signs of life that may fail to come before the other broker is given up.
-_MISSED = 3
+# Heartbeats without any input after which the other broker is considered gone.
+_MISSED_HEARTBEATS = 3
 
 
 class PeerEvents(Protocol):
-    """The broker at the other end, as what is known here of it."""
+    """The broker at the other end, which is notified of the connection's events."""
 
     endpoint: str
 
-    def opened(self, link: PeerConnection) -> None: ...
+    def opened(self, connection: PeerConnection) -> None:
+        """The handshake is done."""
 
-    def lost(self, link: PeerConnection) -> None: ...
+    def lost(self, connection: PeerConnection) -> None:
+        """The connection has ended."""
 
-    def listed(self, names: list[bytes]) -> None: ...
+    def listed(self, names: list[bytes]) -> None:
+        """The other broker hosts the topics of these names."""
 
-    def silent(self) -> None:
-        """It has not answered in time."""
+    def query_timed_out(self) -> None:
+        """The other broker has not answered a query in time."""
 
-    def itself(self) -> None:
+    def connected_to_itself(self) -> None:
         """The other end turned out to be this very broker."""
 
 
 class PeerConnection(ZmtpConnection):
-    """One connection to another broker; it is also the ``Role`` of the other side."""
+    """One connection to another broker; it is its own ``Role``."""
 
+    # Messages sent, and how many of them the other broker has confirmed.
     _sent = 0
     _confirmed = 0
-    _asked: float | None = None
-    _beat = 0
-    _since_query = 0
+    # When the query that waits for an answer was sent.
+    _query_sent: float | None = None
+    _ticks_since_ping = 0
+    _ticks_since_query = 0
 
-    def __init__(self, listener: Listener, far: PeerEvents) -> None:
+    def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, FRAME_LIMITS)
-        self._far = far
+        self._node = node
         self._subscribed: set[Topic] = set()
         self.is_open = False
 
     @property
     def peer(self) -> str:
         """See ``Connection``."""
-        return self._far.endpoint
+        return self._node.endpoint
 
     # Opening
 
     def connectionMade(self) -> None:
-        """Not counted among the listener's clients, which did not come here by themselves."""
+        """Not counted among the listener's clients, as it is an outgoing connection."""
         self.listener.clients.add(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
@@ -85,50 +91,50 @@ class PeerConnection(ZmtpConnection):
         self.stream.registerProducer(self, True)
         self.start()
 
-    def greeted(self) -> None:
-        """See ``ZmtpConnection``: who connects says first what it is (RFC 37, NULL)."""
+    def greeting_received(self) -> None:
+        """See ``ZmtpConnection``: the side that connects sends READY first (RFC 37, NULL)."""
         self.reply(ready(b"DEALER", {b"Identity": b"", NODE: self._node_id}))
 
     @property
     def _node_id(self) -> bytes:
         return b"%015x" % self.listener.dispatcher.run_id
 
-    def opened(self) -> Role:
+    def handshake_done(self) -> Role:
         """See ``ZmtpConnection``."""
         if self.handshake.metadata.get(NODE.lower()) == self._node_id:
-            self._far.itself()
+            self._node.connected_to_itself()
             raise ZmtpError("itself")
         if self.handshake.socket_type not in (b"ROUTER", b"DEALER", b"REP"):
             raise ZmtpError("socket-type")
         self.is_open = True
         self.open_outbox()
-        self._far.opened(self)
+        self._node.opened(self)
         self.query()
         return self
 
     # Requests
 
     def query(self) -> None:
-        """Ask which topics are hosted there."""
-        self._since_query = 0
-        if self._asked is None:
-            self._asked = self.listener.clock.seconds()
+        """Ask which topics the other broker hosts."""
+        self._ticks_since_query = 0
+        if self._query_sent is None:
+            self._query_sent = self.listener.clock.seconds()
         self._send(Query())
 
     def subscribe(self, topic: Topic) -> None:
-        """Have ``topic`` sent here, if that is not so yet."""
+        """Subscribe to ``topic``, unless this connection already has."""
         if topic not in self._subscribed:
             self._subscribed.add(topic)
             self._send(Subscribe(topic.name.encode()))
 
     def unsubscribe(self, topic: Topic) -> None:
-        """Have it sent no more."""
+        """End the subscription to ``topic``."""
         if topic in self._subscribed:
             self._subscribed.discard(topic)
             self._send(Unsubscribe(topic.name.encode()))
 
     def publish(self, topic: Topic, batch: Batch) -> None:
-        """Send a batch there; what is too large is counted, or refused if that is all of it."""
+        """Send a batch; messages over the limit are dropped. Raises MessageTooLarge if all are."""
         assert self.outbox is not None
         fitting: Batch | None = batch
         limit: int = self.listener.settings["max-message"]
@@ -149,14 +155,14 @@ class PeerConnection(ZmtpConnection):
         listener.router.flush_soon()
 
     def _send(self, request: Request) -> None:
-        """Unlike ``reply`` this never stops us from reading: two brokers would stop for good."""
+        """Send a request. Unlike ``reply`` this never stops reading (see ``reply_latest``)."""
         assert self.outbox is not None
         self.outbox.send(encode_request(request))
 
     # Role
 
     def command(self, command: Command) -> None:
-        """See ``Role``: PONG says how much of what was sent has been taken there."""
+        """See ``Role``: a PONG confirms the messages sent before its PING."""
         if command.name == b"PONG" and len(command.data) == 8:
             self._confirmed = int.from_bytes(command.data, "big")
 
@@ -166,79 +172,80 @@ class PeerConnection(ZmtpConnection):
             case Publish() as publication:
                 return publication
             case QueryResponse(topics):
-                self._asked = None
-                self._far.listed(list(topics))
+                self._query_sent = None
+                self._node.listed(list(topics))
                 return None
-        # A server asks nothing of a client.
+        # A server sends no requests to a client.
         raise SpotError
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """See ``Role``: deliver here what was published there, and only here."""
+    def receive(self, head: MessageHead, run: MessageRun) -> None:
+        """See ``Role``: deliver messages of the other broker here, and only here."""
         listener = self.listener
         try:
-            topic = listener.topics.create(stem.topic, hosted=False)
+            topic = listener.topics.create(head.topic, hosted=False)
         except Refused as refused:
             self.listener.refuse(refused.reason, self.label, len(run.payloads))
             return
         if topic not in self._subscribed:
-            # It crossed our UNSUBSCRIBE, or is nothing we asked for.
+            # The UNSUBSCRIBE was still on its way, or the topic was never subscribed to.
             return
-        sender = self._far.endpoint.encode()
+        sender = self._node.endpoint.encode()
         listener.dispatcher.relay(topic, run, sender, listener.protocol)
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
         if listener.memory.full:
             listener.memory.wait(self)
 
-    def left(self) -> None:
-        """See ``Role``; ``ended`` has seen to it."""
+    def closed(self) -> None:
+        """See ``Role``: nothing, as ``ended`` does all of it."""
 
     # Housekeeping
 
     def sweep(self, now: float) -> None:
-        """See ``Client``: heartbeat, and the questions that are due."""
+        """See ``Client``: heartbeats and queries that are due."""
         super().sweep(now)
         if self.closing or not self.is_open:
             return
         settings = self.listener.settings
-        if self._silent > _MISSED * settings["heartbeat"] and self._answers_pings:
+        allowed_silence = _MISSED_HEARTBEATS * settings["heartbeat"]
+        if self._silent_ticks > allowed_silence and self._expects_pongs:
             self.listener.refuse("heartbeat", self.label)
-            self.abort("it shows no sign of life")
+            self.abort(f"silent for {_MISSED_HEARTBEATS} heartbeats")
             return
-        self._beat += 1
-        if self._beat >= settings["heartbeat"]:
-            self._beat = 0
+        self._ticks_since_ping += 1
+        if self._ticks_since_ping >= settings["heartbeat"]:
+            self._ticks_since_ping = 0
             self._ping()
-        if self._asked is not None and now - self._asked > settings["query-timeout"]:
-            self._asked = None
-            self._far.silent()
+        if self._query_sent is not None and now - self._query_sent > settings["query-timeout"]:
+            self._query_sent = None
+            self._node.query_timed_out()
             self.listener.refuse("query-timeout", self.label)
-        self._since_query += 1
-        if self._since_query >= settings["sync"] > 0:
+        self._ticks_since_query += 1
+        if self._ticks_since_query >= settings["sync"] > 0:
             self.query()
 
     @property
-    def _answers_pings(self) -> bool:
-        """Would it, and would we hear it? Not while a slow reader keeps us from reading."""
+    def _expects_pongs(self) -> bool:
+        """False if the other broker knows no PING, or a slow subscriber keeps us from reading."""
         return self.handshake.has_commands and not self._hold_reasons
 
     def _ping(self) -> None:
         outbox = self.outbox
         if outbox is not None and self.handshake.has_commands and not self.output_full:
-            # Sent behind everything before it, so that its answer confirms all of that.
+            # Sent after all messages before it, so that its PONG confirms those.
             outbox.flush()
             if not outbox.queued:
                 outbox.send(ping(self._sent.to_bytes(8, "big")))
 
-    # The end
+    # Closing
 
     def goodbye(self) -> bytes:
-        """See ``Connection``: what has been written before an orderly end arrives."""
+        """See ``Connection``: an orderly end delivers all that has been written."""
         self._confirmed = self._sent
         return b""
 
     def ended(self) -> None:
-        """See ``Connection``: what nobody knows to have arrived is counted."""
+        """See ``Connection``: count the messages that were not confirmed as dropped."""
         counters = self.listener.counters
         before = counters.dropped
         super().ended()
@@ -253,4 +260,4 @@ class PeerConnection(ZmtpConnection):
         """See ``Connection``."""
         super().connectionLost()
         self.listener.clients.discard(self)
-        self._far.lost(self)
+        self._node.lost(self)

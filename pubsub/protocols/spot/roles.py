@@ -1,6 +1,6 @@
-"""The server half: what a listener is to the sockets that connect to it (spot §2.3).
+"""The server side: the roles of a listener for the sockets that connect to it (spot §2.3).
 
-the peer is           it sends                              it is sent
+peer                  it sends                              it receives
 DEALER, REQ, ROUTER   QUERY, PUBLISH, SUBSCRIBE,            QUERY_RESP, PUBLISH
                       UNSUBSCRIBE
 SUB, XSUB             subscriptions, as commands            topic, data
@@ -25,27 +25,28 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.scan import publish_stem, topic_stem
-from pubsub.protocols.spot.subscriptions import Left, Patterns, Subscriptions
+from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
     from pubsub.broker.message_run import MessageRun
     from pubsub.broker.sessions import Session
-    from pubsub.protocols.spot.connection import MessageHead, ZmtpConnection
+    from pubsub.protocols.spot.connection import ZmtpConnection
+    from pubsub.protocols.spot.role import MessageHead
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
 
 class XSubSide:
-    """The server to PUB and XPUB sockets (spot §4.2)."""
+    """The role for PUB and XPUB sockets (spot §4.2)."""
 
-    def __init__(self, link: ZmtpConnection) -> None:
-        self._link = link
-        identity = link.handshake.metadata.get(b"identity", b"")
-        self._publisher = link.listener.publisher(link, identity)
+    def __init__(self, connection: ZmtpConnection) -> None:
+        self._connection = connection
+        identity = connection.handshake.metadata.get(b"identity", b"")
+        self._publisher = connection.listener.publisher(connection, identity)
 
     def command(self, command: Command) -> None:
-        """See ``Role``: there are none we would have to know."""
+        """See ``Role``: no command has a meaning here."""
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -53,40 +54,43 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """See ``Role``: nobody is answered; what is refused is counted (spot §5.1)."""
-        listener, count = self._link.listener, len(run.payloads)
+    def receive(self, head: MessageHead, run: MessageRun) -> None:
+        """See ``Role``: there is no reply; refusals are counted (spot §5.1)."""
+        listener, count = self._connection.listener, len(run.payloads)
         try:
-            listener.access.check_publish(stem.topic)
-            topic = listener.topics.create(stem.topic, hosted=False)
-            if topic.upstream is not None and self._link.is_node:
-                raise TopicUnreachable(stem.topic)
-            batch = self._publisher.publish(topic, run, sender=stem.origin)
+            listener.access.check_publish(head.topic)
+            topic = listener.topics.create(head.topic, hosted=False)
+            if topic.upstream is not None and self._connection.is_node:
+                raise TopicUnreachable(head.topic)
+            batch = self._publisher.publish(topic, run, sender=head.origin)
         except Refused as refused:
-            self._link.refuse(refused.reason, count, stem.topic)
+            self._connection.refuse(refused.reason, count, head.topic)
         else:
-            late = count - len(batch.payloads)
-            if late:
-                self._link.refuse(RateLimited.reason, late, stem.topic)
+            over_limit = count - len(batch.payloads)
+            if over_limit:
+                self._connection.refuse(RateLimited.reason, over_limit, head.topic)
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
 
 
 class RouterSide(XSubSide):
-    """The ROUTER to DEALER, REQ and ROUTER sockets (spot §3)."""
+    """The ROUTER for DEALER, REQ and ROUTER sockets (spot §3)."""
 
     def __init__(
-        self, link: ZmtpConnection, patterns: Patterns, session: Session | None = None
+        self,
+        connection: ZmtpConnection,
+        prefix_readers: PrefixReaders,
+        session: Session | None = None,
     ) -> None:
-        super().__init__(link)
+        super().__init__(connection)
         self._session = session
-        left = None if session is None else session.state
-        assert left is None or isinstance(left, Left)
-        self._subscriptions = Subscriptions(link, patterns, publish_stem, left)
-        if left is not None:
-            # The peer does not know that its connection is another one.
-            self._subscriptions.restore(left)
+        kept = None if session is None else session.state
+        assert kept is None or isinstance(kept, KeptSubscriptions)
+        self._subscriptions = Subscriptions(connection, prefix_readers, publish_stem, kept)
+        if kept is not None:
+            # The program at the other end does not know that its connection is a new one.
+            self._subscriptions.restore(kept)
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -99,10 +103,10 @@ class RouterSide(XSubSide):
             case Unsubscribe(topic):
                 self._unsubscribe(topic)
             case Query():
-                self._link.answer("topics", self._topics)
-                self._link.rest()
+                self._connection.reply_latest("topics", self._topics)
+                self._connection.pause_input()
             case QueryResponse():
-                # Nobody was asked; but it is a command like the others.
+                # A well-formed command without meaning here, as nothing was queried.
                 pass
         return None
 
@@ -111,12 +115,12 @@ class RouterSide(XSubSide):
             if not self._subscriptions.has_prefix(topic[:-1]):
                 self._subscriptions.add_prefix(topic[:-1])
             return
-        topics = self._link.listener.topics
+        topics = self._connection.listener.topics
         name = topic_name(topic)
-        if self._link.is_node and name in topics and topics.named(name).upstream is not None:
-            # What comes from another broker is not passed on to a third (spot §7.4).
+        if self._connection.is_node and name in topics and topics.named(name).upstream is not None:
+            # Messages of one broker are not relayed to a third (spot §7.4).
             raise TopicUnreachable(name)
-        self._subscriptions.add(topic, hosted=self._link.is_node)
+        self._subscriptions.add(topic, hosted=self._connection.is_node)
 
     def _unsubscribe(self, topic: bytes) -> None:
         if topic.endswith(b"*"):
@@ -128,13 +132,13 @@ class RouterSide(XSubSide):
         return encode_request(QueryResponse(self._hosted()))
 
     def _hosted(self) -> list[bytes]:
-        """The names of this broker's own topics that the peer may use (spot §3.3)."""
-        listener = self._link.listener
+        """Return the names of the topics hosted here that the peer may use (spot §3.3)."""
+        listener = self._connection.listener
         names = [topic.name for topic in listener.topics if topic.hosted]
         return sorted(name.encode() for name in names if self._may_use(name))
 
     def _may_use(self, name: str) -> bool:
-        access = self._link.listener.access
+        access = self._connection.listener.access
         if access.may_subscribe(name):
             return True
         try:
@@ -143,34 +147,34 @@ class RouterSide(XSubSide):
             return False
         return True
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
-        session, sessions = self._session, self._link.listener.sessions
+        session, sessions = self._session, self._connection.listener.sessions
         if session is not None:
-            left = self._subscriptions.leave() if sessions.keeps(session) else None
-            session.state = left
-            if left is None:
+            kept = self._subscriptions.end() if sessions.keeps(session) else None
+            session.state = kept
+            if kept is None:
                 sessions.close(session)
             else:
-                sessions.detach(session, left.positions)
+                sessions.detach(session, kept.positions)
         self._subscriptions.clear()
 
 
 class XPubSide:
-    """The XPUB to SUB and XSUB sockets (spot §4.1)."""
+    """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
-    def __init__(self, link: ZmtpConnection, patterns: Patterns) -> None:
-        self._subscriptions = Subscriptions(link, patterns, topic_stem)
+    def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:
+        self._subscriptions = Subscriptions(connection, prefix_readers, topic_stem)
 
     def command(self, command: Command) -> None:
-        """See ``Role``: subscriptions as peers of 3.1 send them."""
+        """See ``Role``: subscriptions of peers with ZMTP 3.1."""
         if command.name == b"SUBSCRIBE":
             self._subscriptions.add_prefix(command.data)
         elif command.name == b"CANCEL":
             self._subscriptions.discard_prefix(command.data)
 
     def message(self, frames: list[bytes]) -> Publish | None:
-        """See ``Role``: subscriptions as older peers send them."""
+        """See ``Role``: subscriptions of older peers."""
         first = frames[0]
         if len(frames) != 1 or not first.startswith((_SUBSCRIBE, _CANCEL)):
             raise SpotError
@@ -180,9 +184,9 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def take(self, stem: MessageHead, run: MessageRun) -> None:
-        """See ``Role``: they do not publish."""
+    def receive(self, head: MessageHead, run: MessageRun) -> None:
+        """See ``Role``: these peers do not publish."""
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """See ``Role``."""
         self._subscriptions.clear()

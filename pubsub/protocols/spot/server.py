@@ -9,9 +9,9 @@ from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import NODE, MessageHead, Role, ZmtpConnection
+from pubsub.protocols.spot.connection import NODE, ZmtpConnection
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
-from pubsub.protocols.spot.subscriptions import Patterns
+from pubsub.protocols.spot.subscriptions import PrefixReaders
 from pubsub.protocols.spot.zmtp import (
     SERVER_TYPES,
     Command,
@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.sessions import Session
+    from pubsub.protocols.spot.role import MessageHead, Role
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
-    Setting("sync", SECONDS, 10, "seconds between two questions to it which topics it hosts"),
-    Setting("query-timeout", SECONDS, 2, "seconds it has to answer"),
+    Setting("sync", SECONDS, 10, "seconds between two queries for the topics that a peer hosts"),
+    Setting("query-timeout", SECONDS, 2, "seconds that a peer has to answer a query"),
     Setting(
         "heartbeat",
         number(1, 3600),
         2,
-        "seconds between two signs of life; a broker silent for three times that is gone",
+        "seconds between two heartbeats; a peer that is silent for three times as long is gone",
     ),
-    Setting("handshake-timeout", number(0.1, 3600), 10, "seconds a peer has for its handshake"),
+    Setting("handshake-timeout", number(0.1, 3600), 10, "seconds a client has for its handshake"),
     Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
 )
 
 
 class _IdentityOwner:
-    """Owns any session: who has an identity already is not displaced by another that claims it."""
+    """The owner of any session: a second client with the same identity displaces nothing."""
 
     def displaced(self) -> None:
         """See ``Owner``."""
@@ -61,7 +62,7 @@ _IDENTITY_OWNER = _IdentityOwner()
 class SpotConnection(ZmtpConnection):
     """A socket that has connected to a listener."""
 
-    _beat = 0
+    _ticks_since_ping = 0
 
     def __init__(self, factory: SpotFactory) -> None:
         super().__init__(factory.listener, factory.limits)
@@ -73,17 +74,17 @@ class SpotConnection(ZmtpConnection):
         if not self.closing:
             self.start()
 
-    def opened(self) -> Role:
-        """See ``ZmtpConnection``: answered by what the peer is, which is why it comes first."""
+    def handshake_done(self) -> Role:
+        """See ``ZmtpConnection``: our socket type, and so our READY, depends on the peer's."""
         ours = SERVER_TYPES.get(self.handshake.socket_type)
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
         self.reply(ready(ours, {NODE: b"%015x" % self.listener.dispatcher.run_id}))
-        self.stems = self._factory.stems[ours]
+        self.heads = self._factory.heads[ours]
         if ours == b"ROUTER":
-            return RouterSide(self, self._factory.patterns, self._session())
+            return RouterSide(self, self._factory.prefix_readers, self._session())
         if ours == b"XPUB":
-            return XPubSide(self, self._factory.patterns)
+            return XPubSide(self, self._factory.prefix_readers)
         if self.handshake.has_commands:
             self.reply(encode_command(Command(b"SUBSCRIBE")))
         else:
@@ -91,7 +92,7 @@ class SpotConnection(ZmtpConnection):
         return XSubSide(self)
 
     def _session(self) -> Session | None:
-        """The peer's, new or resumed; None for one that cannot be known again (spot §3.5)."""
+        """Open or resume the peer's session; None for a peer without an identity (spot §3.5)."""
         identity = self.handshake.metadata.get(b"identity", b"")
         if not identity or self.is_node:
             return None
@@ -107,12 +108,12 @@ class SpotConnection(ZmtpConnection):
             return None
 
     def sweep(self, now: float) -> None:
-        """See ``Client``; a broker may be held from being read, and must not think us gone."""
+        """See ``Client``. A broker that is held from reading gets heartbeats from here."""
         super().sweep(now)
-        self._beat += 1
-        if self._beat < self.listener.settings["heartbeat"]:
+        self._ticks_since_ping += 1
+        if self._ticks_since_ping < self.listener.settings["heartbeat"]:
             return
-        self._beat = 0
+        self._ticks_since_ping = 0
         if self.is_node and not self.closing and not self.output_full:
             self.reply(ping(b""))
 
@@ -122,10 +123,12 @@ class SpotFactory(ConnectionFactory):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
-        self.patterns = listener.shared("spot-patterns", lambda: Patterns(listener.topics))
+        self.prefix_readers = listener.shared(
+            "spot-prefix-readers", lambda: PrefixReaders(listener.topics)
+        )
         self.limits = FrameLimits(frame=listener.settings["max-message"])
-        # By what we are to them, as the same bytes mean one thing to a ROUTER, another to an XSUB.
-        self.stems: Mapping[bytes, dict[bytes, MessageHead]] = {
+        # By our socket type: a ROUTER and an XSUB read the same bytes differently.
+        self.heads: Mapping[bytes, dict[bytes, MessageHead]] = {
             ours: {} for ours in SERVER_TYPES.values()
         }
 
@@ -135,7 +138,7 @@ class SpotFactory(ConnectionFactory):
 
 
 def make_factory(listener: Listener) -> IProtocolFactory:
-    """See IWireProtocol; with peers it also joins their cluster."""
+    """See ``IWireProtocol``; also joins the cluster of the configured peers."""
     for peer in listener.settings["peers"]:
         listener.shared("spot-cluster", lambda: Cluster(listener)).join(peer)
     return SpotFactory(listener)

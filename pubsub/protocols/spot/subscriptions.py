@@ -1,7 +1,7 @@
 """What a client of spot has subscribed to: topics by name, and all whose names have a prefix.
 
-A client with an identity may come back on another connection (spot §3.5). Then topics that it had
-go on where it left them: they are delivered from the history first.
+A client with an identity may return on another connection (spot §3.5). The topics that it had then
+continue where it stopped receiving them: they are delivered from the history first.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from pubsub.protocols.spot.scan import StemEncoding
 if TYPE_CHECKING:
     from pubsub.protocols.spot.connection import ZmtpConnection
 
-# From this number of topics on, looking through all of them is enough for a turn.
+# Number of topics from which on a pass over all of them is enough work for one tick.
 _MANY = 1000
 
 
-class Patterns:
-    """Who reads every topic that has a prefix; one a broker, so that new topics find readers.
+class PrefixReaders:
+    """The subscriptions to prefixes, of all connections of a broker: new topics find them here.
 
-    A new topic costs a look-up for each byte of its name, however many readers there are.
+    A new topic costs one look-up for each byte of its name, for any number of subscriptions.
     """
 
     def __init__(self, topics: TopicRegistry) -> None:
         self._readers: dict[bytes, dict[Subscriptions, None]] = {}
-        topics.watch(self._made)
+        topics.watch(self._topic_created)
 
     def add(self, prefix: bytes, reader: Subscriptions) -> None:
-        """``reader`` is told of topics to come."""
+        """Notify ``reader`` of new topics with this prefix."""
         self._readers.setdefault(prefix, {})[reader] = None
 
     def discard(self, prefix: bytes, reader: Subscriptions) -> None:
-        """``reader`` is told no more."""
+        """Stop notifying ``reader``."""
         readers = self._readers.get(prefix, {})
         readers.pop(reader, None)
         if not readers:
             self._readers.pop(prefix, None)
 
-    def _made(self, topic: Topic) -> None:
+    def _topic_created(self, topic: Topic) -> None:
         if not self._readers:
             return
         name = topic.name.encode()
@@ -57,8 +57,8 @@ class Patterns:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What a client was subscribed to when its connection ended, with the log ending at ``end``."""
+class KeptSubscriptions:
+    """The subscriptions of a client whose connection ended when the history ended at ``end``."""
 
     names: frozenset[str]
     prefixes: tuple[bytes, ...]
@@ -66,183 +66,195 @@ class Left:
     end: int
 
     def position(self, topic: Topic) -> int | None:
-        """Where the client stopped receiving ``topic``; None if it did not receive it."""
+        """Return the offset where the client stopped receiving ``topic``; None if it never did."""
         if topic in self.positions:
             return self.positions[topic]
-        # One that was made since.
+        # The topic may have been created since.
         name = topic.name.encode()
         covered = topic.name in self.names or name.startswith(self.prefixes)
         return self.end if covered else None
 
 
 class Subscriptions:
-    """Those of one connection, each topic in the form that ``stem`` gives it.
+    """The subscriptions of one connection; ``stem`` gives the bytes before a topic's payloads.
 
-    ``left`` is what the client had on the connection before this.
+    ``kept`` are those of the client's last connection.
     """
 
     def __init__(
         self,
-        link: ZmtpConnection,
-        patterns: Patterns,
+        connection: ZmtpConnection,
+        prefix_readers: PrefixReaders,
         stem: Callable[[bytes], bytes],
-        left: Left | None = None,
+        kept: KeptSubscriptions | None = None,
     ) -> None:
-        self._link = link
-        self._patterns = patterns
+        self._connection = connection
+        self._listener = connection.listener
+        self._prefix_readers = prefix_readers
         self._stem = stem
         self._names: set[str] = set()
         self._prefixes: Counter[bytes] = Counter()
-        self._left = left
+        self._kept = kept
+        # Topics to catch up with, and the offsets from which on.
         self._missed: dict[Topic, int] = {}
-        self._catching_up: CatchUp | None = None
+        self._catch_up: CatchUp | None = None
 
-    def restore(self, left: Left) -> None:
+    # Sessions
+
+    def restore(self, kept: KeptSubscriptions) -> None:
         """Subscribe to everything that the client had before."""
-        for name in left.names:
+        for name in kept.names:
             self._restore(partial(self.add, name.encode()))
-        for prefix in left.prefixes:
+        for prefix in kept.prefixes:
             self._restore(partial(self.add_prefix, prefix))
 
     def _restore(self, subscribe: Callable[[], None]) -> None:
         try:
             subscribe()
         except Refused as refused:
-            self._link.refuse(refused.reason)
+            self._connection.refuse(refused.reason)
 
-    def leave(self) -> Left | None:
-        """The connection has ended, and the client may come back; None if it had nothing."""
+    def end(self) -> KeptSubscriptions | None:
+        """End all deliveries; return what the client's next connection needs to restore them.
+
+        None if there are no subscriptions.
+        """
         if not (self._names or self._prefixes):
             return None
-        outbox = self._link.outbox
-        replayed = {} if self._catching_up is None else self._catching_up.positions
-        end: int = self._link.listener.store.next_offset
+        outbox = self._connection.outbox
+        replayed = {} if self._catch_up is None else self._catch_up.positions
+        end: int = self._listener.store.next_offset
         if outbox is None:
             positions = {}
         else:
             positions = shut_and_get_offsets(outbox, {**replayed, **self._missed}, end)
-        return Left(frozenset(self._names), tuple(self._prefixes), positions, end)
+        return KeptSubscriptions(frozenset(self._names), tuple(self._prefixes), positions, end)
+
+    def clear(self) -> None:
+        """The connection has ended. Its outbox leaves the topics by itself."""
+        for prefix in self._prefixes:
+            self._prefix_readers.discard(prefix, self)
+        self._prefixes.clear()
+
+    # Topics
 
     def add(self, raw: bytes, hosted: bool = False) -> None:
-        """Subscribe to the topic of this name, which is made if need be; raises Refused.
+        """Subscribe to the topic of this name and create it if necessary; raises Refused.
 
-        ``hosted`` says that the subscriber knows it to be hosted here.
+        ``hosted`` is True if the subscriber knows that the topic is hosted here.
         """
         name = topic_name(raw)
-        listener = self._link.listener
-        listener.access.check_subscribe(name)
+        self._listener.access.check_subscribe(name)
         if name not in self._names:
-            self._check_room()
+            self._check_limit()
         # Subscribed again even if it is not new: the subscription may have been revoked.
-        topic = listener.topics.create(name, hosted=False)
+        topic = self._listener.topics.create(name, hosted=False)
         topic.hosted = topic.hosted or hosted
         self._subscribe(topic)
         self._names.add(name)
 
     def discard(self, raw: bytes) -> None:
-        """Unsubscribe from the topic of this name, unless a prefix covers it still."""
+        """Unsubscribe from the topic of this name, unless a prefix covers it."""
         name = topic_name(raw)
         if name in self._names:
             self._names.discard(name)
-            self._prune()
+            self._unsubscribe_uncovered()
+
+    def _check_limit(self) -> None:
+        limit: int = self._listener.settings["max-subscriptions"]
+        if len(self._names) + len(self._prefixes) >= limit:
+            raise LimitReached("subscriptions")
+
+    # Prefixes
 
     def add_prefix(self, prefix: bytes) -> None:
-        """Subscribe to all topics that begin with ``prefix``, once more if it is not new."""
+        """Subscribe to all topics that begin with ``prefix``. Subscriptions are counted."""
         if prefix not in self._prefixes:
-            self._check_room()
-            self._patterns.add(prefix, self)
-            topics = tuple(self._link.listener.topics)
+            self._check_limit()
+            self._prefix_readers.add(prefix, self)
+            topics = tuple(self._listener.topics)
             for topic in topics:
                 if topic.name.encode().startswith(prefix):
                     self.join(topic)
             if len(topics) > _MANY:
-                self._link.rest()
+                self._connection.pause_input()
         self._prefixes[prefix] += 1
 
     def discard_prefix(self, prefix: bytes, all_of_it: bool = False) -> None:
-        """End one subscription to ``prefix``, or every one."""
+        """End one subscription to ``prefix``, or all of them."""
         if prefix not in self._prefixes:
             return
         self._prefixes[prefix] -= 1
         if all_of_it or not self._prefixes[prefix]:
             del self._prefixes[prefix]
-            self._patterns.discard(prefix, self)
-            self._prune()
+            self._prefix_readers.discard(prefix, self)
+            self._unsubscribe_uncovered()
 
     def has_prefix(self, prefix: bytes) -> bool:
-        """Is there a subscription to just this prefix?"""
+        """Return whether there is a subscription to exactly this prefix."""
         return prefix in self._prefixes
 
     def join(self, topic: Topic) -> None:
-        """A topic that a prefix covers: subscribe, if its clients may read it here."""
+        """Subscribe to a topic that a prefix covers, if the client may read it."""
         try:
-            self._link.listener.access.check_subscribe(topic.name)
+            self._listener.access.check_subscribe(topic.name)
         except Refused as refused:
-            # Who asks for everything does not ask for the broker's own topics.
+            # A subscription to everything does not mean the broker's own topics.
             if not topic.name.startswith(RESERVED):
-                self._link.refuse(refused.reason, topic=topic.name)
+                self._connection.refuse(refused.reason, topic=topic.name)
         else:
             self._subscribe(topic)
 
-    def clear(self) -> None:
-        """The connection has ended; its outbox leaves the topics by itself."""
-        for prefix in self._prefixes:
-            self._patterns.discard(prefix, self)
-        self._prefixes.clear()
+    # Delivery
 
     def _subscribe(self, topic: Topic) -> None:
-        outbox = self._link.open_outbox()
-        position = None if self._left is None else self._left.position(topic)
+        outbox = self._connection.open_outbox()
+        position = None if self._kept is None else self._kept.position(topic)
         if topic in outbox.subscriptions or self._is_missed(topic):
             return
         if position is None:
-            self._link.listener.router.subscribe(outbox, topic, self._encoding(topic))
+            self._listener.router.subscribe(outbox, topic, self._encoding(topic))
             return
         if not self._missed:
-            # When all subscriptions of this read are known.
-            self._link.listener.at_tick_end(self._catch_up)
+            # At the end of the tick all subscriptions of this read are known.
+            self._listener.at_tick_end(self._start_catch_up)
         self._missed[topic] = position
 
     def _is_missed(self, topic: Topic) -> bool:
         return topic in self._missed or (
-            self._catching_up is not None and topic in self._catching_up.positions
+            self._catch_up is not None and topic in self._catch_up.positions
         )
 
     def _encoding(self, topic: Topic) -> StemEncoding:
         return StemEncoding(self._stem(topic.name.encode()))
 
-    def _catch_up(self) -> None:
-        """Deliver what was missed, one CatchUp after the other."""
-        outbox = self._link.outbox
-        if self._catching_up is not None or not self._missed or outbox is None or outbox.closed:
+    def _start_catch_up(self) -> None:
+        """Deliver missed messages, unless that is already under way for other topics."""
+        outbox = self._connection.outbox
+        if self._catch_up is not None or not self._missed or outbox is None or outbox.closed:
             return
         missed, self._missed = self._missed, {}
         encodings = {topic: self._encoding(topic) for topic in missed}
-        self._catching_up = self._link.listener.catch_up(outbox, missed, encodings)
-        self._catching_up.start().addCallback(self._caught_up)
+        self._catch_up = self._listener.catch_up(outbox, missed, encodings)
+        self._catch_up.start().addCallback(self._caught_up)
 
     def _caught_up(self, result: None) -> None:
-        self._catching_up = None
-        self._catch_up()
+        self._catch_up = None
+        self._start_catch_up()
 
-    def _prune(self) -> None:
-        """Leave the topics that nothing covers any more."""
-        outbox = self._link.open_outbox()
+    def _unsubscribe_uncovered(self) -> None:
+        """Unsubscribe from topics that neither a name nor a prefix covers."""
+        outbox = self._connection.open_outbox()
         prefixes = tuple(self._prefixes)
         for topic in tuple(outbox.subscriptions):
             if not self._covers(topic, prefixes):
-                self._link.listener.router.unsubscribe(outbox, topic)
+                self._listener.router.unsubscribe(outbox, topic)
         for topic in [topic for topic in self._missed if not self._covers(topic, prefixes)]:
             del self._missed[topic]
-        if self._catching_up is not None:
-            for topic in tuple(self._catching_up.positions):
+        if self._catch_up is not None:
+            for topic in tuple(self._catch_up.positions):
                 if not self._covers(topic, prefixes):
-                    self._catching_up.discard(topic)
+                    self._catch_up.discard(topic)
 
     def _covers(self, topic: Topic, prefixes: tuple[bytes, ...]) -> bool:
         return topic.name in self._names or topic.name.encode().startswith(prefixes)
-
-    def _check_room(self) -> None:
-        limit: int = self._link.listener.settings["max-subscriptions"]
-        if len(self._names) + len(self._prefixes) >= limit:
-            raise LimitReached("subscriptions")

@@ -1,12 +1,12 @@
 """ZMTP 3.1 with the NULL mechanism: greeting, READY, frames, commands. Sans-IO.
 
-RFC 37 is the specification (and RFC 23 for the 3.0 peers that are accepted as well); spot §2 is
-what this project settles on top. A connection is a greeting of 64 bytes, a READY command, and
-then messages of one or more frames with commands between them:
+RFC 37 is the specification (RFC 23 for peers with ZMTP 3.0, which are accepted too); spot §2 adds
+the rules of this project. A connection is a greeting of 64 bytes, a READY command, and then
+messages of one or more frames, with commands between them:
 
-    flags    1 byte: 1 MORE (the message goes on), 2 LONG, 4 COMMAND, nothing else
+    flags    1 byte: 1 MORE (the message continues), 2 LONG, 4 COMMAND, nothing else
     size     1 byte, or 8 big-endian if LONG
-    body     size bytes; a command's is its name's length, its name, its data
+    body     size bytes; that of a command is the length of its name, its name, its data
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MAX_CONTEXT = 16
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 NULL = b"NULL".ljust(20, b"\0")
-# Where the version is in the greeting.
+# The position of the version in the greeting.
 _MAJOR = len(SIGNATURE)
 GREETING = SIGNATURE + b"\x03\x01" + NULL + bytes(32)
-"""What we send: version 3.1, mechanism NULL, not a server."""
+"""Our greeting: version 3.1, mechanism NULL, not a server."""
 
 SERVER_TYPES: Mapping[bytes, bytes] = {
     b"DEALER": b"ROUTER",
@@ -35,13 +35,13 @@ SERVER_TYPES: Mapping[bytes, bytes] = {
     b"PUB": b"XSUB",
     b"XPUB": b"XSUB",
 }
-"""The socket type to answer each type of peer with; no others are served (spot §2.3)."""
+"""Our socket type for each socket type of a peer; no others are served (spot §2.3)."""
 
 
 class ZmtpError(Exception):
-    """Bytes that are no ZMTP, or not what is spoken here; the connection cannot go on.
+    """Bytes that are not ZMTP, or use a part of it that is not supported.
 
-    ``answer`` is what to send before it is closed.
+    The connection cannot continue; ``answer`` is to be sent before it is closed.
     """
 
     def __init__(self, reason: str, answer: bytes = b"") -> None:
@@ -52,7 +52,7 @@ class ZmtpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """The largest frame, in bytes of its body, and the most frames of one message."""
+    """The largest body of a frame, in bytes, and the largest number of frames of a message."""
 
     frame: int = 1024 * 1024
     frames: int = 8
@@ -68,10 +68,10 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What comes next: a message, or commands alone, or a message with commands between.
+    """A message, or a command, or a message with commands between its frames.
 
     ``frames`` is empty if there is no message. ``end`` is where the unit ends, ``last`` where the
-    header of its last frame is.
+    header of its last frame begins.
     """
 
     frames: list[bytes]
@@ -82,9 +82,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The start of a unit: what the first ``length`` bytes hold.
+    """An incomplete unit: the contents of its first ``length`` bytes.
 
-    From its start on there have to be ``need`` bytes before it is worth looking again.
+    It can be decoded further when there are ``need`` bytes from its start on.
     """
 
     frames: list[bytes]
@@ -94,37 +94,37 @@ class Partial:
 
 
 def frame_head(size: int, flags: int = 0) -> bytes:
-    """What stands before a frame's body of ``size`` bytes."""
+    """Return the header of a frame with a body of ``size`` bytes."""
     if size < _SHORTEST_LONG:
         return bytes((flags, size))
     return bytes((flags | LONG,)) + size.to_bytes(8, "big")
 
 
 def encode_message(frames: Iterable[bytes]) -> bytes:
-    """A message of one or more frames."""
+    """Encode a message of one or more frames."""
     *before, last = frames
     parts = [(frame_head(len(frame), MORE), frame) for frame in before]
     return b"".join(chain(*parts, (frame_head(len(last)), last)))
 
 
 def encode_command(command: Command) -> bytes:
-    """A command frame."""
+    """Encode a command frame."""
     body = bytes((len(command.name),)) + command.name + command.data
     return frame_head(len(body), COMMAND) + body
 
 
 def decode(
-    data: bytes, at: int, limits: FrameLimits, begun: Partial | None = None
+    data: bytes, at: int, limits: FrameLimits, partial: Partial | None = None
 ) -> Unit | Partial:
-    """The unit that starts at ``at``, or what there is of it.
+    """Return the unit that starts at ``at``, or the part of it that has arrived.
 
-    ``begun`` is what the last call for the same unit gave: it need not be read again.
+    ``partial`` is the result of the last call for the same unit, which is not decoded again.
     Raises ZmtpError.
     """
     start, end = at, len(data)
-    frames: list[bytes] = [] if begun is None else begun.frames
-    commands: list[Command] = [] if begun is None else begun.commands
-    at += 0 if begun is None else begun.length
+    frames: list[bytes] = [] if partial is None else partial.frames
+    commands: list[Command] = [] if partial is None else partial.commands
+    at += 0 if partial is None else partial.length
     while True:
         if end - at < 2:
             return Partial(frames, commands, at - start, at + 2 - start)
@@ -159,7 +159,7 @@ def _check(flags: int, size: int, before: int, limits: FrameLimits) -> None:
 
 
 def parse_command(body: bytes) -> Command:
-    """The command in a command frame; raises ZmtpError."""
+    """Return the command in a command frame; raises ZmtpError."""
     length = body[0] if body else 0
     if not length or len(body) <= length:
         raise ZmtpError("malformed-command")
@@ -167,7 +167,7 @@ def parse_command(body: bytes) -> Command:
 
 
 def ready(socket_type: bytes, properties: Mapping[bytes, bytes] | None = None) -> bytes:
-    """The READY command of a socket of this type (RFC 37, NULL)."""
+    """Return the READY command of a socket of this type (RFC 37, NULL)."""
     listed = {b"Socket-Type": socket_type, **(properties or {})}
     data = b"".join(
         bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
@@ -177,12 +177,12 @@ def ready(socket_type: bytes, properties: Mapping[bytes, bytes] | None = None) -
 
 
 def error(reason: bytes) -> bytes:
-    """The ERROR command, with what is wrong in up to 255 printable characters."""
+    """Return the ERROR command; ``reason`` is up to 255 printable characters."""
     return encode_command(Command(b"ERROR", bytes((len(reason),)) + reason))
 
 
 def pong(ping: Command) -> bytes:
-    """The answer to a PING: its context without the time to live; raises ZmtpError."""
+    """Return the reply to a PING: its context without the time to live; raises ZmtpError."""
     context = ping.data[2:]
     if len(ping.data) < 2 or len(context) > _MAX_CONTEXT:
         raise ZmtpError("malformed-command")
@@ -190,17 +190,17 @@ def pong(ping: Command) -> bytes:
 
 
 def ping(context: bytes, seconds: float = 0) -> bytes:
-    """A PING; the peer may hang up if it hears nothing for ``seconds`` (0: it should not)."""
+    """Return a PING; the peer may close the connection after ``seconds`` of silence (0: never)."""
     return encode_command(Command(b"PING", round(seconds * 10).to_bytes(2, "big") + context))
 
 
 def ping_seconds(command: Command) -> float:
-    """The time to live that a PING carries."""
+    """Return the time to live in a PING, in seconds."""
     return int.from_bytes(command.data[:2], "big") / 10
 
 
 def parse_metadata(data: bytes) -> dict[bytes, bytes]:
-    """The properties of a READY by lower-case name; raises ZmtpError."""
+    """Return the properties of a READY by lower-case name; raises ZmtpError."""
     found: dict[bytes, bytes] = {}
     at = 0
     while at < len(data):
@@ -213,16 +213,16 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
     return found
 
 
-# The properties of READY that are looked at, in lower case, and the longest identity (RFC 37).
+# The properties of READY that are used, in lower case, and the longest identity (RFC 37).
 _PROPERTIES = (b"socket-type", b"identity", b"x-node")
 _MAX_IDENTITY = 255
-# The handshake's limits hold for one command frame; real ones have some fifty bytes.
+# The limits of the handshake's command frame; real ones have about fifty bytes.
 _HANDSHAKE_LIMITS = FrameLimits(frame=4096, frames=1)
 
 
 @dataclass(slots=True)
 class Handshake:
-    """The peer's side of the start of a connection: its greeting, then its READY.
+    """The peer's part of the handshake: its greeting, then its READY.
 
     ``minor`` is the peer's minor version once the greeting has been read, ``metadata`` the
     properties of its READY once that has been; then the handshake is ``done``.
@@ -234,18 +234,18 @@ class Handshake:
 
     @property
     def socket_type(self) -> bytes:
-        """What the peer says it is."""
+        """The peer's socket type, as it states it."""
         return self.metadata.get(b"socket-type", b"")
 
     @property
     def has_commands(self) -> bool:
-        """May SUBSCRIBE, CANCEL, PING and PONG be sent to it? Peers of 3.0 know none."""
+        """False for peers with ZMTP 3.0, which know no SUBSCRIBE, CANCEL, PING and PONG."""
         return self.minor != 0
 
     def consume(self, data: bytes, at: int = 0) -> tuple[int, int]:
-        """Take one step; returns where to go on, and how many bytes from there that takes.
+        """Take one step; return where to continue, and how many bytes the next step needs.
 
-        Nothing is left to take once the second is 0. Raises ZmtpError.
+        The latter is 0 when the handshake is done. Raises ZmtpError.
         """
         if self.minor is None:
             seen = data[at : at + len(GREETING)]
@@ -262,7 +262,10 @@ class Handshake:
 
     @staticmethod
     def _check_greeting(seen: bytes) -> None:
-        """As soon as can be: a peer of another kind may wait for us before it sends 64 bytes."""
+        """Check the bytes that have arrived.
+
+        A peer with another protocol may wait for a reply before it sends 64 bytes.
+        """
         if seen and not seen.startswith(b"\xff"):
             raise ZmtpError("not-zmtp")
         if len(seen) > _MAJOR:
@@ -282,7 +285,7 @@ class Handshake:
         if command.name != b"READY":
             raise ZmtpError("no-handshake", error(b"READY expected"))
         found = parse_metadata(command.data)
-        # The rest means nothing here and need not be kept.
+        # Other properties are not used.
         self.metadata = {name: found[name] for name in _PROPERTIES if name in found}
         if len(self.metadata.get(b"identity", b"")) > _MAX_IDENTITY:
             raise ZmtpError("malformed-metadata", error(b"malformed metadata"))
