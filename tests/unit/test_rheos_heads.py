@@ -115,14 +115,11 @@ def table_of(kernel: Any, codec: Codec | None = None) -> Any:
 
 def scan(table: Any, data: bytes, at: int = 0, codec: Codec | None = None) -> tuple[int, Found]:
     """Return where the scan ends, and sources and payloads, as the server scans."""
-    columns, end = table.scan(data, at), None
+    columns = table.scan(data, at)
+    end = columns.end
     if codec is not None and codec.checksum:
         columns, end = unseal(columns, data, at, codec)
-    found = list(zip(columns.indexes(), columns.payloads(), strict=True))
-    if end is None:
-        end = columns.end
-        messages(columns)
-    return end, [(columns.addresses[index], payload) for index, payload in found]
+    return end, messages(columns)
 
 
 @each_form

@@ -79,7 +79,9 @@ def unseal(columns: Columns, data: bytes, at: int, codec: Codec) -> tuple[Column
         payloads.append(payload[:-CHECKSUM_SIZE])
         at = stop
     indexes = columns.indexes()[: len(payloads)]
-    return Columns.of(payloads, indexes, columns.addresses), at
+    # Indexes are numbered in the order in which their addresses appear.
+    addresses = columns.addresses[: max(indexes, default=-1) + 1]
+    return Columns.of(payloads, indexes, addresses), at
 
 
 def response_heads(envelope: bytes, data_length: int, limit: int) -> tuple[Head, ...]:

@@ -96,10 +96,10 @@ class RheosConnection(Connection):
         at, need = 0, HEADER_SIZE
         while not self.closing:
             columns, at = self._server.scan(data, at)
-            if len(columns.addresses) == 1:
-                self._publish(columns.addresses[0], columns, replies)
-            elif columns.count:
+            if len(columns.addresses) > 1:
                 self._publish_mixed(columns, replies)
+            elif columns.count:
+                self._publish(columns.addresses[0], columns, replies)
             if self.closing or at == len(data):
                 break
             try:
