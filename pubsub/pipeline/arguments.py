@@ -109,6 +109,14 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
+
+
+def _add_token_file(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
+
+
 def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
     group = parser.add_argument_group("source")
     where = group.add_mutually_exclusive_group()
@@ -118,7 +126,7 @@ def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
         f"(default {DEFAULT_URL})",
     )
     where.add_argument("--path", metavar="FILE", help="history file of a broker on this machine")
-    group.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
+    _add_token_file(group)
     if topics:
         which = group.add_mutually_exclusive_group()
         which.add_argument(
@@ -196,7 +204,7 @@ def _define_archive(parser: argparse.ArgumentParser) -> None:
 
 
 def _define_metrics(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
+    _add_table(parser)
     parser.add_argument(
         "--publish",
         nargs="?",
@@ -221,7 +229,7 @@ def _add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _define_sessions(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
+    _add_table(parser)
     parser.add_argument(
         "--longest",
         type=parse_seconds,
@@ -235,7 +243,7 @@ def _define_sessions(parser: argparse.ArgumentParser) -> None:
 
 
 def _define_audit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
+    _add_table(parser)
     _add_window(parser, "1m")
     parser.add_argument(
         "--threshold",
@@ -254,7 +262,7 @@ def _define_audit(parser: argparse.ArgumentParser) -> None:
 
 
 def _define_dead_letters(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory of the Delta table")
+    _add_table(parser)
     _add_source(parser, topics=False)
     _add_streaming(parser, "10s")
 
@@ -297,7 +305,7 @@ def _define_replay(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"HTTP API of the broker (default {DEFAULT_URL})",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="file with the token for the HTTP API")
+    _add_token_file(parser)
     parser.add_argument(
         "--subscribe",
         metavar="TOPICS",

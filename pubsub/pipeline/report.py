@@ -16,12 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.arguments import time_range
 from pubsub.pipeline.charts import Chart, page
+from pubsub.pipeline.tables.delta import open_delta
 
 MAX_POINTS = 240
 """Approximate number of points in a chart, however long its time range is."""
@@ -43,13 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
 def load(path: str, since: datetime | None = None, until: datetime | None = None) -> pa.Table:
     """Return the rows of the metrics table at ``path``. Raises ConfigurationError."""
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        raise ConfigurationError(f"{path}: no Delta table is there") from None
-    except DeltaError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    data = table.to_pyarrow_dataset()
+    data = open_delta(path).to_pyarrow_dataset()
     missing = [name for name in _COLUMNS if name not in data.schema.names]
     if missing:
         raise ConfigurationError(

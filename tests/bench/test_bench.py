@@ -99,7 +99,7 @@ def test_frames_split_over_reads(line: Line, chunk: int) -> None:
         ([2, 0, 0, 3], 1, 1, 1),
     ],
 )
-def test_faults_are_told_apart(
+def test_kinds_of_errors_are_distinguished(
     line: Line, order: list[int], lost: int, duplicated: int, out_of_order: int
 ) -> None:
     line.feed(b"".join(line.cycle[80 * number :][:80] for number in order))
@@ -114,7 +114,7 @@ def test_loss_across_the_end_of_a_cycle(line: Line) -> None:
     assert line.stream.position == PLAN.per_batch * PLAN.cycle + 2
 
 
-def test_another_frame_among_the_messages(line: Line) -> None:
+def test_an_unexpected_frame_among_messages(line: Line) -> None:
     error = bytes.fromhex("fe ca ff 01 00 00 00 04")
     with pytest.raises(BenchError, match="received fe ca ff 01 00 00 00 04"):
         line.feed(line.cycle[:240] + error + line.cycle[240:])
@@ -154,7 +154,7 @@ def test_acknowledgments_split_over_reads(
 
 
 @pytest.mark.parametrize("bad", ["ac" + 16 * "00" + "01", "15" + 17 * "00"])
-def test_another_answer_than_an_acknowledgment(
+def test_an_unexpected_reply_instead_of_an_acknowledgment(
     sockets: tuple[socket.socket, socket.socket], bad: str
 ) -> None:
     acks = Acknowledgments(sockets[1], ACKNOWLEDGMENT)
@@ -211,7 +211,7 @@ def test_generator_against_itself() -> None:
     assert min(result.send, result.receive, result.both) > 0
 
 
-def test_a_broker_that_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator, "STALL_SECONDS", 0.2)
     with Broker([sys.executable, "-c", SINK], READY, core=0) as broker:
         load = Load(broker.address, WIRE, PLAN)

@@ -34,7 +34,7 @@ def welcomed(house: House, hello: bytes) -> Client:
 
 @pytest.mark.parametrize("topic", [0, 7])
 @pytest.mark.parametrize("payload", [16, 64, 1 << 20])
-def test_what_is_published_is_delivered(house: House, topic: int, payload: int) -> None:
+def test_publications_are_delivered(house: House, topic: int, payload: int) -> None:
     subscriber = welcomed(house, WIRE.subscriber_hello(topic, "bench-subscriber-1"))
     publisher = welcomed(house, WIRE.publisher_hello(topic, "bench-publisher-1"))
     publication, delivery = WIRE.publication(topic, payload), WIRE.delivery(topic, payload)
@@ -44,6 +44,6 @@ def test_what_is_published_is_delivered(house: House, topic: int, payload: int) 
     assert len(publication.before) + payload == publication.size
 
 
-def test_a_refusal_is_told() -> None:
+def test_a_refusal_is_reported() -> None:
     with pytest.raises(BenchError, match="answered fast requests with 7f 01 05"):
         WIRE.welcomed(bytes.fromhex("7f 01 05 00 00 00 00"))

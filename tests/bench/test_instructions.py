@@ -10,7 +10,7 @@ from tests.bench.instructions import BASELINE, CASES, REFERENCE, measure, regres
 TRIES = 3
 
 
-def test_no_codec_takes_more_than_it_did() -> None:
+def test_no_codec_takes_more_instructions_than_before() -> None:
     baseline = json.loads(BASELINE.read_text())
     for _ in range(TRIES):
         how, found = measure()
@@ -22,7 +22,7 @@ def test_no_codec_takes_more_than_it_did() -> None:
     )
 
 
-def test_a_fifth_more_is_noticed() -> None:
+def test_an_increase_by_a_fifth_is_detected() -> None:
     kept = {"cafe": 0.5, "fast": 0.8}
     assert not regressions({"cafe": 0.59, "fast": 0.1}, kept)
     assert list(regressions({"cafe": 0.61, "fast": 0.1}, kept)) == ["cafe"]

@@ -36,7 +36,7 @@ def test_keys_are_text() -> None:
     assert sent(3) == [f"{3 << 32 | number:016x}xxxx" for number in range(COUNT)]
 
 
-def test_only_the_whole_answer_is_a_welcome() -> None:
+def test_only_the_complete_reply_is_a_welcome() -> None:
     answer = SUCCESS * 2
     assert [WIRE.welcomed(answer[:end]) for end in range(len(answer) + 1)][-2:] == [False, True]
     with pytest.raises(BenchError):
@@ -78,7 +78,7 @@ def line() -> Iterator[Line]:
     line.sock.close()
 
 
-def test_it_asks_when_something_is_under_way(line: Line) -> None:
+def test_it_polls_while_messages_are_in_flight(line: Line) -> None:
     assert line.poller.poll() == 0
     with pytest.raises(BlockingIOError):
         line.broker.recv(1, socket.MSG_DONTWAIT)
@@ -88,7 +88,7 @@ def test_it_asks_when_something_is_under_way(line: Line) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 50, 10_000])
-def test_it_goes_on_after_the_last(line: Line, cut: int) -> None:
+def test_it_polls_from_the_last_message(line: Line, cut: int) -> None:
     line.publisher.published = 11
     bodies = sent(0)
     for after, number in ((0, 1), (99, 10)):
@@ -105,7 +105,7 @@ def test_it_goes_on_after_the_last(line: Line, cut: int) -> None:
     assert len(line.samples) == 3
 
 
-def test_loss_is_noticed(line: Line) -> None:
+def test_loss_is_detected(line: Line) -> None:
     line.publisher.published = 5
     line.poller.poll()
     bodies = sent(0)
@@ -118,7 +118,7 @@ def test_loss_is_noticed(line: Line) -> None:
     "data",
     [b'{"_class":"ErrorResponse","error":"BROKER BUSY"}\n', LIST + b'{"when":1,"body":"0"}]}\n'],
 )
-def test_anything_else_is_told(line: Line, data: bytes) -> None:
+def test_other_replies_are_reported(line: Line, data: bytes) -> None:
     line.publisher.published = 5
     line.poller.poll()
     line.broker.sendall(data)

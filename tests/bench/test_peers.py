@@ -38,7 +38,7 @@ def test_frames_hold_the_payload_and_say_how_long_it_is(wire: Wire, payload: int
         ("zmq", b"\x01\x07bench/3\0\x04"),
     ],
 )
-def test_what_is_published(name: str, before: bytes) -> None:
+def test_published_frames(name: str, before: bytes) -> None:
     assert PEER_WIRES[name].publication(3, 4).before == before
 
 
@@ -51,7 +51,7 @@ WELCOMES = {
 
 
 @pytest.mark.parametrize("name", PEER_WIRES)
-def test_only_the_whole_answer_is_a_welcome(name: str) -> None:
+def test_only_the_complete_reply_is_a_welcome(name: str) -> None:
     answer = WELCOMES[name]
     assert PEER_WIRES[name].welcomed(answer)
     for end in range(len(answer)):
@@ -67,12 +67,12 @@ def test_only_the_whole_answer_is_a_welcome(name: str) -> None:
         ("zmq", b"\xff" + bytes(8) + b"\x7f\1\0"),
     ],
 )
-def test_a_refusal_is_told(name: str, answer: bytes) -> None:
+def test_a_refusal_is_reported(name: str, answer: bytes) -> None:
     with pytest.raises(BenchError):
         PEER_WIRES[name].welcomed(answer)
 
 
-def test_sections_go_where_they_are_marked() -> None:
+def test_sections_are_written_between_their_marks() -> None:
     text = "a\n<!-- peers: x -->\nold\n<!-- end -->\nb\n<!-- peers: y -->\n<!-- end -->\n"
     once = replace(text, "x", "new\\1")
     assert "old" not in once
@@ -131,7 +131,7 @@ def contenders(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
     return [libzmq(), *ours(twistd, ["cafe", "nsd"])]
 
 
-def test_the_short_form(contenders: list[Contender]) -> None:
+def test_a_short_comparison(contenders: list[Contender]) -> None:
     options = Namespace(rounds=1, seconds=0.1, connections=100)
     columns = [sections.SMALL[0], sections.SMALL[-1], sections.SINGLE[0]]
     results = sections.rates(contenders, columns, options)
@@ -155,7 +155,7 @@ def test_the_short_form(contenders: list[Contender]) -> None:
     ]
 
 
-def test_acknowledgments_are_told_from_errors() -> None:
+def test_acknowledgments_are_distinguished_from_errors() -> None:
     count: Callable[[bytes], int] = Marked(b"$", b"-ERR")
     assert count(b"$15\r\n1700000000000-0\r\n$1") == 2
     with pytest.raises(BenchError, match="not stored"):

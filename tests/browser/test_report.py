@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from pubsub.client import command
 from pubsub.pipeline.jobs.metrics import SCHEMA, late_rows
 from pubsub.pipeline.tables.delta import Delta
-from pubsub.pipeline.tables.parts import Parts
+from pubsub.pipeline.tables.files import PartitionWriter
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TOPICS = [
@@ -49,7 +49,7 @@ def rows(windows: int, topics: list[str]) -> pa.Table:
 def table(path: Path, *parts: pa.Table) -> Path:
     """Write a metrics table with these rows and return its path."""
     for number, part in enumerate(parts):
-        files = Parts(str(path), ("day",))
+        files = PartitionWriter(str(path), ("day",))
         for batch in part.combine_chunks().to_batches():
             files.add(batch)
         Delta(str(path), SCHEMA, ("day",)).commit(files.finish(), "q", number)
@@ -122,7 +122,7 @@ def test_charts_follow_the_window(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", ["no rows", "no rows in this time", "one window"])
-def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None:
+def test_few_or_no_rows(browser: Browser, tmp_path: Path, empty: str) -> None:
     count = 0 if empty == "no rows" else 1
     more = ["--since", "2030-01-01T00:00:00Z"] if empty == "no rows in this time" else []
     path = table(tmp_path / "metrics", rows(count, TOPICS[:1]))
@@ -137,10 +137,8 @@ def test_little_or_nothing(browser: Browser, tmp_path: Path, empty: str) -> None
     visit.check(file)
 
 
-def test_what_is_no_metrics_table_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_table_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["pipeline", "report", str(tmp_path / "none")]) == 1
-    assert "no Delta table is there" in capsys.readouterr().err
+    assert "not a Delta table" in capsys.readouterr().err
     assert command.main(["pipeline", "report", str(tmp_path), "--since", "yesterday"]) == 1
     assert "--since: expected a time" in capsys.readouterr().err

@@ -91,7 +91,7 @@ def pieces(data: bytes, cuts: Sequence[int]) -> Iterator[bytes]:
         yield data[:cut]
 
 
-def test_the_form_is_what_it_is_said_to_be() -> None:
+def test_modules_have_the_expected_form() -> None:
     assert build_kind() == "compiled"
     for name in NAMES:
         assert not str(COMPILED[name].__file__).endswith(".py")
@@ -104,7 +104,7 @@ def test_the_form_is_what_it_is_said_to_be() -> None:
 @example([(0, 0, 1)], b"", [], 0)
 @example([(0, 0, 70), (3, 0, 1)], b"", [], 0)
 @example([(3, 0, 1)], b"", [3], 0)
-def test_the_same_is_found(
+def test_both_forms_find_the_same(
     name: str, steps: list[tuple[int, int, int]], tail: bytes, cuts: list[int], start: int
 ) -> None:
     data = bytes(start) + b"".join(FRAMES[name](what, size) * n for what, size, n in steps) + tail
@@ -133,7 +133,7 @@ def test_random_bytes(name: str, data: bytes, at: int) -> None:
 
 @examples(2)
 @given(st.lists(st.binary(max_size=300), max_size=30), st.booleans(), st.integers(0, 255))
-def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) -> None:
+def test_both_forms_write_the_same(payloads: list[bytes], mixed: bool, number: int) -> None:
     if not mixed:
         payloads = [payload[:1].ljust(9) for payload in payloads]
     size = -1 if mixed else 9
@@ -149,7 +149,7 @@ def test_the_same_is_written(payloads: list[bytes], mixed: bool, number: int) ->
 
 @examples(2)
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 600), st.booleans())
-def test_the_same_is_acknowledged(first: bytes, count: int, checksum: bool) -> None:
+def test_both_forms_acknowledge_the_same(first: bytes, count: int, checksum: bool) -> None:
     first = b"\0" + first[1:]
     ours, theirs = (forms[RHEOS].encode_acks(first, count, checksum) for forms in FORMS)
     assert ours == theirs

@@ -36,7 +36,7 @@ def test_code_that_mypyc_refuses(capfd: pytest.CaptureFixture[str]) -> None:
     assert "built without compiled modules: " in capfd.readouterr().err
 
 
-def test_what_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_that_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built(["pubsub/wire/frame_runs.py"], "editable") == UNTOUCHED
     monkeypatch.setenv("PUBSUB_COMPILE", "0")
     assert built(["pubsub/wire/frame_runs.py"]) == UNTOUCHED

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.jobs import archive, derive, metrics
 from pubsub.pipeline.jobs.archive import save
-from pubsub.pipeline.tables.names import Batch
-from pubsub.pipeline.tables.spark import Target
+from pubsub.pipeline.tables.file_names import BatchId
+from pubsub.pipeline.tables.spark import TableTarget
 from tests.histories import history
 from tests.spark import job_once
 from tests.spark.job_once import options
@@ -68,7 +68,7 @@ def test_a_death_between_append_and_commit_doubles_nothing(
     class Died(Exception):
         pass
 
-    def dying(df: DataFrame, target: Target, headers: bool, query: str, batch: int) -> int:
+    def dying(df: DataFrame, target: TableTarget, headers: bool, query: str, batch: int) -> int:
         save(df, target, headers, query, batch)
         raise Died
 
@@ -112,24 +112,24 @@ def test_compaction_leaves_the_files_of_others(
     for _ in range(2):
         put(file, "orders")
         assert run(spark, file, to, *given) == 0
-    # Of the same query, as the same checkpoint says so.
+    # From the same query, as the checkpoint is the same.
     put(file, "orders")
     assert run(spark, file, sub, *given) == 0
     query = json.loads((point / "metadata").read_text())["id"]
     outside = tmp_path / "outside"
     own = to / ("_staging" if kind == "parquet" else "")
     others = [
-        # Of a batch to come: it may be in the making.
-        own / Batch(query, 99).file("orders/2023-11-14"),
+        # From a later batch, which may be in progress.
+        own / BatchId(query, 99).new_file("orders/2023-11-14"),
         to / "notes.txt",
         to / "orders" / "more.parquet",
-        sub / Batch(query, 0).file("orders/2023-11-14"),
-        outside / os.path.basename(Batch(query, 0).file("linked/2023-11-14")),
+        sub / BatchId(query, 0).new_file("orders/2023-11-14"),
+        outside / os.path.basename(BatchId(query, 0).new_file("linked/2023-11-14")),
     ]
     for other in others:
         other.parent.mkdir(parents=True, exist_ok=True)
         other.write_text("mine")
-    left = own / Batch(query, 0).file("orders/2023-11-14")
+    left = own / BatchId(query, 0).new_file("orders/2023-11-14")
     left.touch()
     (own / "linked").mkdir()
     (own / "linked" / "2023-11-14").symlink_to(outside)
@@ -139,7 +139,7 @@ def test_compaction_leaves_the_files_of_others(
 
     put(file, "orders")
     assert run(spark, file, to, *given) == 0
-    # Spark itself moves on in its checkpoint.
+    # Spark itself changes its checkpoint.
     assert {path for path in before if not path.is_relative_to(point) and not path.exists()} == {
         left
     }
@@ -164,6 +164,6 @@ def test_a_directory_with_other_files_is_refused(
         derive: ("--to", f"table:{notes.parent}", "--sql", sql),
         metrics: ("--to", notes.parent),
     }
-    with pytest.raises(ConfigurationError, match=r"other files: 'notes\.txt'\. Name a new"):
+    with pytest.raises(ConfigurationError, match=r"other files: 'notes\.txt'; choose a new"):
         job_once.run(job, spark, feed.stream, *given[job])
     assert list(notes.parent.iterdir()) == [notes]

@@ -72,7 +72,7 @@ def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> 
     with history(file) as messages:
         messages.put_all(messages.batch("orders", [b"%d" % number]) for number in range(30))
     job = ["--path", file, "--to", to, "--format", kind, "--once", "--max-rows", 10]
-    program = (sys.executable, "-m", "tests.spark.dying", "write", "1")
+    program = (sys.executable, "-m", "tests.spark.killed_archive", "write", "1")
     code, _out, err = Command(*job, program=program).finish()
     assert code == -signal.SIGKILL, err
     data = set(to.rglob("*.parquet"))
@@ -136,7 +136,7 @@ def test_a_result_on_the_console(broker: Broker, tmp_path: Path) -> None:
     assert "WARN " not in err
 
 
-def test_a_position_that_is_not_of_this_log_is_one_line(broker: Broker, tmp_path: Path) -> None:
+def test_an_offset_beyond_the_end_is_a_one_line_error(broker: Broker, tmp_path: Path) -> None:
     send(broker, *numbers(0, 10))
     given = ["--to", tmp_path / "archive", "--once", "--url", url_of(broker)]
     code, _out, err = pipeline("archive", *given, "--starting", '{"0": 1000}')

@@ -32,7 +32,7 @@ def test_a_session_is_its_connect_and_its_disconnect(spark: SparkSession, tmp_pa
     assert rows["b"]["seconds"] == 59
 
 
-def test_half_a_session_is_written_when_the_other_half_cannot_come(
+def test_half_a_session_is_written_when_the_other_half_is_overdue(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     feed, to = Feed(spark, tmp_path / "feed", EVENTS), tmp_path / "sessions"

@@ -36,7 +36,7 @@ def test_counts_sizes_and_senders_by_topic_and_window(spark: SparkSession) -> No
     assert {row["late"] for row in (first, second, other)} == {0}
 
 
-def test_windows_are_written_once_and_what_is_late_is_counted(
+def test_windows_are_written_once_and_late_messages_are_counted(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     feed, to = Feed(spark, tmp_path / "feed", MESSAGES), tmp_path / "metrics"

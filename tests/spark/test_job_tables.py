@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.spark import Target, query_id, read, save
+from pubsub.pipeline.tables.spark import TableTarget, query_id, read, save
 from tests.spark.messages import MESSAGES, Feed, at, frame, message, table_rows
 
 TOPICS = ["orders", "a/../b", "..", "q'\"", "🦊", "_x"]
@@ -22,10 +22,10 @@ def dated(messages: DataFrame) -> DataFrame:
     return messages.withColumn("day", F.to_date("timestamp"))
 
 
-def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_read_as_written(spark: SparkSession, tmp_path: Path) -> None:
     rows = [message(n, TOPICS[n % 6], value=bytes([n, 0, 255]), key=None) for n in range(60)]
     messages = frame(spark, rows, MESSAGES)
-    save(dated(messages), Target(str(tmp_path / "t"), ("topic", "day")), "q", 0)
+    save(dated(messages), TableTarget(str(tmp_path / "t"), ("topic", "day")), "q", 0)
     found = read(spark, str(tmp_path / "t"))
     assert found.schema["timestamp"].dataType == messages.schema["timestamp"].dataType
     same = found.select(*messages.columns)
@@ -33,16 +33,16 @@ def test_rows_come_back_as_they_went(spark: SparkSession, tmp_path: Path) -> Non
     assert messages.exceptAll(same).isEmpty()
 
 
-def test_a_batch_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"), ("day",))
+def test_a_batch_is_stored_once(spark: SparkSession, tmp_path: Path) -> None:
+    target = TableTarget(str(tmp_path / "t"), ("day",))
     for number in (0, 1, 1, 0):
         rows = [message(10 * number + n) for n in range(10)]
         save(dated(frame(spark, rows, MESSAGES)), target, "q", number)
     assert sorted(row["offset"] for row in table_rows(tmp_path / "t")) == list(range(20))
 
 
-def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"), ("topic", "day"))
+def test_filters_select_rows_and_skip_files(spark: SparkSession, tmp_path: Path) -> None:
+    target = TableTarget(str(tmp_path / "t"), ("topic", "day"))
     for number in range(3):
         rows = [message(10 * number + n, TOPICS[n % 6]) for n in range(10)]
         one_task = frame(spark, rows, MESSAGES).coalesce(1)
@@ -56,7 +56,7 @@ def test_filters_choose_rows_and_pass_over_files(spark: SparkSession, tmp_path: 
 
 
 def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
-    target = Target(str(tmp_path / "t"))
+    target = TableTarget(str(tmp_path / "t"))
     path = str(tmp_path / "t")
     save(frame(spark, [message(0)], MESSAGES), target, "q", 0)
     version = DeltaTable(path).version()
@@ -65,12 +65,12 @@ def test_an_old_version_can_be_read(spark: SparkSession, tmp_path: Path) -> None
     assert read(spark, path).count() == 2
 
 
-def test_no_table_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no Delta table is there"):
+def test_a_missing_table_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="not a Delta table"):
         read(spark, str(tmp_path / "none"))
 
 
-def test_the_query_and_the_batch_are_known(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reports_query_and_batch(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's local property is undocumented, and exactly-once writing depends on it."""
     feed = Feed(spark, tmp_path / "feed", MESSAGES)
     feed.put([message(0)])

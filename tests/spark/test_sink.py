@@ -72,7 +72,7 @@ def test_a_stream_over_every_protocol(
     assert stored_values(broker, topic) == numbers(0, 500)
 
 
-def test_what_a_protocol_refuses_fails_the_query(spark: SparkSession, broker: Broker) -> None:
+def test_a_refused_message_fails_the_query(spark: SparkSession, broker: Broker) -> None:
     url = f"nsd://{HOST}:{broker.port('nsd')}"
     with pytest.raises(Exception, match="the value is not UTF-8"):
         write(spark.sql("SELECT 'out' topic, X'FF' value"), url)
@@ -92,7 +92,7 @@ def test_over_http_with_all_columns(spark: SparkSession, broker: Broker) -> None
     assert row.protocol == "http"
 
 
-def test_odd_topics_in_their_order(spark: SparkSession, broker: Broker) -> None:
+def test_unusual_topic_names_keep_their_order(spark: SparkSession, broker: Broker) -> None:
     made = spark.createDataFrame(
         [(name, f"{number}") for number in range(500) for name in NAMES],
         "topic string, value string",
@@ -115,7 +115,7 @@ def test_large_payloads_are_staged_in_parts(spark: SparkSession, broker: Broker)
     )
 
 
-def test_the_topic_of_rows_without_one(spark: SparkSession, broker: Broker) -> None:
+def test_the_topic_option_is_the_default_topic(spark: SparkSession, broker: Broker) -> None:
     frame = spark.sql("SELECT * FROM VALUES ('a', '1'), (null, '2') AS rows(topic, value)")
     write(frame, url_of(broker), topic="rest")
     assert stored_values(broker, "rest") == [b"2"]
@@ -125,7 +125,7 @@ def test_the_topic_of_rows_without_one(spark: SparkSession, broker: Broker) -> N
         write(spark.sql("SELECT 'a' topic, cast(null AS string) value"), url_of(broker))
 
 
-def test_what_cannot_be_written(spark: SparkSession, broker: Broker) -> None:
+def test_invalid_writes_are_refused(spark: SparkSession, broker: Broker) -> None:
     one = spark.sql("SELECT 'a' topic, 'b' value")
     with pytest.raises(Exception, match="use mode append"):
         one.write.format("pubsub").mode("overwrite").option("url", url_of(broker)).save()
@@ -139,7 +139,7 @@ def test_what_cannot_be_written(spark: SparkSession, broker: Broker) -> None:
         write(spark.sql("SELECT 'a' topic, 1 value"), url_of(broker))
 
 
-def test_nothing_of_a_batch_that_failed(spark: SparkSession, broker: Broker) -> None:
+def test_a_failed_batch_publishes_nothing(spark: SparkSession, broker: Broker) -> None:
     """One of two tasks stages its rows and the other fails; nothing is published."""
     frame = spark.range(0, 2, 1, 2).selectExpr(
         "'out' topic", "if(id = 1, raise_error('broken'), 'x') value"
@@ -156,7 +156,9 @@ def test_nothing_to_write(spark: SparkSession, broker: Broker, tmp_path: Path) -
     assert stored_values(broker) == []
 
 
-def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_a_repeated_batch_is_published_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
     """Spark has lost the record of a commit; the broker has not."""
     send(broker, *numbers(0, 100))
     frame = stream(spark, broker, subscribe="cafe/1", maxOffsetsPerTrigger=40).select("value")
@@ -170,7 +172,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, broker: Broker, tmp_path
     assert stored_values(broker, "out") == numbers(0, 150)
 
 
-def test_a_new_query_is_not_taken_for_another(
+def test_a_new_query_is_distinct_from_an_earlier_one(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     """The batches of a new query also begin at 0."""
@@ -181,7 +183,7 @@ def test_a_new_query_is_not_taken_for_another(
     assert stored_values(broker, "out") == [*numbers(0, 10), *numbers(0, 10)]
 
 
-def test_a_stage_is_lost_with_the_broker(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+def test_a_broker_restart_loses_no_batch(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     """After a restart of the broker between two batches, a new start of the query loses nothing."""
     path = tmp_path / "history.db"
     broker = serve(start, path)

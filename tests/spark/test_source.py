@@ -72,7 +72,7 @@ def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -
     assert offsets == list(range(len(offsets)))
 
 
-def test_odd_names(spark: SparkSession, broker: Broker) -> None:
+def test_unusual_topic_names(spark: SparkSession, broker: Broker) -> None:
     for number, name in enumerate(NAMES):
         publish(SpotPublisher(Address(HOST, broker.port("spot"))), name, b"%d" % number)
     wait_for_messages(broker, len(NAMES))
@@ -135,7 +135,7 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
     assert {row.partition for row in later.collect()} == {1}
 
 
-def test_the_file_gives_the_same(
+def test_the_file_has_the_same_rows_as_http(
     spark: SparkSession, broker: Broker, secret: Path, tmp_path: Path
 ) -> None:
     for name, client in publishers(broker, secret).items():
@@ -175,7 +175,7 @@ def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path)
     assert values(read(spark, broker, token=token)) == [b"x"]
 
 
-def test_columns_of_ones_choice(spark: SparkSession, broker: Broker) -> None:
+def test_selected_columns(spark: SparkSession, broker: Broker) -> None:
     publish(CafePublisher(Address(HOST, broker.port("cafe"))), "cafe/1", b"x")
     wait_for_messages(broker, 1)
     frame = (
@@ -194,7 +194,7 @@ def test_from_sql(spark: SparkSession, broker: Broker) -> None:
     assert spark.sql("SELECT sum(length(value)) FROM messages").collect()[0][0] == 1
 
 
-def test_options_that_are_wrong(spark: SparkSession, broker: Broker) -> None:
+def test_invalid_options(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(Exception, match="did you mean subscribe"):
         read(spark, broker, subscrib="a").count()
     with pytest.raises(Exception, match="does not apply to a batch query"):

@@ -47,7 +47,7 @@ def test_every_message_once_over_restarts_of_the_query(
     assert values(spark.read.parquet(str(out))) == numbers(0, 1500)
 
 
-def test_the_broker_knows_how_far_it_is(
+def test_the_position_is_reported_to_the_broker(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     """Spark commits a batch when the next one begins."""
@@ -57,7 +57,7 @@ def test_the_broker_knows_how_far_it_is(
     assert (reader.name, reader.offset, reader.lag) == ("nightly", 60, 40)
 
 
-def test_a_topic_by_limits(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_limits_on_a_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     for _ in range(5):
         send(broker, *numbers(0, 100), channel=1)
         send(broker, *numbers(0, 10), channel=2)
@@ -68,7 +68,7 @@ def test_a_topic_by_limits(spark: SparkSession, broker: Broker, tmp_path: Path) 
     assert max(counts) <= 20
 
 
-def test_from_now_on(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_starting_at_the_end(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     send(broker, b"before")
     run_once(stream(spark, broker, startingOffsets="latest"), tmp_path / "out")
     send(broker, b"after")
@@ -76,7 +76,7 @@ def test_from_now_on(spark: SparkSession, broker: Broker, tmp_path: Path) -> Non
     assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"after"]
 
 
-def test_topics_that_come_later(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_topics_created_later(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     send(broker, b"one", channel=1)
     run_once(stream(spark, broker, subscribePattern="cafe/[12]"), tmp_path / "out")
     send(broker, b"two", channel=2)
@@ -85,7 +85,7 @@ def test_topics_that_come_later(spark: SparkSession, broker: Broker, tmp_path: P
     assert values(spark.read.parquet(str(tmp_path / "out"))) == [b"one", b"two"]
 
 
-def test_the_broker_is_restarted_under_it(
+def test_a_query_survives_broker_restarts(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     """The query continues through restarts of the broker."""
@@ -151,7 +151,9 @@ def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Pat
     assert offsets[10:] == list(range(offsets[10], bounds.next))
 
 
-def test_another_log_under_the_same_url(spark: SparkSession, start: Start, tmp_path: Path) -> None:
+def test_another_history_under_the_same_url(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
     broker = serve(start, tmp_path / "one.db")
     port = broker.port("admin")
     send(broker, *numbers(0, 10))
@@ -178,7 +180,7 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
     assert values(found.where("partition = 1")) == numbers(0, 60)
 
 
-def test_of_the_file(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_a_stream_from_the_file(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """The broker continues to write the file."""
     for life in range(3):
         send(broker, *numbers(100 * life, 100 * life + 100))

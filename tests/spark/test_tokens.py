@@ -35,7 +35,7 @@ def events(spark: SparkSession) -> bytes:
     return everything(Path(urlparse(spark.conf.get(EVENTS) or "").path))
 
 
-def test_they_are_shown_nowhere(
+def test_tokens_appear_nowhere(
     spark: SparkSession,
     closed: Broker,
     secret: Path,
@@ -72,34 +72,34 @@ def test_they_are_shown_nowhere(
         assert token.encode() not in data
 
 
-def test_not_in_errors_either(
+def test_tokens_do_not_appear_in_errors(
     spark: SparkSession, closed: Broker, secret: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Invalid tokens, in every place that accepts one."""
     forged = make_token(secret).decode()[:-4] + "AAAA"
     fast = f"fast://{HOST}:{closed.port('fast')}"
-    told = []
+    messages = []
     write(rows(spark, 10, "open"), url_of(closed))
     for url in (url_of(closed), fast):
         with pytest.raises(Exception, match=r"(?i)bad.token") as caught:
             write(rows(spark, 10, TOPIC), url, token=forged)
-        told.append(str(caught.value))
+        messages.append(str(caught.value))
     with pytest.raises(Exception, match=r"(?i)bad.token") as caught:
         read(spark, closed, subscribe=TOPIC, token=forged).count()
-    told.append(str(caught.value))
+    messages.append(str(caught.value))
     with pytest.raises(Exception, match="did you mean token") as caught:
         read(spark, closed, tokn=forged).count()
-    told.append(str(caught.value))
+    messages.append(str(caught.value))
     with pytest.raises(Exception, match="its token cannot be read") as caught:
         read(spark, closed, token=f"{forged} x").count()
-    told.append(str(caught.value))
+    messages.append(str(caught.value))
     shown = capfd.readouterr()
-    for text in (*told, shown.out, shown.err, closed.output):
+    for text in (*messages, shown.out, shown.err, closed.output):
         assert forged not in text
     assert forged.encode() not in events(spark)
 
 
-def test_without_one_the_topic_is_closed(
+def test_a_closed_topic_requires_a_token(
     spark: SparkSession, closed: Broker, secret: Path, tmp_path: Path
 ) -> None:
     token = make_token(secret).decode()

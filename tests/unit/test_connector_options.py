@@ -61,7 +61,7 @@ class Where(OptionsCase):
         self.refused("either option url", path="/x")
         raised(ConfigurationError, source_options, {}, False)
 
-    def test_no_url(self) -> None:
+    def test_invalid_urls(self) -> None:
         for url in ("nowhere", "http://", "http://a:port", "http://a:0", "a:7080"):
             self.refused("option url", url=url)
         self.refused("reading requires http", url="cafe://a:7070")
@@ -76,7 +76,7 @@ class Where(OptionsCase):
 
 
 class Unknown(OptionsCase):
-    def test_the_near_one_is_named(self) -> None:
+    def test_a_similar_option_is_suggested(self) -> None:
         self.refused("did you mean subscribePattern?", subscribepatern="a")
         self.refused("did you mean maxOffsetsPerTrigger?", True, maxoffsetpertrigger="1")
         self.refused("unknown option kafka.bootstrap", False, **{"kafka.bootstrap": "x"})
@@ -84,7 +84,7 @@ class Unknown(OptionsCase):
     def test_a_value_is_not_shown(self) -> None:
         assert TOKEN not in self.refused("did you mean token?", tokn=TOKEN)
 
-    def test_what_does_not_apply(self) -> None:
+    def test_options_that_do_not_apply(self) -> None:
         self.refused("does not apply to a streaming query", True, endingoffsets="latest")
         for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "readerName"):
             self.refused("does not apply to a batch query", False, **{name: "5"})
@@ -100,7 +100,7 @@ class Topics(OptionsCase):
         assert parse_topics(json.dumps(names)) == frozenset(names)
         assert parse_topics(json.dumps(names, ensure_ascii=False)) == frozenset(names)
 
-    def test_no_names(self) -> None:
+    def test_invalid_topics(self) -> None:
         for value in ("", "a,,b", "[]", '["a", 1]', '["a"', '[""]', "x" * 256, '["\\ud800"]'):
             self.refused("option subscribe", subscribe=value)
 
@@ -124,7 +124,7 @@ class Places(OptionsCase):
         assert options.starting == {0: 12, 1: "latest"}
         assert options.ending == "latest"
 
-    def test_no_places(self) -> None:
+    def test_invalid_offsets(self) -> None:
         for value in ("first", '{"0": -1}', '{"a": 1}', "[1]", "3", '{"0": true}', '{"0": 1.5}'):
             self.refused("option startingOffsets", startingoffsets=value)
 
@@ -144,7 +144,7 @@ class Amounts(OptionsCase):
         assert options.rows_per_task == 9
         assert read(True, maxBytesPerTrigger="10").max_bytes == 10
 
-    def test_no_numbers(self) -> None:
+    def test_invalid_numbers(self) -> None:
         for value in ("0", "-1", "many", "", "1.5", "٣"):
             self.refused("option rowsPerTask", rowspertask=value)
             self.refused("option maxBytesPerTrigger", True, maxbytespertrigger=value)
@@ -199,11 +199,11 @@ class Sinks(SynchronousTestCase):
     def refused(self, words: str, given: Mapping[str, str]) -> None:
         assert words in str(raised(ConfigurationError, sink, given))
 
-    def test_what_spark_adds_is_no_error(self) -> None:
+    def test_options_added_by_spark_are_ignored(self) -> None:
         added = {"checkpointlocation": "/x", "queryname": "q", "url": URL, "topic": "t"}
         assert sink_options(added, ()).topic == "t"
 
-    def test_no_sink(self) -> None:
+    def test_invalid_sinks(self) -> None:
         self.refused("option url is required", {})
         self.refused("one broker", {"url": f"{URL},http://b"})
         self.refused(
@@ -213,7 +213,7 @@ class Sinks(SynchronousTestCase):
         self.refused("did you mean topic?", {"url": URL, "topics": "a"})
         self.refused("unknown option subscribe", {"url": URL, "subscribe": "a"})
 
-    def test_tokens_where_there_are_any(self) -> None:
+    def test_tokens_by_protocol(self) -> None:
         self.refused("needs option token", {"url": "fast://a:1"})
         self.refused("cafe:// takes no option token", {"url": "cafe://a:1", "token": TOKEN})
         sink({"url": "fast+tls://a", "token": TOKEN})
@@ -228,7 +228,7 @@ class Sinks(SynchronousTestCase):
         self.refused("?layout: expected one of spec", {"url": "rheos://a:1?layout=new"})
         self.refused("?layout=spec: cafe:// has no such", {"url": "cafe://a:1?layout=spec"})
 
-    def test_what_tasks_make(self) -> None:
+    def test_publishers_of_tasks(self) -> None:
         ports = {"cafe": 7070, "nsd": 7071, "rheos": 7072, "spot": 7073, "fast": 7074}
         for protocol, port in ports.items():
             token = {"token": TOKEN} if protocol == "fast" else {}
@@ -240,7 +240,7 @@ class Sinks(SynchronousTestCase):
                 assert (made.protocol, made._address) == (protocol, expected)
         assert sink({"url": URL}).publishers is None
 
-    def test_what_they_make_it_with(self) -> None:
+    def test_settings_of_publishers(self) -> None:
         values = publisher_values(url="cafe://a", channels="1:orders")
         assert values == {"channels": {1: "orders"}}
         assert len(publisher_values(url="cafe://a")["channels"]) == 256

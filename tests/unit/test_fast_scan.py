@@ -1,4 +1,4 @@
-"""fast's fast path: it finds and makes what the codec would, one packet at a time."""
+"""fast's scanner: equivalence with the codec, one packet at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pubsub.protocols.fast.scan import Scanner, TokenRun, encode_messages
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])
 TOPICS = st.sampled_from([0, 1, 0x03000000, 0xFFFFFFFF])
-# Payloads that look like packets, so that a scanner which loses its place finds false ones.
+# Payloads that look like packets, so that a scanner at a wrong position finds false ones.
 TRICKY = st.sampled_from(
     [b"", bytes(10), b"\x03\0" + bytes(8), encode(Publish(b"t", 1, b"hi")), b"\x03\x01t"]
 )
@@ -61,7 +61,7 @@ Found = tuple[bytes, int, bytes]
 
 
 def naive(data: bytes, at: int) -> tuple[int, list[Found]]:
-    """What ``scan`` is to find, a packet at a time."""
+    """Return what ``scan`` should find, parsed a packet at a time."""
     found: list[Found] = []
     while True:
         try:
@@ -87,7 +87,7 @@ def flat(rows: list[TokenRun]) -> list[Found]:
 
 
 def publishes(token: bytes, topic: int, *payloads: bytes) -> bytes:
-    """PUBLISH packets."""
+    """Return PUBLISH packets."""
     return b"".join(encode(Publish(token, topic, payload)) for payload in payloads)
 
 
@@ -170,7 +170,7 @@ class ScanTests(SynchronousTestCase):
 
 
 class PropertyTests(SynchronousTestCase):
-    """The scan is the naive decoding"""
+    """The scan is equal to the naive decoding"""
 
     @given(STREAMS)
     def test_a_whole_stream(self, data: bytes) -> None:
@@ -183,7 +183,7 @@ class PropertyTests(SynchronousTestCase):
 
     @given(st.lists(STREAMS, max_size=3), st.integers(1, 40))
     def test_any_split(self, streams: list[bytes], size: int) -> None:
-        """What is left is put before the next piece; a scanner remembers all that came before."""
+        """The remainder is put before the next piece; the scanner keeps its cache."""
         scanner = Scanner(LIMIT)
         for data in streams:
             found, rest = [], b""

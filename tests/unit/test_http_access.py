@@ -36,7 +36,7 @@ class AccessTests(HouseCase):
             assert self.values("/v1/history?start=0&topic=a", token=token) == [b"1", b"\xff2"]
             assert len(self.values("/v1/history?start=0", token=token)) == 3
 
-    def test_the_key_alone_does_not(self) -> None:
+    def test_the_key_alone_does_not_open_it(self) -> None:
         token = self.house.token("subscribe", "publish", key="k")
         answer = self.house.get("/v1/history?start=0&topic=a", token=token)
         assert answer.error == (403, "not-authorized")
@@ -52,7 +52,7 @@ class AccessTests(HouseCase):
         token = self.house.token("admin")
         assert self.values("/v1/history?start=2", token=token) == []
 
-    def test_what_the_listener_does_not_allow_no_token_opens(self) -> None:
+    def test_no_token_overrides_the_listener(self) -> None:
         house = WebHouse(allow_subscribe="b*")
         house.publish("a", b"1")
         house.publish("b", b"2")
@@ -60,7 +60,7 @@ class AccessTests(HouseCase):
         assert [row["topic"] for row in house.get("/v1/history?start=0", token=token).rows] == ["b"]
         assert house.get("/v1/history?start=0&topic=a", token=token).error[0] == 403
 
-    def test_the_brokers_own_have_to_be_named(self) -> None:
+    def test_reserved_topics_must_be_named(self) -> None:
         self.house.publish("$SYS/events", b"e")
         token = self.house.token("history")
         assert b"e" not in self.values("/v1/history?start=0", token=token)
@@ -77,7 +77,7 @@ class AccessTests(HouseCase):
         basic = self.house.get("/v1/history?start=0", Authorization="Basic eDp5")
         assert basic.error == (401, "bad-token")
 
-    def test_a_flood_of_forged_tokens_is_rationed(self) -> None:
+    def test_a_flood_of_forged_tokens_is_throttled(self) -> None:
         statuses = set()
         for number in range(4002):
             answer = self.house.get("/v1/topics", token=b"%d" % number)
@@ -86,7 +86,7 @@ class AccessTests(HouseCase):
         self.house.pass_time(1)
         assert self.house.get("/v1/topics", token=self.house.token("history")).status == 200
 
-    def test_the_ration_is_that_of_every_protocol(self) -> None:
+    def test_all_protocols_share_the_throttle(self) -> None:
         verifications = self.house.listener.verifications
         verifications.take(verifications.available())
         assert self.house.get("/v1/topics", token=b"forged").error == (429, "rate-limited")
@@ -112,7 +112,7 @@ class DamageTests(SynchronousTestCase):
         house.publish("a", b"1", b"2", b"3")
         return house.get(f"/v1/history?{query}")
 
-    def test_in_arrow_an_empty_batch_says_so(self) -> None:
+    def test_arrow_reports_damage_in_an_empty_batch(self) -> None:
         import pyarrow as pa
 
         reader = pa.ipc.open_stream(self.answer("start=1").body)
@@ -121,7 +121,7 @@ class DamageTests(SynchronousTestCase):
         batch, metadata = reader.read_next_batch_with_custom_metadata()
         assert (batch["value"].to_pylist(), metadata) == ([b"3"], None)
 
-    def test_in_json_a_line_does(self) -> None:
+    def test_json_reports_damage_in_a_line(self) -> None:
         first, second = self.answer("start=0&format=jsonl").lines
         assert first == {"damaged": [0, 2]}
         assert second["value"] == "3"
@@ -136,7 +136,7 @@ class WithoutArrowTests(HouseCase):
         hidden.start()
         self.addCleanup(hidden.stop)
 
-    def test_what_needs_it_says_so(self) -> None:
+    def test_requests_that_need_arrow_name_the_extra(self) -> None:
         for answer in (
             self.house.get("/v1/history?start=0"),
             self.house.post("/v1/stage?query=q&batch=0", b"x"),

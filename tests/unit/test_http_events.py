@@ -25,7 +25,7 @@ class EventsCase(SynchronousTestCase):
         self.house.lock("closed", b"k")
         self.client = self.house.connect()
 
-    def told(self) -> list[dict[str, Any]]:
+    def published_events(self) -> list[dict[str, Any]]:
         """Return the events so far, without the fields that every HTTP event has."""
         self.house.pass_time(0.5)
         page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
@@ -46,42 +46,42 @@ class EventsCase(SynchronousTestCase):
         assert client.post("/v1/commit", body).status == 200
 
 
-class ToldTests(EventsCase):
+class EventContentTests(EventsCase):
     """The content of events"""
 
     def setUp(self) -> None:
         self.build()
 
-    def test_who_publishes(self) -> None:
+    def test_events_of_a_publisher(self) -> None:
         self.commit(self.client, self.stage(self.client, b"1", b"234"))
         self.client.stream.lose()
-        connect, disconnect = self.told()
+        connect, disconnect = self.published_events()
         assert (connect.pop("event"), disconnect.pop("event")) == ("connect", "disconnect")
         assert len(connect["session"]) == 16
         assert disconnect == {**connect, "reason": "left", "messages": 2, "bytes": 4}
 
-    def test_what_is_staged_is_not_published(self) -> None:
+    def test_staged_messages_are_not_counted_as_published(self) -> None:
         part = self.stage(self.client, b"1")
         self.client.stream.lose()
         other = self.house.connect()
         self.commit(other, part)
         other.stream.lose()
-        ends = [event for event in self.told() if event["event"] == "disconnect"]
+        ends = [event for event in self.published_events() if event["event"] == "disconnect"]
         assert [event["messages"] for event in ends] == [0, 1]
 
-    def test_nothing_of_who_only_reads_or_writes_nothing(self) -> None:
+    def test_readers_have_no_events(self) -> None:
         assert self.client.get("/v1/history?start=0").complete
         assert self.client.get("/v1/bounds").status == 200
         self.commit(self.client, self.stage(self.client))
         self.client.stream.lose()
-        assert self.told() == []
+        assert self.published_events() == []
 
     def test_requests_that_are_refused(self) -> None:
         for _ in range(2):
             assert self.client.get("/v1/history?start=0&topic=closed").status == 403
         assert self.client.get("/nowhere").status == 404
         self.client.stream.lose()
-        connect, first, second, nowhere, end = self.told()
+        connect, first, second, nowhere, end = self.published_events()
         for refused, reason, topic in (
             (first, "not-authorized", "closed"),
             (second, "not-authorized", "closed"),
@@ -96,7 +96,7 @@ class ToldTests(EventsCase):
     def test_a_body_that_is_too_large(self) -> None:
         self.client.ask("POST", "/v1/commit", b"", Content_Length="2000000")
         self.client.stream.lose()
-        assert [(e["event"], e.get("reason")) for e in self.told()] == [
+        assert [(e["event"], e.get("reason")) for e in self.published_events()] == [
             ("connect", None), ("refused", "too-large"), ("disconnect", "too-large"),
         ]  # fmt: skip
 
@@ -108,11 +108,11 @@ class ToldTests(EventsCase):
         self.client.stream.read(on=False)
         self.house.pass_time(31)
         assert self.client.stream.aborted
-        _, cut, end = self.told()
+        _, cut, end = self.published_events()
         assert (cut["event"], cut["reason"]) == ("refused", "stream-cut")
         assert end["reason"] == "the client has not read for 30 s"
 
-    def test_whom_the_broker_ends(self) -> None:
+    def test_connections_that_the_broker_closes(self) -> None:
         self.stage(self.client, b"1")
         idle = self.house.connect()
         self.stage(idle, b"1")
@@ -121,19 +121,19 @@ class ToldTests(EventsCase):
         self.house.pass_time(22)
         assert (idle.closed, self.client.closed) == (True, False)
         self.house.broker.stopService()
-        ends = [event for event in self.told() if event["event"] == "disconnect"]
+        ends = [event for event in self.published_events() if event["event"] == "disconnect"]
         assert [event["reason"] for event in ends] == ["idle", "stopped"]
 
 
-class AtTheDoorTests(EventsCase):
+class RefusedConnectionTests(EventsCase):
     """Refused connections"""
 
-    def test_they_are_counted_and_told_once(self) -> None:
+    def test_refused_connections_are_counted_and_published_once(self) -> None:
         self.build(max_connections=1)
         second = self.house.connect()
         assert second.answer().error == (503, "limit-reached")
         second.stream.lose()
-        (refused,) = self.told()
+        (refused,) = self.published_events()
         assert (refused["event"], refused["reason"]) == ("refused", "limit-reached")
         assert "session" not in refused
         assert self.house.broker.counters.refused == 1
@@ -158,9 +158,9 @@ class ReadingTests(EventsCase):
         """Start a broker that has published an event."""
         self.build(**settings)
         self.client.get("/nowhere")
-        assert self.told()
+        assert self.published_events()
 
-    def test_nobody_without_a_token(self) -> None:
+    def test_events_require_a_token(self) -> None:
         self.fill()
         answer = self.house.get(NAMED)
         assert answer.error == (403, "not-authorized")
@@ -170,14 +170,14 @@ class ReadingTests(EventsCase):
         assert self.unnamed() == {"a"}
         assert self.topics() == ["a"]
 
-    def test_nor_with_one_for_other_things(self) -> None:
+    def test_other_permissions_do_not_suffice(self) -> None:
         self.fill(grant="*")
         token = self.house.token("publish", "subscribe", "create")
         assert self.house.get(NAMED, token=token).error == (403, "not-authorized")
         assert self.unnamed(token=token) == {"a"}
         assert self.topics(token=token) == ["a"]
 
-    def test_a_token_for_the_history(self) -> None:
+    def test_the_permission_history_suffices(self) -> None:
         self.fill()
         token = self.house.token("history")
         assert self.named(token=token) == {TOPIC}

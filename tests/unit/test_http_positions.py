@@ -47,17 +47,17 @@ class ReaderTests(SynchronousTestCase):
         assert self.put("b", offset=4).status == 204
         assert self.readers()[1]["lag"] == 0
 
-    def test_one_that_is_no_more(self) -> None:
+    def test_a_deleted_reader(self) -> None:
         self.put("a", offset=1)
         assert self.delete("a") == 204
         assert self.delete("a") == 204
         assert self.readers() == []
 
-    def test_not_too_many(self) -> None:
+    def test_the_number_of_readers_is_limited(self) -> None:
         assert [self.put(name, offset=0).status for name in "aba"] == [204] * 3
         assert self.put("c", offset=0).error == (507, "limit-reached")
 
-    def test_positions_that_cannot_be(self) -> None:
+    def test_invalid_positions(self) -> None:
         assert self.put("a", offset=4).error == (416, "beyond-end")
         assert self.put("a", offset=0, epoch="other").error == (409, "epoch")
         for body in ({}, {"offset": -1}, {"offset": "x"}, {"offset": 1, "more": 2}):

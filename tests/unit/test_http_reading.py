@@ -67,7 +67,7 @@ class IndexTests(HouseCase):
 class BoundsTests(HouseCase):
     """/v1/bounds"""
 
-    def test_where_the_log_begins_and_ends(self) -> None:
+    def test_first_and_next_offset(self) -> None:
         epoch = self.house.store.epoch
         assert self.house.get("/v1/bounds").json == {"first": 0, "next": 3, "epoch": epoch}
 
@@ -96,7 +96,7 @@ class TopicsTests(HouseCase):
         part = {"name": "a", "messages": 1, "bytes": 1}
         assert self.house.get("/v1/topics?stop=1").json == {"topics": [part]}
 
-    def test_those_with_a_key_need_a_token(self) -> None:
+    def test_topics_with_a_key_need_a_token(self) -> None:
         self.house.lock("a", b"k")
         names = [row["name"] for row in self.house.get("/v1/topics").json["topics"]]
         assert names == ["b"]

@@ -104,7 +104,7 @@ class StageTests(WritingCase):
     @example([(6, 0xFF), (7, 0x7F)])
     # The offset of the table in that metadata.
     @example([(8, 0xFF), (9, 0xFF), (10, 0xFF), (11, 0x7F)])
-    def test_nothing_that_is_wrong_does_harm(self, changes: list[tuple[int, int]]) -> None:
+    def test_invalid_input_changes_nothing(self, changes: list[tuple[int, int]]) -> None:
         stream = bytearray(stream_of(table(["a", "b"], [b"1", b"22"], key=[b"x", b"y"])))
         for place, byte in changes:
             stream[place % len(stream)] = byte
@@ -132,7 +132,7 @@ class StageTests(WritingCase):
         assert self.stage(data).error == (413, "too-large")
         assert self.stage(data, batch=1).status == 201
 
-    def test_all_that_is_staged_is_bounded_and_expires(self) -> None:
+    def test_staged_bytes_are_limited_and_expire(self) -> None:
         self.house = WebHouse(max_staged="100K", stage_seconds=60)
         data = table(["a"], [bytes(60_000)])
         id = self.stage(data).json["part"]
@@ -141,7 +141,7 @@ class StageTests(WritingCase):
         assert self.stage(data, batch=1).status == 201
         assert self.commit(id).error == (409, "unknown-part")
 
-    def test_another_run_drops_what_the_one_before_staged(self) -> None:
+    def test_another_run_drops_earlier_parts(self) -> None:
         self.house = WebHouse(max_batch="100K")
         body = stream_of(table(["a"], [bytes(60_000)]))
 
@@ -157,7 +157,7 @@ class StageTests(WritingCase):
         asked = {"query": "other", "batch": 0, "parts": [other]}
         assert self.house.post("/v1/commit", asked).status == 200
 
-    def test_a_commit_drops_what_it_left_out(self) -> None:
+    def test_a_commit_drops_unlisted_parts(self) -> None:
         """A task that failed and ran again leaves such a part."""
         self.stage(table(["a"], [b"1"]))
         again = self.stage(table(["a"], [b"1"])).json["part"]
@@ -173,7 +173,7 @@ class StageTests(WritingCase):
         self.house.pass_time(3)
         assert self.stage(table(["a"], [b""])).status == 201
 
-    def test_a_client_that_leaves_leaves_nothing(self) -> None:
+    def test_a_disconnected_client_leaves_no_part(self) -> None:
         threads = Threads()
         self.house = WebHouse(run=threads.run)
         client = self.house.connect()
@@ -186,18 +186,18 @@ class StageTests(WritingCase):
 class PieceTests(SynchronousTestCase):
     """Parts as batches"""
 
-    def test_what_is_said_is_what_there_is(self) -> None:
+    def test_counts_match_the_contents(self) -> None:
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summarize(file) == (3, frozenset("ab"))
         one, two = read_runs(file, b"s")
         assert one == PublishableRun("a", b"s", MessageRun([b"1", b"22"], MIXED), None)
         assert two == PublishableRun("b", b"s", MessageRun([b""], 0), None)
 
-    def test_no_part(self) -> None:
+    def test_invalid_parts(self) -> None:
         with pytest.raises(ApiError):
             summarize(io.BytesIO(b"?"))
 
-    def test_what_was_changed_in_places_is_read_or_refused(self) -> None:
+    def test_altered_parts_are_read_or_refused(self) -> None:
         """Arrow's own reader crashes the process on such input."""
         pairs = pa.array([[{"key": "k", "value": b"v"}], None, []], HEADERS)
         good = stream_of(table(["a", "b", "c"], [b"1", b"22", b""], headers=pairs))

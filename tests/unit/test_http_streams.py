@@ -51,11 +51,11 @@ class SlowTests(SynchronousTestCase):
         self.client.stream.stop_reading()
         self.client.ask("GET", ALL)
 
-    def test_no_more_than_a_piece_waits_for_it(self) -> None:
+    def test_at_most_one_piece_is_queued(self) -> None:
         self.house.pass_time(5)
         assert 0 < len(self.client.stream.buffered) < 3 * len(BIG)
 
-    def test_it_gets_all_of_it_when_it_reads_on(self) -> None:
+    def test_a_client_that_resumes_reading_gets_everything(self) -> None:
         self.house.pass_time(20)
         self.client.stream.read()
         self.house.pass_time(1)
@@ -63,7 +63,7 @@ class SlowTests(SynchronousTestCase):
         assert answer.complete
         assert [row["value"] for row in answer.rows] == [BIG] * 12
 
-    def test_it_is_cut_off_after_a_time(self) -> None:
+    def test_it_is_disconnected_after_the_timeout(self) -> None:
         self.house.pass_time(29)
         assert not self.client.closed
         self.house.pass_time(2)
@@ -73,13 +73,13 @@ class SlowTests(SynchronousTestCase):
     def test_others_are_served_meanwhile(self) -> None:
         assert len(self.house.get(ALL).rows) == 12
 
-    def test_reading_on_starts_its_time_anew(self) -> None:
+    def test_reading_resets_the_timeout(self) -> None:
         for _ in range(3):
             self.house.pass_time(20)
             self.client.stream.read(on=False)
         assert not self.client.closed
 
-    def test_what_was_cut_is_not_complete(self) -> None:
+    def test_a_truncated_reply_is_detectable(self) -> None:
         self.client.stream.received += self.client.stream.buffered
         self.house.pass_time(40)
         assert not self.client.answer().complete
@@ -129,13 +129,13 @@ class EndTests(SynchronousTestCase):
         house.pass_time(11)
         assert self.cut(client)
 
-    def test_a_topic_it_named_gets_a_key(self) -> None:
+    def test_a_named_topic_gets_a_key(self) -> None:
         house = big_house()
         client = self.half(house, ALL + "&topic=a")
         house.lock("a", b"k")
         assert self.cut(client)
 
-    def test_a_topic_it_did_not_name_is_left_out_from_then_on(self) -> None:
+    def test_an_unnamed_topic_that_gets_a_key_is_left_out(self) -> None:
         house = big_house()
         client = self.half(house)
         house.lock("a", b"k")
@@ -153,7 +153,7 @@ class EndTests(SynchronousTestCase):
             house.publish("a", b"later")
         assert self.cut(client)
 
-    def test_unless_it_does_not_mind(self) -> None:
+    def test_retention_overtakes_it_with_skip_expired(self) -> None:
         house = WebHouse(MemoryStore(12, 2**26))
         for _ in range(12):
             house.publish("a", BIG)
@@ -173,7 +173,7 @@ class EndTests(SynchronousTestCase):
         house.pass_time(1)
         assert done
 
-    def test_a_defect_is_no_complete_answer(self) -> None:
+    def test_a_defect_truncates_the_reply(self) -> None:
         house = big_house()
 
         def fail(call: Callable[[], Any]) -> Deferred[Any]:
@@ -212,7 +212,7 @@ class WireTests(SynchronousTestCase):
         self.client.send(b"\x00\xff\r\n\r\n")
         assert self.client.closed
 
-    def test_a_body_that_says_it_is_too_large(self) -> None:
+    def test_a_body_announced_as_too_large(self) -> None:
         head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n"
         self.client.send(head)
         answer = self.client.answer()
@@ -224,7 +224,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.stream.lost
         assert self.house.factory.body_budget.used == 0
 
-    def test_nobody_is_asked_for_a_body_that_is_refused(self) -> None:
+    def test_no_continue_for_a_refused_body(self) -> None:
         head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
         self.client.send(head + b"Expect: 100-continue\r\n\r\n")
         answer = self.client.answer()
@@ -240,7 +240,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.stream.lost
         assert self.house.factory.body_budget.used == 0
 
-    def test_all_bodies_together_are_bounded(self) -> None:
+    def test_the_sum_of_bodies_is_limited(self) -> None:
         head = b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n"
         self.client.send(head + bytes(1_900_000))
         other = self.house.connect()
@@ -290,7 +290,7 @@ class WireTests(SynchronousTestCase):
         assert house.connect().get("/").status == 200
         assert house.broker.counters.connections == 1
 
-    def test_a_form_is_not_read_as_one(self) -> None:
+    def test_forms_are_not_parsed(self) -> None:
         answer = self.client.post(
             "/v1/history", {"start": 0}, Content_Type="application/x-www-form-urlencoded"
         )

@@ -87,7 +87,7 @@ class CommitTests(WritingCase):
         rows = self.house.get("/v1/history?start=0").rows
         assert [row["key"] for row in rows] == [b"bob", b""]
 
-    def test_again_it_is_a_duplicate(self) -> None:
+    def test_a_repeated_commit_is_a_duplicate(self) -> None:
         id = self.part(b"1")
         first = self.commit(id).json
         assert self.commit(id).json == {**first, "duplicate": True}
@@ -95,7 +95,7 @@ class CommitTests(WritingCase):
         assert self.values() == [b"1"]
         assert self.house.factory.body_budget.used == 0
 
-    def test_what_was_before_the_last_batch_is_a_duplicate(self) -> None:
+    def test_earlier_batches_are_duplicates(self) -> None:
         self.commit(self.part(b"1", batch=5), batch=5)
         assert self.commit(self.part(b"0", batch=4), batch=4).json == {"duplicate": True}
         assert self.commit(self.part(b"0"), query="r").error == (409, "unknown-part")
@@ -148,7 +148,7 @@ class CommitTests(WritingCase):
         assert client.answer().json["messages"] == 1
         assert self.house.factory.body_budget.used == 0
 
-    def test_parts_whose_time_is_over_go_when_a_commit_fails(self) -> None:
+    def test_expired_parts_are_dropped_when_a_commit_fails(self) -> None:
         self.house = WebHouse(stage_seconds=10)
         id = self.part(b"1")
         topic = self.house.broker.topics.create("a")
@@ -177,7 +177,7 @@ class CommitTests(WritingCase):
         assert isinstance(self.house.store, MemoryStore)
         assert len(self.house.store._log._runs) > 3
 
-    def test_it_waits_while_publishers_have_to(self) -> None:
+    def test_a_commit_waits_like_publishers(self) -> None:
         topic = self.house.broker.topics.create("a")
         id = self.part(b"1")
         topic.block("somebody")
@@ -195,7 +195,7 @@ class CommitTests(WritingCase):
         topic.unblock("somebody")
         assert self.commit(id, batch=1).status == 200
 
-    def test_topics_that_are_not_stored_are_delivered_alone(self) -> None:
+    def test_unstored_topics_are_only_delivered(self) -> None:
         self.house.broker.topics.create("a").durability = Durability.NONE
         assert self.commit(self.part(b"1")).json["messages"] == 1
         assert self.values() == []
@@ -232,7 +232,7 @@ class AccessTests(WritingCase):
             assert self.stage(self.data, token=token).error == (403, "not-authorized")
         assert self.stage(self.data, token=self.house.token("publish")).status == 201
 
-    def test_the_commit_needs_it_too(self) -> None:
+    def test_the_commit_needs_the_permission_too(self) -> None:
         token = self.house.token("publish")
         id = self.stage(self.data, token=token).json["part"]
         assert self.commit(id).error == (403, "not-authorized")

@@ -13,7 +13,7 @@ from pubsub.pipeline.offset_ranges import RangeSource, load_ranges
 from tests.histories import history
 
 
-def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
+def test_a_row_holds_the_range_of_a_task(tmp_path: Path) -> None:
     with history(tmp_path / "history.db") as file:
         file.put("a", [b"%d" % number for number in range(10)])
         file.put("b", [b"x"] * 10)
@@ -34,7 +34,7 @@ def test_a_row_is_a_tasks_messages(tmp_path: Path) -> None:
     assert [value.as_py() for value in read] == [b"%d" % number for number in range(10)]
 
 
-def test_a_token_has_to_be_in_a_file() -> None:
+def test_a_token_must_be_in_a_file() -> None:
     source = RangeSource({"url": "http://127.0.0.1:1", "token": "x.y.z"})
     with pytest.raises(ConfigurationError, match="use option tokenFile"):
         source.streamReader(source.schema())

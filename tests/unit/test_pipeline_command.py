@@ -42,7 +42,7 @@ class ArgumentsTests(TestCase):
         assert caught.value.code == 2
         return errors.getvalue()
 
-    def test_what_cannot_be_used_is_a_usage_error(self) -> None:
+    def test_invalid_arguments_are_usage_errors(self) -> None:
         assert "--to" in self.refused("archive")
         assert "not allowed with" in self.refused("archive", "--to=x", "--url=u", "--path=p")
         assert "a duration such as 10s" in self.refused("archive", "--to=x", "--trigger=soon")
@@ -66,7 +66,7 @@ class ArgumentsTests(TestCase):
         found = [arguments.parse_seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")]
         assert found == [0.5, 1.5, 120, 3600, 604_800]
 
-    def test_without_the_extra_it_says_what_to_install(self) -> None:
+    def test_the_missing_extra_is_named(self) -> None:
         program = (
             "import sys; sys.modules['pyspark'] = None; from pubsub.client.command import main; "
             "sys.exit(main(['pipeline', 'archive', '--to=x']))"
@@ -79,7 +79,7 @@ class ArgumentsTests(TestCase):
             "pubsub: pyspark is not installed; run: pip install 'pubsub-broker[spark]'\n"
         )
 
-    def test_where_to_begin(self) -> None:
+    def test_starting_options(self) -> None:
         assert job_source.starting_option("latest") == ("startingOffsets", "latest")
         assert job_source.starting_option('{"0": 5}') == ("startingOffsets", '{"0": 5}')
         time = "2026-03-01T12:00:00+00:00"
@@ -88,7 +88,7 @@ class ArgumentsTests(TestCase):
             with pytest.raises(ConfigurationError):
                 job_source.starting_option(wrong)
 
-    def test_where_a_result_goes(self) -> None:
+    def test_destinations(self) -> None:
         assert parse_destination("topic:a:b") == ("topic", "a:b")
         assert parse_destination("table:/x") == ("table", "/x")
         assert parse_destination("console") == ("console", "")
@@ -100,14 +100,14 @@ class ArgumentsTests(TestCase):
 class ProgressTests(TestCase):
     """The progress line of a batch."""
 
-    def test_a_step(self) -> None:
+    def test_progress_of_a_batch(self) -> None:
         source = {"endOffset": {"0": {"next": 90, "epoch": "1"}},
                   "latestOffset": '{"0": {"next": 100, "epoch": "1"}}'}  # fmt: skip
         watermark = {"watermark": "2026-03-01T12:00:00.000Z"}
         found = batch_progress(progress(sources=[source], eventTime=watermark), late=3)
         assert found == BatchProgress(4, 100, 200.0, 0.5, 10, "2026-03-01T12:00:00.000Z", 3)
 
-    def test_what_is_not_known(self) -> None:
+    def test_unknown_values(self) -> None:
         never = {"watermark": "1970-01-01T00:00:00.000Z"}
         assert batch_progress(progress(eventTime=never)) == BatchProgress(
             4, 100, 200.0, 0.5, None, None, 0
@@ -115,7 +115,7 @@ class ProgressTests(TestCase):
         assert lag([{"endOffset": None, "latestOffset": "nonsense"}]) is None
         assert lag([{"endOffset": {"0": 5}, "latestOffset": {"0": 7, "1": 3}}]) == 5
 
-    def test_one_stream_read_twice_is_not_twice_behind(self) -> None:
+    def test_the_lag_of_a_stream_read_twice_counts_once(self) -> None:
         source = {"endOffset": {"0": 5}, "latestOffset": {"0": 7}}
         assert lag([source, source]) == 2
 
@@ -165,7 +165,7 @@ class LateMessageCounterTests(TestCase):
 class ErrorsTests(TestCase):
     """An error that the user can correct is one line; others keep their stack trace."""
 
-    def test_own_errors_in_the_text_of_spark(self) -> None:
+    def test_known_errors_in_the_text_of_spark(self) -> None:
         text = (
             "Job failed: Traceback (most recent call last):\n  File x, line 1\n"
             "pubsub.pipeline.history.DataLoss: offsets 1 to 5 have expired\n\tat org.apache.X"
@@ -211,7 +211,7 @@ class ErrorsTests(TestCase):
 class RateLimitTests(TestCase):
     """A replay keeps to its rate."""
 
-    def test_it_waits_until_it_is_time(self) -> None:
+    def test_it_waits_until_a_message_is_due(self) -> None:
         now = 100.0
         waited: list[float] = []
 
@@ -230,7 +230,7 @@ class RateLimitTests(TestCase):
             now += 0.25
         assert waited == [0, 0.25, 0.25, 0.75]
 
-    def test_without_a_rate_it_does_not(self) -> None:
+    def test_without_a_rate_it_never_waits(self) -> None:
         class Never(threading.Event):
             def wait(self, timeout: float | None = None) -> bool:
                 raise AssertionError

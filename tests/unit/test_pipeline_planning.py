@@ -31,7 +31,7 @@ class OffsetTests(SynchronousTestCase):
         raised(ConfigurationError, from_json, value, 2)
         raised(ConfigurationError, from_json, {}, 1)
 
-    def test_places(self) -> None:
+    def test_starting_offsets(self) -> None:
         def places(start: object, default: str = "earliest") -> list[int]:
             return [at.next for at in resolve_offsets(start, BOUNDS, default).values()]  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ class ShareTests(SynchronousTestCase):
     @example(1, {0: 0})
     @example(1, {0: 1, 1: 1, 2: 1})
     @example(10_000, {0: 1, 1: 10_000})
-    def test_all_of_the_limit_and_no_more(self, limit: int, backlogs: dict[int, int]) -> None:
+    def test_shares_add_up_to_the_limit(self, limit: int, backlogs: dict[int, int]) -> None:
         found = divide_limit(limit, backlogs)
         assert set(found) == set(backlogs)
         assert sum(found.values()) == min(limit, sum(backlogs.values()))
@@ -73,7 +73,9 @@ class FittingStopTests(SynchronousTestCase):
     @example([0], 1, 0)
     @example([50], 1, 0)
     @example([1] * 5000, 5000, 0)
-    def test_within_the_limit_or_one(self, sizes: list[int], limit: int, start: int) -> None:
+    def test_the_range_is_within_the_limit_or_one_message(
+        self, sizes: list[int], limit: int, start: int
+    ) -> None:
         start = min(start, len(sizes) - 1)
         stop = fitting_stop(lambda a, b: sum(sizes[a:b]), start, len(sizes), limit)
         assert start < stop <= len(sizes)
@@ -82,7 +84,7 @@ class FittingStopTests(SynchronousTestCase):
     def test_all_if_it_fits(self) -> None:
         assert fitting_stop(lambda a, b: b - a, 5, 100000, 10**9) == 100000
 
-    def test_nearly_as_far_as_can_be(self) -> None:
+    def test_the_range_is_nearly_the_largest(self) -> None:
         stop = fitting_stop(lambda a, b: 10 * (b - a), 0, 10**9, 10**6)
         assert 90000 <= stop <= 100000, stop
 
@@ -124,7 +126,7 @@ def subscription(**given: str) -> Subscription:
 
 
 class SubscriptionTests(SynchronousTestCase):
-    def test_what_is_covered(self) -> None:
+    def test_covered_topics(self) -> None:
         everything = subscription()
         assert everything.covers("a")
         assert not everything.covers("$SYS/events")
@@ -137,7 +139,7 @@ class SubscriptionTests(SynchronousTestCase):
         assert not pattern.covers("ba")
         assert not pattern.covers("$SYS/events")
 
-    def test_names_to_ask_for(self) -> None:
+    def test_requested_topics(self) -> None:
         history = FakeHistory("ab", "ba", "a")
         assert subscription().topics(history, 0, 9) is None
         assert subscription(subscribe="x").topics(history, 0, 9) == frozenset({"x"})

@@ -128,7 +128,7 @@ class BatchTests(ReaderCase):
         rows = self.all(startingTimestamp=str(START // 1000 + 1))
         assert self.offsets(rows) == [start]
 
-    def test_an_empty_log(self) -> None:
+    def test_an_empty_history(self) -> None:
         self.path = self.path.with_name("empty.db")
         with history(self.path):
             pass
@@ -145,7 +145,7 @@ class BatchTests(ReaderCase):
         self.path = Path("/nowhere/history.db")
         assert "/nowhere" in str(raised(Rejected, self.all))
 
-    def test_no_history_of_ours(self) -> None:
+    def test_a_file_that_is_no_history(self) -> None:
         self.path = scratch(self) / "other.db"
         self.path.write_bytes(b"something else entirely, of some length" * 100)
         raised(Rejected, self.all)
@@ -177,7 +177,7 @@ class EventTests(ReaderCase):
         for other in others:
             assert (other["event"], other["messages"], other["frame"]) == (None,) * 3
 
-    def test_they_are_no_messages(self) -> None:
+    def test_events_are_not_messages(self) -> None:
         with history(self.path) as file:
             file.put("$SYS/events", [b"{}"])
         assert len(self.all()) == 100
@@ -197,11 +197,11 @@ class StreamTests(ReaderCase):
             start = json.loads(json.dumps(end))
         return batches, start
 
-    def test_from_the_end_unless_told(self) -> None:
+    def test_the_default_start_is_the_end(self) -> None:
         assert self.stream().initialOffset()["0"]["next"] == 100
         assert self.stream(startingOffsets="earliest").initialOffset()["0"]["next"] == 0
 
-    def test_batches_go_on_where_the_last_ended(self) -> None:
+    def test_batches_continue_at_the_last_end(self) -> None:
         reader = self.stream(startingOffsets="earliest")
         (first,), at = self.run_batches(reader, reader.initialOffset())
         assert self.offsets(first) == list(range(100))
@@ -241,7 +241,7 @@ class StreamTests(ReaderCase):
         batches, _ = self.run_batches(reader, reader.initialOffset(), limit)
         assert [len(batch) for batch in batches] == [10] * 10
 
-    def test_all_available_knows_no_limits(self) -> None:
+    def test_all_available_has_no_limits(self) -> None:
         reader = self.stream(startingOffsets="earliest", maxBytesPerTrigger="1")
         batches, _ = self.run_batches(reader, reader.initialOffset(), ALL)
         assert [len(batch) for batch in batches] == [100]
@@ -262,7 +262,7 @@ class StreamTests(ReaderCase):
         batches, _ = self.run_batches(self.stream(), at)
         assert [len(batch) for batch in batches] == [1]
 
-    def test_available_now_in_a_log_shorter_than_the_checkpoint(self) -> None:
+    def test_available_now_in_a_history_shorter_than_the_checkpoint(self) -> None:
         reader = self.stream()
         reader.prepareForTriggerAvailableNow()
         beyond = {"0": {"next": 101, "epoch": "1-0"}}
@@ -297,7 +297,7 @@ class LossTests(ReaderCase):
         error = raised(DataLoss, reader.partitions, start, end)
         assert "partition 0: offsets 5 to 39 have expired" in str(error)
 
-    def test_and_that_is_taken(self) -> None:
+    def test_expired_messages_are_skipped(self) -> None:
         start = self.at(5)
         self.expire(40)
         reader = self.stream(failOnDataLoss="false")
@@ -315,7 +315,7 @@ class LossTests(ReaderCase):
         assert end["0"]["next"] == 100
         assert list(reader.partitions(start, end)) == []
 
-    def test_a_task_is_overtaken(self) -> None:
+    def test_retention_overtakes_a_task(self) -> None:
         for fail in ("true", "false"):
             reader = self.batch(failOnDataLoss=fail, rowsPerTask="50")
             tasks = reader.partitions()
@@ -338,7 +338,7 @@ class LossTests(ReaderCase):
         assert self.offsets(rows) == [*range(30), *range(40, 100)]
         assert "10 skipped" in logs.output[0]
 
-    def test_damage_is_told_of_once(self) -> None:
+    def test_damage_is_reported_once(self) -> None:
         """Tasks that begin and end in a damaged range each report their share of it."""
         with history(self.path) as file:
             file.damage(30)
@@ -348,7 +348,7 @@ class LossTests(ReaderCase):
         lost = [line for line in logs.output if "skipped" in line]
         assert sum(int(line.split(": ")[-1].split()[0]) for line in lost) == 10
 
-    def test_another_log_of_the_same_length(self) -> None:
+    def test_another_history_of_the_same_length(self) -> None:
         reader = self.stream()
         start = reader.initialOffset()
         self.path.unlink()
@@ -358,7 +358,7 @@ class LossTests(ReaderCase):
         end = other.latestOffset(start, ALL)
         raised(WrongHistory, other.partitions, start, end)
 
-    def test_an_older_state_was_put_back(self) -> None:
+    def test_a_restored_older_state(self) -> None:
         older = self.path.read_bytes()
         with history(self.path) as file:
             file.put("orders", [b"x"] * 20)

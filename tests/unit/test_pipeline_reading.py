@@ -102,14 +102,14 @@ def read(
 
 
 class ResumeTests(SynchronousTestCase):
-    def test_goes_on_after_the_last_that_came(self) -> None:
+    def test_reading_resumes_after_the_last_batch(self) -> None:
         history = BrokenHistory([batch(0, 1), batch(2, 5), batch(6)], [1, 1, 0])
         with self.assertLogs("pubsub.pipeline", "WARNING"):
             rows = list(read(history, 10, Time()))
         assert [row["offset"] for row in rows] == [0, 1, 2, 5, 6]
         assert history.starts == [0, 2, 6, 6]
 
-    def test_gives_up(self) -> None:
+    def test_it_gives_up(self) -> None:
         time = Time()
         history = BrokenHistory([batch(0)], [1] + [0] * 1000)
         rows = read(history, 10, time)
@@ -120,7 +120,7 @@ class ResumeTests(SynchronousTestCase):
         assert 55 < time.now <= 60, time.now
         assert max(time.slept) <= 2
 
-    def test_what_comes_is_patience_anew(self) -> None:
+    def test_progress_resets_the_timeout(self) -> None:
         time = Time()
         items: list[BatchOrGap] = [batch(number) for number in range(10)]
         history = BrokenHistory(items, [1, *[0] * 20] * 10)
@@ -128,11 +128,11 @@ class ResumeTests(SynchronousTestCase):
             assert len(list(read(history, 10, time))) == 10
         assert time.now > 120
 
-    def test_the_readers_number_of_a_partition(self) -> None:
+    def test_rows_have_the_partition_of_the_query(self) -> None:
         rows = read(BrokenHistory([batch(0, 1)], []), 2, Time(), partition=3)
         assert [row["partition"] for row in rows] == [3, 3]
 
-    def test_loss_is_told_of_with_the_partition(self) -> None:
+    def test_loss_is_reported_with_the_partition(self) -> None:
         history = BrokenHistory([ExpiredBefore(3), batch(3), DamagedRange(4, 8), batch(8)], [])
         error = raised(DataLoss, list, read(history, 9, Time(), partition=2))
         assert "partition 2: offsets 0 to 2 have expired" in str(error)
@@ -238,26 +238,26 @@ class HistoryTests(HttpCase):
         assert asked["topics"] == ["a", "b"]
         assert self.server.tokens == [f"Bearer {TOKEN}"]
 
-    def test_a_stream_that_breaks_off_is_never_whole(self) -> None:
+    def test_a_truncated_stream_is_an_error(self) -> None:
         whole = stream(batch(0), batch(1))
         for length in range(0, len(whole) - 1, 7):
             self.server.add_reply(200, whole[:length], missing=len(whole) - length)
             raised(Unreachable, self.items)
 
-    def test_without_its_end_it_is_not_whole(self) -> None:
+    def test_a_stream_without_its_end_marker_is_an_error(self) -> None:
         """Even if the HTTP transfer is complete."""
         whole = stream(batch(0))
         self.server.add_reply(200, whole[:-8])
         raised(Unreachable, self.items)
 
-    def test_what_has_expired(self) -> None:
+    def test_expired_messages(self) -> None:
         self.server.add_reply(410, {"error": "expired", "first": 4})
         self.server.add_reply(200, stream(batch(4)))
         assert self.items() == [ExpiredBefore(4), [4]]
         self.server.add_reply(410, {"error": "expired", "first": 40})
         assert self.items() == [ExpiredBefore(40)]
 
-    def test_another_log(self) -> None:
+    def test_another_history(self) -> None:
         for status, code in ((409, "epoch"), (416, "beyond-end")):
             self.server.add_reply(status, {"error": code})
             raised(WrongHistory, self.items)
@@ -266,7 +266,7 @@ class HistoryTests(HttpCase):
         self.server.add_reply(410, {"error": "expired", "first": 9})
         self.history.check(5, "1-a")
 
-    def test_what_may_pass(self) -> None:
+    def test_temporary_errors(self) -> None:
         for status in (502, 503, 504):
             self.server.add_reply(status, {"error": "busy", "message": "soon"})
             raised(Unreachable, self.history.bounds)
@@ -294,19 +294,19 @@ class HistoryTests(HttpCase):
 
 
 class TokenTests(HttpCase):
-    def test_nobody_there(self) -> None:
+    def test_an_unreachable_broker(self) -> None:
         history = HttpHistory("http://127.0.0.1:1", Credentials(TOKEN))
         error = raised(Unreachable, history.bounds)
         assert "secret" not in str(error)
 
-    def test_a_token_that_is_no_header(self) -> None:
+    def test_a_token_that_is_not_a_header_value(self) -> None:
         for token in ("secret\nX-Other: 1", "secret\u2603"):
             history = HttpHistory(self.server.url, Credentials(token))
             error = raised(PubSubError, history.bounds)
             assert "secret" not in str(error) + repr(error.__context__)
         assert self.server.requests == []
 
-    def test_a_file_that_is_not_there(self) -> None:
+    def test_a_missing_token_file(self) -> None:
         history = HttpHistory(self.server.url, Credentials(file="/nowhere/token"))
         raised(Rejected, history.bounds)
 
@@ -363,14 +363,14 @@ class StageTests(HttpCase):
         assert path == "/v1/commit"
         assert json.loads(body) == {"query": "query", "batch": 7, "parts": ["b", "a"]}
 
-    def test_a_stage_that_was_lost(self) -> None:
+    def test_lost_parts(self) -> None:
         self.server.add_reply(409, {"error": "unknown-part"})
         error = raised(Rejected, self.staged_batch.commit, ["a"])
         assert "restart the query" in str(error)
         self.server.add_reply(403, {"error": "forbidden"})
         raised(ErrorReply, self.staged_batch.commit, ["a"])
 
-    def test_an_answer_that_was_lost(self) -> None:
+    def test_a_lost_reply(self) -> None:
         """The client repeats the request, as the first one may have succeeded."""
         self.server.add_reply(503, {"error": "busy"})
         self.server.add_reply(200, {"duplicate": True})

@@ -162,7 +162,7 @@ class ColumnTests(WriterCase):
         error = raised(ConfigurationError, self.batch_writer, schema, **given)
         assert words in str(error)
 
-    def test_what_may_be_published(self) -> None:
+    def test_valid_columns(self) -> None:
         for schema in (
             "topic string, value binary",
             "value string, topic string, key binary",
@@ -171,7 +171,7 @@ class ColumnTests(WriterCase):
             self.batch_writer(schema)
         self.batch_writer("value string", topic="t")
 
-    def test_what_may_not(self) -> None:
+    def test_invalid_columns(self) -> None:
         self.refused("column value is required", "topic string")
         self.refused("column topic or option topic", "value string")
         self.refused("column offset cannot be", "topic string, value string, offset int")

@@ -72,7 +72,7 @@ class UsageTests(CommandCase):
         code, out, _ = self.run_it("--version")
         assert (code, out.split()[0]) == (0, "pubsub")
 
-    def test_nothing_and_nonsense_are_usage_errors(self) -> None:
+    def test_missing_and_unknown_commands_are_usage_errors(self) -> None:
         for arguments in ((), ("nonsense",), ("token",), ("token", "make"), ("secret",)):
             code, out, err = self.run_it(*arguments)
             assert (code, out) == (2, "")
@@ -82,7 +82,7 @@ class UsageTests(CommandCase):
 class SecretTests(CommandCase):
     """pubsub secret"""
 
-    def test_it_is_the_owners_alone_whatever_the_umask(self) -> None:
+    def test_only_the_owner_can_read_it_with_any_umask(self) -> None:
         for umask in (0, 0o022, 0o077):
             path = self.directory / f"secret-{umask}"
             before = os.umask(umask)
@@ -94,7 +94,7 @@ class SecretTests(CommandCase):
             assert out == f"{path}: secret written; start the broker with --secret-file {path}\n"
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    def test_it_is_long_enough_new_each_time_and_not_shown(self) -> None:
+    def test_it_is_long_random_and_not_printed(self) -> None:
         contents = set()
         for number in range(3):
             path = self.directory / str(number)
@@ -108,18 +108,18 @@ class SecretTests(CommandCase):
             assert len(secret.key) == 64
         assert len(contents) == 3
 
-    def test_it_does_not_replace_one_that_is_there(self) -> None:
+    def test_an_existing_file_is_not_replaced(self) -> None:
         path = self.file("secret", b"in use")
         assert "exists" in self.one_line("secret", path)
         assert Path(path).read_bytes() == b"in use"
 
-    def test_nor_what_a_link_points_to(self) -> None:
+    def test_the_target_of_a_link_is_not_created(self) -> None:
         target = self.directory / "target"
         (self.directory / "link").symlink_to(target)
         assert "exists" in self.one_line("secret", str(self.directory / "link"))
         assert not target.exists()
 
-    def test_where_it_cannot_write(self) -> None:
+    def test_a_missing_directory(self) -> None:
         assert "No such file" in self.one_line("secret", str(self.directory / "no" / "secret"))
 
 
@@ -152,13 +152,13 @@ class MakeTests(CommandCase):
         assert token.expires == START + 12 * 3600
         assert len(raw) <= 255
 
-    def test_what_is_left_out_is_not_in_it(self) -> None:
+    def test_omitted_claims_are_absent(self) -> None:
         raw = self.make("--secret-file", self.secret, "--queue-key=k1")
         claims = jwt.decode(raw, options={"verify_signature": False})
         assert claims == {"queue_key": "k1", "permissions": []}
         assert jwt.get_unverified_header(raw) == {"alg": "HS256", "typ": "JWT"}
 
-    def test_one_permission_is_text_as_that_is_shorter(self) -> None:
+    def test_a_single_permission_is_a_string(self) -> None:
         raw = self.make("--secret-file", self.secret, "--queue-key=k", "--permission=*")
         assert jwt.decode(raw, options={"verify_signature": False})["permissions"] == "*"
         assert self.check(raw).permits("rotate")
@@ -174,7 +174,7 @@ class MakeTests(CommandCase):
             assert code == 2
             assert "90s or 12h" in err
 
-    def test_further_claims_and_the_key_id(self) -> None:
+    def test_other_claims_and_the_key_id(self) -> None:
         raw = self.make(
             "--secret-file", self.secret, "--queue-key=k", "--kid=main", "--claim=team=a=b",
         )  # fmt: skip
@@ -209,11 +209,11 @@ class MakeTests(CommandCase):
             "token", "make", "--secret-file=/nonexistent", "--queue-key=k"
         )
 
-    def test_a_public_key_signs_nothing(self) -> None:
+    def test_a_public_key_cannot_sign(self) -> None:
         path = self.file("public.pem", PUBLIC_PEM)
         self.one_line("token", "make", "--secret-file", path, "--algorithm=EdDSA", "--queue-key=k")
 
-    def test_none_is_no_algorithm_to_choose(self) -> None:
+    def test_the_algorithm_none_is_not_offered(self) -> None:
         code, _, err = self.run_it(
             "token", "make", "--secret-file", self.secret, "--algorithm=none", "--queue-key=k"
         )
@@ -269,7 +269,7 @@ class InspectTests(CommandCase):
         assert found["bytes"] == len(raw)
         return found, err
 
-    def test_what_it_says(self) -> None:
+    def test_header_and_claims(self) -> None:
         claims = {"queue_key": "k1", "permissions": ["publish"], "exp": 1_700_000_060}
         found, err = self.inspect(claims, kid="main")
         assert found["claims"] == claims
@@ -278,7 +278,7 @@ class InspectTests(CommandCase):
         assert found["exp"] == "2023-11-14T22:14:20+00:00"
         assert "nbf" not in found
 
-    def test_one_that_does_not_fit(self) -> None:
+    def test_a_token_that_is_too_long(self) -> None:
         found, err = self.inspect({"queue_key": "k" * 200})
         assert not found["fits"]
         assert "shorten queue_key" in err
@@ -289,12 +289,12 @@ class InspectTests(CommandCase):
         assert code == 0
         assert json.loads(out)["claims"] == {"queue_key": "k1"}
 
-    def test_forged_and_expired_ones_are_shown_too(self) -> None:
+    def test_forged_and_expired_tokens_are_shown(self) -> None:
         assert self.inspect({"exp": 1})[0]["exp"] == "1970-01-01T00:00:01+00:00"
         raw = jwt.encode({"queue_key": "k1"}, KEY)[:-4] + "AAAA"
         assert self.run_it("token", "inspect", raw)[0] == 0
 
-    def test_what_is_no_token(self) -> None:
+    def test_invalid_tokens(self) -> None:
         for text in ("", "abc", "a.b.c", "eyJhbGciOiJIUzI1NiJ9.W10.x"):
             assert "not a token" in self.one_line("token", "inspect", text)
 

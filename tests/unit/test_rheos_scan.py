@@ -1,4 +1,4 @@
-"""rheos's fast path: it finds and makes what the codec would, one packet at a time."""
+"""rheos's scanner: equivalence with the codec, one packet at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (Fa
 ANY_CODEC = st.sampled_from(CODECS)
 CLIENTS = st.sampled_from([ALICE, BOB, b"\xff" * 16])
 TOPICS = st.sampled_from([b"news", b"sport", b"", b"\xff", b"n" * 255])
-# Payloads that look like requests, so that a scanner which loses its place finds false ones.
+# Payloads that look like requests, so that a scanner at a wrong position finds false ones.
 PAYLOADS = st.one_of(
     st.sampled_from([b"", publish(ALICE, b"hi"), publish(ALICE, b"hi")[:30], b"\xfa", b"same"]),
     st.binary(max_size=12),
@@ -53,7 +53,7 @@ GARBAGE = st.sampled_from(
 
 @st.composite
 def streams(draw: st.DrawFn, coder: Codec) -> bytes:
-    """Rows, single requests and worse, perhaps with a bit changed."""
+    """Return runs, single requests and invalid input, perhaps with a bit changed."""
     pieces = draw(st.lists(st.one_of(ROWS, st.lists(st.one_of(PUBLISHES, OTHERS), max_size=2))))
     data = bytearray(b"".join(coder.encode(request) for row in pieces for request in row))
     if data and draw(st.booleans()):
@@ -62,7 +62,7 @@ def streams(draw: st.DrawFn, coder: Codec) -> bytes:
 
 
 def naive(coder: Codec, data: bytes, at: int) -> tuple[int, list[ClientRun]]:
-    """What ``Scanner.scan`` promises, a request at a time."""
+    """Return what ``Scanner.scan`` should find, parsed a request at a time."""
     found: list[Request] = []
     while True:
         try:

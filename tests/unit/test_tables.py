@@ -1,4 +1,4 @@
-"""Tables: batches to files by partition, commits that count once, compaction. No Spark."""
+"""Tables without Spark: files by partition, commits of batches, and compaction."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ from twisted.trial.unittest import TestCase
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.tables import delta
 from pubsub.pipeline.tables.delta import Delta
-from pubsub.pipeline.tables.names import Batch, batch_of, directory, merge_file, replaces
+from pubsub.pipeline.tables.file_names import (
+    BatchId,
+    is_merge_of,
+    new_merge_file,
+    parse_batch_id,
+    partition_directory,
+)
+from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.parquet import ParquetFiles
-from pubsub.pipeline.tables.parts import File, Parts
 
 TOPICS = [
     "orders", "a/b/../c", "..", ".", "/etc/passwd", 'q\'uo"te', "snow ☃ and 🦊", "a=b&c%20d",
@@ -42,11 +48,11 @@ SCHEMA = pa.schema(
         ("message_id", pa.string()),
     ]
 )
-Table = Delta | ParquetFiles
+WritableTable = Delta | ParquetFiles
 
 
 def batch(first: int, count: int, topics: list[str] | None = None) -> pa.RecordBatch:
-    """Messages with these offsets, to the topics in turn."""
+    """Return messages with these offsets, to the topics in turn."""
     names = topics or TOPICS
     day = datetime.date(2026, 3, 1)
     when = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
@@ -65,23 +71,27 @@ def batch(first: int, count: int, topics: list[str] | None = None) -> pa.RecordB
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def put(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> bool:
+def put(table: WritableTable, query: str, number: int, *batches: pa.RecordBatch) -> bool:
     """Write and commit one batch, as workers and driver do."""
-    table.prepare()
+    table.create_if_missing()
     return table.commit(write(table, query, number, *batches), query, number)
 
 
-def write(table: Table, query: str, number: int, *batches: pa.RecordBatch) -> list[File]:
+def write(
+    table: WritableTable, query: str, number: int, *batches: pa.RecordBatch
+) -> list[WrittenFile]:
     """Write the files of one batch, as workers do."""
     keep, staging = table.keeps_partition_columns, table.staging
-    parts = Parts(table.path, table.by, keep, staging, batch=Batch(query, number))
+    parts = PartitionWriter(
+        table.path, table.partition_by, keep, staging, batch=BatchId(query, number)
+    )
     for each in batches:
         parts.add(each)
     return parts.finish()
 
 
 def offsets(path: str) -> list[int]:
-    """The offsets in a Delta table, each row checked to be in the partition it belongs to."""
+    """Return the offsets in a Delta table; checks that each row is in its partition."""
     found = DeltaTable(path).to_pyarrow_table()
     for topic, value in zip(found["topic"].to_pylist(), found["value"].to_pylist(), strict=True):
         assert topic.encode() == value
@@ -89,53 +99,53 @@ def offsets(path: str) -> list[int]:
 
 
 def scratch(test: TestCase) -> str:
-    """A directory that is not there yet, and goes with the test."""
+    """Return a path for a directory that is removed after the test."""
     parent = mkdtemp()
     test.addCleanup(rmtree, parent)
     return os.path.join(parent, "table")
 
 
-def fill(table: Table, *numbers: int) -> None:
+def fill(table: WritableTable, *numbers: int) -> None:
     """Commit batches of the query q, of 16 messages each, to one topic."""
     for number in numbers:
         put(table, "q", number, batch(16 * number, 16, ["orders"]))
 
 
-def kept(path: str | Path) -> set[str]:
-    """All files at and below ``path``, links among them, by their paths within it."""
+def all_files(path: str | Path) -> set[str]:
+    """Return all files and links at or below ``path``, by their paths within it."""
     found = (Path(root, name) for root, _, names in os.walk(path) for name in names)
     return {str(file.relative_to(path)) for file in found}
 
 
-def age(path: str | Path) -> None:
-    """Make all that is at and below ``path`` very old, as a clock put ahead would do."""
-    for name in kept(path):
+def make_old(path: str | Path) -> None:
+    """Make everything at and below ``path`` very old, like a clock that is ahead."""
+    for name in all_files(path):
         os.utime(Path(path, name), (0, 0), follow_symlinks=False)
 
 
 def unlisted(path: str) -> set[str]:
-    """The data files below ``path`` that are not in the Delta table there."""
+    """Return the data files below ``path`` that the Delta table does not list."""
     listed = {str(Path(uri).relative_to(path)) for uri in DeltaTable(path).file_uris()}
-    return {name for name in kept(path) if name.endswith(".parquet")} - listed
+    return {name for name in all_files(path) if name.endswith(".parquet")} - listed
 
 
 class Died(BaseException):
-    """The process ends here: no handler of the code under test may see to anything."""
+    """Ends the process; no handler of the code under test may catch it."""
 
 
 def dies(*_: object, **__: object) -> None:
-    """Any function, in a process that is killed when it is called."""
+    """Replaces a function in a process that is killed when it calls it."""
     raise Died
 
 
-class PartsTests(TestCase):
+class PartitionWriterTests(TestCase):
     """Files by partition."""
 
     def setUp(self) -> None:
         self.root = scratch(self)
 
     def test_each_partition_has_a_file_in_the_order_of_the_rows(self) -> None:
-        parts = Parts(self.root, BY)
+        parts = PartitionWriter(self.root, BY)
         parts.add(batch(0, 100))
         parts.add(batch(100, 60))
         files = parts.finish()
@@ -148,37 +158,37 @@ class PartsTests(TestCase):
             assert found["offset"].to_pylist() == sorted(found["offset"].to_pylist())
             assert file.size == os.path.getsize(os.path.join(self.root, file.path))
 
-    def test_what_is_held_is_bounded(self) -> None:
-        parts = Parts(self.root, BY, held=1)
+    def test_held_bytes_are_limited(self) -> None:
+        parts = PartitionWriter(self.root, BY, max_held=1)
         parts.add(batch(0, 64))
         assert len(list(Path(self.root).rglob("*.parquet"))) == len(TOPICS)
         parts.add(batch(64, 64))
         assert sum(f.rows for f in parts.finish()) == 128
 
     def test_statistics_enclose_the_values(self) -> None:
-        parts = Parts(self.root, BY)
+        parts = PartitionWriter(self.root, BY)
         parts.add(batch(5, 3, ["orders"]))
         (file,) = parts.finish()
         assert (file.low["offset"], file.high["offset"]) == (5, 7)
         assert file.low["timestamp"] == "2026-03-01T12:00:00.005Z"
-        # 7.007 ms, rounded up: a reader would pass the file over otherwise.
+        # 7.007 ms, rounded up; otherwise a reader would skip the file.
         assert file.high["timestamp"] == "2026-03-01T12:00:00.008Z"
         assert file.nulls["offset"] == 0
         assert "value" not in file.low
 
     def test_directories_are_safe_and_short_and_differ(self) -> None:
-        found = [directory([topic, "2026-03-01"]) for topic in TOPICS]
+        found = [partition_directory([topic, "2026-03-01"]) for topic in TOPICS]
         assert len(set(found)) == len(TOPICS)
         for path in found:
             assert re.search(r"\A[A-Za-z0-9_+-]{1,150}/2026-03-01\Z", path)
 
     def test_an_empty_batch_makes_no_file(self) -> None:
-        parts = Parts(self.root, BY)
+        parts = PartitionWriter(self.root, BY)
         parts.add(batch(0, 0))
         assert parts.finish() == []
 
     def test_without_partition_columns_there_is_one_partition(self) -> None:
-        parts = Parts(self.root, ())
+        parts = PartitionWriter(self.root, ())
         parts.add(batch(0, 32))
         (file,) = parts.finish()
         assert (file.values, file.rows) == ((), 32)
@@ -186,29 +196,29 @@ class PartsTests(TestCase):
 
 
 class CommitTests(TestCase):
-    """Both kinds of table take a batch of a query once."""
+    """Both kinds of table accept a batch of a query once."""
 
     def setUp(self) -> None:
         self.path = scratch(self)
 
-    def test_a_batch_counts_once_in_delta(self) -> None:
+    def test_delta_stores_a_batch_once(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         assert put(table, "q", 0, batch(0, 32))
         assert put(table, "q", 1, batch(32, 32))
         assert not put(table, "q", 1, batch(32, 32))
         assert not put(table, "q", 0, batch(0, 32))
         assert offsets(self.path) == list(range(64))
-        # What the batches that did not count had written is gone.
+        # The files of the refused batches are removed.
         listed = len(DeltaTable(self.path).file_uris())
         assert len(list(Path(self.path).rglob("*.parquet"))) == listed
 
-    def test_queries_are_told_apart(self) -> None:
+    def test_queries_are_distinguished(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 3, batch(0, 5))
         assert put(table, "other", 3, batch(5, 5))
         assert offsets(self.path) == list(range(10))
 
-    def test_odd_topics_can_be_asked_for(self) -> None:
+    def test_unusual_topics_can_be_queried(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 64))
         for topic in TOPICS:
             found = DeltaTable(self.path).to_pyarrow_table(filters=[("topic", "=", topic)])
@@ -216,22 +226,22 @@ class CommitTests(TestCase):
 
     def test_other_readers_find_the_files(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 64))
-        # The package's own engine goes by URLs, as readers of object stores do.
+        # deltalake's own engine uses URLs, like readers of object stores.
         engine = QueryBuilder().register("t", DeltaTable(self.path))
         found = pa.table(engine.execute("SELECT topic, count(*) AS n FROM t GROUP BY topic"))
         assert dict(
             zip(found["topic"].to_pylist(), found["n"].to_pylist(), strict=True)
         ) == dict.fromkeys(TOPICS, 4)
 
-    def test_a_table_of_another_shape_is_refused(self) -> None:
+    def test_another_layout_is_refused(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 3))
         with pytest.raises(ConfigurationError, match="partitioned by topic, day, not by day"):
             put(Delta(self.path, SCHEMA, ("day",)), "q", 1, batch(3, 3))
         other = SCHEMA.append(pa.field("more", pa.int32()))
-        with pytest.raises(ConfigurationError, match="column more would be int32; the table"):
+        with pytest.raises(ConfigurationError, match="column more must be int32, but the table"):
             Delta(self.path, other, BY).commit([], "q", 1)
 
-    def test_a_batch_counts_once_in_parquet(self) -> None:
+    def test_parquet_stores_a_batch_once(self) -> None:
         table = ParquetFiles(self.path, SCHEMA, BY)
         assert put(table, "q", 0, batch(0, 32))
         assert not put(table, "q", 0, batch(0, 32))
@@ -246,7 +256,7 @@ class CommitTests(TestCase):
         ):
             assert topic.encode() == value
 
-    def test_parquet_goes_on_after_a_death_anywhere_in_a_commit(self) -> None:
+    def test_parquet_recovers_from_a_kill_anywhere_in_a_commit(self) -> None:
         moves = 0
 
         def dying(_source: str, _target: str) -> None:
@@ -256,13 +266,13 @@ class CommitTests(TestCase):
             moves -= 1
             os.rename(_source, _target)
 
-        # Before the commit's own rename, after it, and after some of the files' renames.
+        # Before the rename of the commit, after it, and after some of the renames of files.
         for batch_number, survived in enumerate(range(len(TOPICS) + 1)):
             moves = survived
             table = ParquetFiles(self.path, SCHEMA, BY)
             with pytest.raises(Died), self.patched(dying):
                 put(table, "q", batch_number, batch(16 * batch_number, 16))
-            # The query runs its batch again, and it counts once.
+            # The query runs its batch again, and the table accepts it once.
             put(table, "q", batch_number, batch(16 * batch_number, 16))
             self.check_parquet(16 * (batch_number + 1))
 
@@ -271,14 +281,14 @@ class CommitTests(TestCase):
 
 
 class CompactionTests(TestCase):
-    """Small files become one, and no row changes."""
+    """Compaction merges small files and changes no row."""
 
     def setUp(self) -> None:
         self.path = scratch(self)
 
     def test_small_files_are_merged_in_order(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
-        # Committed out of order, as tasks may be.
+        # Committed out of order, as tasks can be.
         for number, first in enumerate((64, 0, 128, 32, 96)):
             put(table, "q", number, batch(first, 32))
         before = len(DeltaTable(self.path).file_uris())
@@ -287,11 +297,11 @@ class CompactionTests(TestCase):
         assert offsets(self.path) == list(range(160))
         one = DeltaTable(self.path).to_pyarrow_table(filters=[("topic", "=", "..")])
         assert one["offset"].to_pylist() == sorted(one["offset"].to_pylist())
-        # The memory of the query outlives it, and nothing is left to do.
+        # The table remembers the query after compaction, and nothing is left to merge.
         assert not put(table, "q", 4, batch(96, 32))
         assert table.compact() == 0
 
-    def test_readers_of_the_version_before_still_can(self) -> None:
+    def test_earlier_versions_remain_readable(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         for number in range(5):
             put(table, "q", number, batch(16 * number, 16))
@@ -300,41 +310,41 @@ class CompactionTests(TestCase):
         old = DeltaTable(self.path, version).to_pyarrow_table()
         assert sorted(old["offset"].to_pylist()) == list(range(80))
 
-    def test_no_table_is_nothing_to_do(self) -> None:
+    def test_compaction_without_a_table_does_nothing(self) -> None:
         assert Delta(self.path, SCHEMA, BY).compact() == 0
         assert not os.path.exists(self.path)
 
     def test_checkpoints_in_the_directory_stay(self) -> None:
         table = Delta(self.path, SCHEMA, BY)
         put(table, "q", 0, batch(0, 3))
-        kept = Path(self.path, "_checkpoints", "archive", "offsets", "0")
-        kept.parent.mkdir(parents=True)
-        kept.write_text(json.dumps({}))
-        os.utime(kept, (0, 0))
+        all_files = Path(self.path, "_checkpoints", "archive", "offsets", "0")
+        all_files.parent.mkdir(parents=True)
+        all_files.write_text(json.dumps({}))
+        os.utime(all_files, (0, 0))
         table.compact()
-        assert kept.exists()
+        assert all_files.exists()
 
 
 class NameTests(TestCase):
-    """What a file's name says."""
+    """The writer in the name of a file."""
 
-    def test_a_name_says_the_batch(self) -> None:
+    def test_a_name_has_its_batch(self) -> None:
         for query in ("q", "a-7", "x/../y", "_é🦊", "3f0c1d5e-late"):
             for place in ("", "orders", "orders/2026-03-01"):
-                path = Batch(query, 12).file(place)
-                assert batch_of(path) == Batch(query, 12)
-                assert not replaces(path, [path])
+                path = BatchId(query, 12).new_file(place)
+                assert parse_batch_id(path) == BatchId(query, 12)
+                assert not is_merge_of(path, [path])
                 assert path.rpartition("/")[0] == place
                 assert len(os.path.basename(path)) < 255
 
-    def test_a_name_says_what_a_merge_replaces(self) -> None:
-        path = merge_file("orders", "orders/a.parquet")
-        assert replaces(path, ["orders/b.parquet", "orders/a.parquet"])
-        assert not replaces(path, ["orders/b.parquet", "a.parquet", path])
-        assert batch_of(path) is None
+    def test_a_name_has_the_source_of_a_merge(self) -> None:
+        path = new_merge_file("orders", "orders/a.parquet")
+        assert is_merge_of(path, ["orders/b.parquet", "orders/a.parquet"])
+        assert not is_merge_of(path, ["orders/b.parquet", "a.parquet", path])
+        assert parse_batch_id(path) is None
 
-    def test_a_name_elsewhere_or_of_others_says_nothing(self) -> None:
-        path = Batch("q", 0).file("orders/2026-03-01")
+    def test_moved_and_foreign_files_have_no_batch(self) -> None:
+        path = BatchId("q", 0).new_file("orders/2026-03-01")
         name = os.path.basename(path)
         for other in (
             name,
@@ -347,30 +357,30 @@ class NameTests(TestCase):
             "orders/2026-03-01/pubsub-batch-q-0.parquet",
             f"orders/2026-03-01/{'a' * 32}.parquet",
         ):
-            assert batch_of(other) is None, other
+            assert parse_batch_id(other) is None, other
 
-    def test_a_query_whose_name_is_cut_is_not_guessed(self) -> None:
-        assert batch_of(Batch("q" * 500, 0).file("orders")) is None
+    def test_a_shortened_query_has_no_batch(self) -> None:
+        assert parse_batch_id(BatchId("q" * 500, 0).new_file("orders")) is None
 
 
 class AdmissionTests(TestCase):
-    """A table is made in a new or empty directory, or not at all."""
+    """A table is created in a new or empty directory only."""
 
     def setUp(self) -> None:
         self.path = scratch(self)
 
     def refuse(self, kind: type[Delta] | type[ParquetFiles], *says: str) -> None:
-        """Check that a table is refused, with these words, and nothing changes."""
-        before = kept(self.path)
+        """Check that a table is refused with these words, and that nothing changes."""
+        before = all_files(self.path)
         directories = {root for root, _, _ in os.walk(self.path)}
         with pytest.raises(ConfigurationError) as caught:
-            kind.admit(self.path)
+            kind.check_directory(self.path)
         with pytest.raises(ConfigurationError):
             put(kind(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
-        for text in (self.path, *says, "Name a"):
+        for text in (self.path, *says, "choose a"):
             assert text in str(caught.value)
         assert "\n" not in str(caught.value)
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
         assert {root for root, _, _ in os.walk(self.path)} == directories
 
     def test_a_directory_with_other_files(self) -> None:
@@ -380,7 +390,7 @@ class AdmissionTests(TestCase):
         for kind in (Delta, ParquetFiles):
             self.refuse(kind, "has other files: 'a\\nb', 'c', 'd' and 1 more")
 
-    def test_a_directory_with_an_empty_one(self) -> None:
+    def test_a_directory_with_an_empty_directory(self) -> None:
         os.makedirs(os.path.join(self.path, "orders"))
         self.refuse(Delta, "'orders'")
 
@@ -390,37 +400,37 @@ class AdmissionTests(TestCase):
 
     def test_a_table_of_the_other_kind(self) -> None:
         put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
-        self.refuse(ParquetFiles, "has a Delta table already", "or the format of that table")
+        self.refuse(ParquetFiles, "has a Delta table", "or the format of that table")
         rmtree(self.path)
         put(ParquetFiles(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
-        self.refuse(Delta, "has a table of Parquet files already")
+        self.refuse(Delta, "has a table of Parquet files")
 
-    def test_no_directory(self) -> None:
+    def test_a_path_that_is_not_a_directory(self) -> None:
         Path(self.path).touch()
         for kind in (Delta, ParquetFiles):
-            with pytest.raises(ConfigurationError, match="it is no directory"):
-                kind.admit(self.path)
+            with pytest.raises(ConfigurationError, match="not a directory"):
+                kind.check_directory(self.path)
 
-    def test_a_table_that_cannot_be_read(self) -> None:
+    def test_an_unreadable_table(self) -> None:
         log = Path(self.path, "_delta_log")
         log.mkdir(parents=True)
         (log / f"{3:020}.json").write_text("{}")
-        with pytest.raises(ConfigurationError, match=r"the table cannot be read: .*No table"):
-            Delta(self.path, SCHEMA, BY).prepare()
+        with pytest.raises(ConfigurationError, match=r"cannot read the table: .*No table"):
+            Delta(self.path, SCHEMA, BY).create_if_missing()
 
     def test_another_table_is_refused_before_files_are_written(self) -> None:
         DeltaTable.create(self.path, pa.schema([("name", pa.string())]))
-        before = kept(self.path)
-        with pytest.raises(ConfigurationError, match=r"partitioned by nothing.*Name another"):
+        before = all_files(self.path)
+        with pytest.raises(ConfigurationError, match=r"partitioned by nothing.*choose another"):
             put(Delta(self.path, SCHEMA, BY), "q", 0, batch(0, 16))
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
 
-    def test_columns_that_a_table_cannot_have(self) -> None:
+    def test_unsupported_columns(self) -> None:
         schema = pa.schema([("length", pa.duration("us"))])
-        with pytest.raises(ConfigurationError, match=r"cannot be made: .*Duration"):
-            Delta(self.path, schema, ()).prepare()
+        with pytest.raises(ConfigurationError, match=r"cannot create the table: .*Duration"):
+            Delta(self.path, schema, ()).create_if_missing()
 
-    def test_what_a_job_leaves_that_was_killed_at_once(self) -> None:
+    def test_remains_of_a_job_killed_at_once(self) -> None:
         for kind, own in ((Delta, "_delta_log"), (ParquetFiles, "_staging")):
             os.makedirs(os.path.join(self.path, own))
             for home in ("_checkpoints/archive", "mine/metrics"):
@@ -433,18 +443,18 @@ class AdmissionTests(TestCase):
 
 
 class CleaningTests(TestCase):
-    """Compaction of a Delta table removes what is the table's own and proven dead, only that."""
+    """Compaction of a Delta table removes only its own files that can never be committed."""
 
     def setUp(self) -> None:
         self.path = scratch(self)
         self.table = Delta(self.path, SCHEMA, BY)
 
     def leave(self, query: str, number: int) -> set[str]:
-        """The files that a killed writer of a batch leaves."""
-        self.table.prepare()
+        """Write the files that a killed writer of a batch leaves, and return them."""
+        self.table.create_if_missing()
         return {file.path for file in write(self.table, query, number, batch(0, 16, ["orders"]))}
 
-    def test_what_others_put_there_stays(self) -> None:
+    def test_files_of_others_stay(self) -> None:
         fill(self.table, 0, 1)
         (own,) = self.leave("q", 0)
         root = Path(self.path)
@@ -456,7 +466,7 @@ class CleaningTests(TestCase):
             "mine/2026-03-01/data.parquet",
             "check/point/offsets/0",
             "_checkpoints/archive/offsets/0",
-            # Files of the table's own, where somebody copied them.
+            # Copies of the table's own files.
             f"backup/{own}",
             f"backup/2026-03-01/{os.path.basename(own)}",
             os.path.basename(own),
@@ -464,30 +474,30 @@ class CleaningTests(TestCase):
         for name in others:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("mine")
-        age(root)
+        make_old(root)
         self.table.compact()
-        assert set(others) <= kept(root)
-        assert own not in kept(root)
+        assert set(others) <= all_files(root)
+        assert own not in all_files(root)
         assert offsets(self.path) == list(range(32))
 
-    def test_tables_below_stay_whatever_they_leave(self) -> None:
+    def test_tables_below_are_not_cleaned(self) -> None:
         fill(self.table, 0, 1)
         below = Delta(os.path.join(self.path, "sub"), SCHEMA, BY)
         plain = ParquetFiles(os.path.join(self.path, "plain"), SCHEMA, BY)
-        # A table in a directory that is a partition's as well.
+        # A table in a directory that is also the directory of a partition.
         inside = Delta(os.path.join(self.path, "inside"), SCHEMA, ["day"])
         for table in (below, plain, inside):
             # The same query, as with the same checkpoint.
             fill(table, 0)
             write(table, "q", 0, batch(0, 16, ["orders"]))
         leftovers = write(self.table, "q", 0, batch(0, 16, ["inside"]))
-        age(self.path)
-        before = kept(self.path)
+        make_old(self.path)
+        before = all_files(self.path)
         self.table.compact()
-        assert kept(self.path) == before
+        assert all_files(self.path) == before
         assert {file.path for file in leftovers} <= before
         assert offsets(below.path) == offsets(inside.path) == list(range(16))
-        # Each table sees to its own.
+        # Each table removes only its own leftovers.
         inside.compact()
         below.compact()
         assert unlisted(below.path) == set()
@@ -498,52 +508,52 @@ class CleaningTests(TestCase):
         fill(self.table, 0)
         outside = Path(self.path).with_name("outside")
         outside.mkdir()
-        name = Batch("q", 0).file("linked/2026-03-01")
+        name = BatchId("q", 0).new_file("linked/2026-03-01")
         (outside / os.path.basename(name)).touch()
         os.mkdir(os.path.join(self.path, "linked"))
         os.symlink(outside, os.path.join(self.path, "linked", "2026-03-01"))
-        link = Batch("q", 0).file("orders/2026-03-01")
+        link = BatchId("q", 0).new_file("orders/2026-03-01")
         os.symlink(outside / os.path.basename(name), os.path.join(self.path, link))
-        age(outside)
-        age(self.path)
+        make_old(outside)
+        make_old(self.path)
         self.table.compact()
-        assert kept(outside) == {os.path.basename(name)}
+        assert all_files(outside) == {os.path.basename(name)}
         assert os.path.islink(os.path.join(self.path, link))
 
-    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
+    def test_old_leftovers_of_finished_batches_are_removed(self) -> None:
         left = self.leave("q", 1)
         fill(self.table, 0, 1)
         self.table.compact()
         assert unlisted(self.path) == left
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert unlisted(self.path) == set()
         assert offsets(self.path) == list(range(32))
 
-    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+    def test_uncommitted_batches_stay_at_any_age(self) -> None:
         fill(self.table, 0)
         waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
         other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert self.table.commit(waiting, "q", 1)
         assert self.table.commit(other, "other", 0)
         assert offsets(self.path) == list(range(48))
 
     def test_files_of_older_versions_of_this_package_stay(self) -> None:
-        old = Parts(self.path, BY)
+        old = PartitionWriter(self.path, BY)
         old.add(batch(0, 16, ["orders"]))
-        self.table.prepare()
+        self.table.create_if_missing()
         self.table.commit(old.finish(), "q", 0)
-        left = Parts(self.path, BY)
+        left = PartitionWriter(self.path, BY)
         left.add(batch(0, 16, ["orders"]))
         (file,) = left.finish()
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert unlisted(self.path) == {file.path}
         assert offsets(self.path) == list(range(16))
 
-    def test_what_was_replaced_goes_after_a_week(self) -> None:
+    def test_replaced_files_are_removed_after_a_week(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         version = DeltaTable(self.path).version()
         before_a_week = delta._milliseconds() - 8 * 86_400_000
@@ -554,17 +564,17 @@ class CleaningTests(TestCase):
         with pytest.raises(FileNotFoundError):
             DeltaTable(self.path, version).to_pyarrow_table()
 
-    def test_what_was_replaced_stays_for_a_week_however_old_it_seems(self) -> None:
+    def test_replaced_files_stay_for_a_week_at_any_age(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         version = DeltaTable(self.path).version()
-        age(self.path)
+        make_old(self.path)
         assert self.table.compact() == 4
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert len(unlisted(self.path)) == 4
         assert DeltaTable(self.path, version).to_pyarrow_table().num_rows == 64
 
-    def test_a_table_that_keeps_its_files_longer_keeps_them(self) -> None:
+    def test_a_longer_retention_of_the_table_applies(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         longer = {"delta.deletedFileRetentionDuration": "interval 30 days"}
         DeltaTable(self.path).alter.set_table_properties(longer)
@@ -573,48 +583,48 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert len(unlisted(self.path)) == 4
 
-    def test_a_death_anywhere_in_compaction(self) -> None:
-        def torn(target: str, *_: object) -> None:
+    def test_a_kill_anywhere_in_compaction(self) -> None:
+        def write_partial_file(target: str, *_: object) -> None:
             Path(target).write_bytes(b"PAR1")
             raise Died
 
         commit = DeltaTable.create_write_transaction
 
-        def late(*arguments: Any, **named: Any) -> None:
+        def commit_then_die(*arguments: Any, **named: Any) -> None:
             commit(*arguments, **named)
             raise Died
 
-        moments: list[AbstractContextManager[object]] = [
-            patch.object(delta, "write_file", torn),
+        kill_points: list[AbstractContextManager[object]] = [
+            patch.object(delta, "write_file", write_partial_file),
             patch.object(DeltaTable, "create_write_transaction", dies),
-            patch.object(DeltaTable, "create_write_transaction", late),
+            patch.object(DeltaTable, "create_write_transaction", commit_then_die),
             patch.object(DeltaTable, "vacuum", dies),
             patch.object(Path, "unlink", dies),
         ]
         count = 0
-        for moment in moments:
+        for kill_point in kill_points:
             fill(self.table, *range(count, count + 4))
             count += 4
-            # So that there is something to remove in the end.
+            # A leftover to remove at the end.
             self.leave("q", 0)
-            age(self.path)
-            with pytest.raises(Died), moment:
+            make_old(self.path)
+            with pytest.raises(Died), kill_point:
                 self.table.compact()
             assert offsets(self.path) == list(range(16 * count))
             self.table.compact()
             assert offsets(self.path) == list(range(16 * count))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
-        # What is left was replaced, and stays for readers of older versions.
+        # The remaining files were replaced, and stay for readers of older versions.
         assert unlisted(self.path) == delta._removed(DeltaTable(self.path))
         assert offsets(self.path) == list(range(16 * count))
 
-    def test_a_merge_under_way_stays_however_old_it_seems(self) -> None:
+    def test_a_merge_in_progress_stays_at_any_age(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         commit = DeltaTable.create_write_transaction
 
         def slow(*arguments: Any, **named: Any) -> None:
-            age(self.path)
+            make_old(self.path)
             self.table._clean()
             commit(*arguments, **named)
 
@@ -622,7 +632,7 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert offsets(self.path) == list(range(64))
 
-    def test_of_two_that_merge_the_same_files_one_does(self) -> None:
+    def test_one_of_two_concurrent_merges_succeeds(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         small = delta._small
         commit = DeltaTable.create_write_transaction
@@ -648,7 +658,7 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 0
         assert offsets(self.path) == list(range(128))
 
-    def test_batches_committed_meanwhile_do_not_keep_it_from_merging(self) -> None:
+    def test_concurrent_batches_do_not_prevent_a_merge(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         commit = DeltaTable.create_write_transaction
         waiting = [4, 5]
@@ -663,8 +673,8 @@ class CleaningTests(TestCase):
             assert self.table.compact() == 4
         assert waiting == []
 
-    def test_a_commit_that_is_tried_again_keeps_its_files(self) -> None:
-        self.table.prepare()
+    def test_a_repeated_commit_keeps_its_files(self) -> None:
+        self.table.create_if_missing()
         files = write(self.table, "q", 0, batch(0, 16, ["orders"]))
         assert self.table.commit(files, "q", 0)
         assert not self.table.commit(files, "q", 0)
@@ -673,7 +683,7 @@ class CleaningTests(TestCase):
 
 
 class StagingTests(TestCase):
-    """Compaction of Parquet files removes what was staged and will never be committed."""
+    """Compaction of Parquet files removes staged files that will never be committed."""
 
     def setUp(self) -> None:
         self.path = scratch(self)
@@ -681,15 +691,15 @@ class StagingTests(TestCase):
         self.staging = Path(self.path, "_staging")
 
     def check(self, count: int) -> None:
-        """All rows are there, each once."""
+        """Check that every row is there once."""
         found = ds.dataset(self.path).to_table()["offset"].to_pylist()
         assert sorted(found) == list(range(count))
 
-    def test_batches_that_may_yet_be_committed_stay_however_old_they_seem(self) -> None:
+    def test_uncommitted_batches_stay_at_any_age(self) -> None:
         fill(self.table, 0)
         waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
         other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        age(self.path)
+        make_old(self.path)
         self.table.compact()
         assert self.table.commit(waiting, "q", 1)
         assert self.table.commit(other, "other", 0)
@@ -709,31 +719,31 @@ class StagingTests(TestCase):
 
         with pytest.raises(Died), patch("pubsub.pipeline.tables.parquet.os.replace", dying):
             self.table.commit(files, "q", 1)
-        age(self.path)
-        # Another query's clean-up, and what Spark does when a commit fails.
+        make_old(self.path)
+        # The compaction of another query, and Spark's reaction to a failed commit.
         self.table.compact()
         self.table.discard(files, "q")
         assert not put(self.table, "q", 1, batch(16, 64))
         self.check(80)
-        assert kept(self.staging) == set()
+        assert all_files(self.staging) == set()
 
-    def test_leftovers_of_batches_that_are_done_go_when_they_are_old(self) -> None:
-        self.table.prepare()
+    def test_old_leftovers_of_finished_batches_are_removed(self) -> None:
+        self.table.create_if_missing()
         left = {file.path for file in write(self.table, "q", 1, batch(0, 32))}
         fill(self.table, 0, 1)
         self.table.compact()
-        assert kept(self.staging) == left
-        age(self.path)
+        assert all_files(self.staging) == left
+        make_old(self.path)
         self.table.compact()
-        assert kept(self.staging) == set()
+        assert all_files(self.staging) == set()
         self.check(32)
 
-    def test_what_others_put_there_stays(self) -> None:
+    def test_files_of_others_stay(self) -> None:
         fill(self.table, 0)
         (left,) = (file.path for file in write(self.table, "q", 0, batch(0, 16, ["orders"])))
         outside = Path(self.path).with_name("outside")
         outside.mkdir()
-        name = os.path.basename(Batch("q", 0).file("linked/2026-03-01"))
+        name = os.path.basename(BatchId("q", 0).new_file("linked/2026-03-01"))
         (outside / name).touch()
         (self.staging / "linked").mkdir()
         os.symlink(outside, self.staging / "linked" / "2026-03-01")
@@ -749,9 +759,9 @@ class StagingTests(TestCase):
         below = ParquetFiles(str(self.staging / "sub"), SCHEMA, BY)
         fill(below, 0)
         write(below, "q", 0, batch(0, 16))
-        age(outside)
-        age(self.path)
-        before = kept(self.path)
+        make_old(outside)
+        make_old(self.path)
+        before = all_files(self.path)
         self.table.compact()
-        assert before - kept(self.path) == {f"_staging/{left}"}
-        assert kept(outside) == {name}
+        assert before - all_files(self.path) == {f"_staging/{left}"}
+        assert all_files(outside) == {name}

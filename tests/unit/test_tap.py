@@ -1,4 +1,4 @@
-"""``twistd pubsub``: the command line made into a broker with its store and listeners."""
+"""``twistd pubsub``: the broker, its store and its listeners from the command line."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class TapCase(TestCase):
         self.reactor = MemoryReactorClock()
 
     def make(self, *options: str) -> BrokerService:
-        """The broker that ``twistd pubsub`` with these options runs, not started."""
+        """Return the broker of ``twistd pubsub`` with these options, not started."""
         parsed = tap.Options()
         parsed.parseOptions(options)
         return tap.make_broker(parsed.config, self.reactor)
 
     def refused(self, *options: str) -> str:
-        """Why there is no such broker."""
+        """Return the error message of these options."""
         return str(raised(ConfigurationError, self.make, *options))
 
 
 class MakeBrokerTests(TapCase):
-    """What the options decide"""
+    """The effect of options"""
 
     def ports(self) -> list[int]:
         return [port for port, *_ in self.reactor.tcpServers]
@@ -127,7 +127,7 @@ class MakeBrokerTests(TapCase):
 
 
 class MakeServiceTests(TapCase):
-    """What twistd calls"""
+    """makeService"""
 
     def setUp(self) -> None:
         super().setUp()

@@ -25,7 +25,8 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, append, open_delta
+from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.spark import TableTarget, append
 
 NAME = "audit"
 EVENTS = ("refused", "rotated", "evicted", "dropped", "malformed", "suppressed")
@@ -98,7 +99,10 @@ class Audit:
     """Writes counts to ``target``, and publishes alerts if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, publisher: job_publisher.Publisher | None = None, threshold: int = 0
+        self,
+        target: TableTarget,
+        publisher: job_publisher.Publisher | None = None,
+        threshold: int = 0,
     ) -> None:
         self._target = target
         self._publisher = publisher
@@ -127,7 +131,7 @@ def _dump(alert: dict[str, Any]) -> bytes:
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = Target(options.to, ("day",))
+    target = TableTarget(options.to, ("day",))
     audit = Audit(target)
     if options.threshold is not None:
         publisher = job_publisher.Publisher(options, options.alerts)

@@ -23,7 +23,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, arrow_columns, save
+from pubsub.pipeline.tables.spark import TableTarget, arrow_columns, batch_saver
 
 NAME = "derive"
 _PUBLISHED = ("topic", "value", "key", "headers")
@@ -105,14 +105,10 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
 def job_query(result: DataFrame, kind: str, name: str, options: argparse.Namespace) -> JobQuery:
     """Return the query that writes ``result`` to its destination."""
     if kind == "table":
-        by = tuple(column for column in options.partition_by.split(",") if column)
-        target = Target(name, by)
-        target.table(arrow_columns(result.schema)).prepare()
-
-        def write_batch(batch: DataFrame, number: int, query: str) -> None:
-            save(batch, target, query, number)
-
-        return JobQuery(result, handle_batch=write_batch, checkpoint_home=name)
+        partition_by = tuple(column for column in options.partition_by.split(",") if column)
+        target = TableTarget(name, partition_by)
+        target.table(arrow_columns(result.schema)).create_if_missing()
+        return JobQuery(result, handle_batch=batch_saver(target), checkpoint_home=name)
     if kind == "console":
         return JobQuery(result, configure_sink=_to_console)
     if options.path:

@@ -21,7 +21,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_publisher, job_source
 from pubsub.pipeline.late_messages import LateMessageCounter
-from pubsub.pipeline.tables.spark import Target, append
+from pubsub.pipeline.tables.spark import TableTarget, append
 
 NAME = "metrics"
 _POINTS = (0.5, 0.95, 0.99)
@@ -130,7 +130,7 @@ class Metrics:
     """Writes rows to ``target``, and publishes them if ``publisher`` is given."""
 
     def __init__(
-        self, target: Target, length: float, publisher: job_publisher.Publisher | None = None
+        self, target: TableTarget, length: float, publisher: job_publisher.Publisher | None = None
     ) -> None:
         self._target = target
         self._length = length
@@ -155,7 +155,7 @@ def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event)
     publisher = None
     if options.publish is not None:
         publisher = job_publisher.Publisher(options, options.publish)
-    metrics = Metrics(Target(options.to, ("day",)), options.window, publisher)
+    metrics = Metrics(TableTarget(options.to, ("day",)), options.window, publisher)
     late_counter = LateMessageCounter(metrics.write_late)
     messages = job_source.stream(spark, options, NAME)
     windowed = with_windows(messages, options.window, options.watermark)

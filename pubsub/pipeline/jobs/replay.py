@@ -30,7 +30,8 @@ from pubsub.pipeline.connector_options import parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher
 from pubsub.pipeline.progress import BatchProgress, Display
-from pubsub.pipeline.tables.spark import Filter, open_delta, read
+from pubsub.pipeline.tables.delta import open_delta
+from pubsub.pipeline.tables.spark import Filter, read
 
 NAME = "replay"
 _SLICE_MESSAGES = 500_000

@@ -18,7 +18,7 @@ from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.job_runner import run as run_query
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.metrics import spark_interval
-from pubsub.pipeline.tables.spark import Target, save
+from pubsub.pipeline.tables.spark import TableTarget, batch_saver
 
 NAME = "sessions"
 COLUMNS = (
@@ -68,14 +68,11 @@ def rows(events: DataFrame, longest: float, watermark: float) -> DataFrame:
 
 def run(spark: SparkSession, options: argparse.Namespace, stop: threading.Event) -> int:
     """Run the job and return the exit code."""
-    target = Target(options.to, ("day",))
-
-    def write_batch(batch: DataFrame, number: int, query: str) -> None:
-        save(batch, target, query, number)
+    target = TableTarget(options.to, ("day",))
 
     events = job_source.stream(spark, options, NAME, "events")
     table = rows(events, options.longest, options.watermark)
-    query = JobQuery(table, handle_batch=write_batch, checkpoint_home=options.to)
+    query = JobQuery(table, handle_batch=batch_saver(target), checkpoint_home=options.to)
     return run_query(NAME, query, options, stop)
 
 

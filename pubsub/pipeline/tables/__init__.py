@@ -1,5 +1,5 @@
-"""Tables that jobs write: Parquet files in partitions, and what makes them one table.
+"""The tables that jobs write: partitioned Parquet files, and the commits that make them a table.
 
-``parts`` writes the files and needs pyarrow alone, so that it is cheap in a worker. ``delta`` and
-``parquet`` commit them. ``spark`` ties both to DataFrames.
+``files`` writes the files and needs only pyarrow, so that workers import little. ``delta`` and
+``parquet`` commit the files. ``spark`` connects both to DataFrames.
 """

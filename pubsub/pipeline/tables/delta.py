@@ -1,4 +1,4 @@
-"""Delta tables by the package ``deltalake``: no jar, and one transaction a batch."""
+"""Delta tables by the package ``deltalake``: no jar, and one transaction for each batch."""
 
 from __future__ import annotations
 
@@ -18,53 +18,69 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.names import batch_of, directory, merge_file, old_files, replaces
-from pubsub.pipeline.tables.parts import File, Values, places, write_file
-from pubsub.pipeline.tables.vacancy import require_vacant
+from pubsub.pipeline.tables.file_names import (
+    is_merge_of,
+    new_merge_file,
+    old_files,
+    parse_batch_id,
+    partition_directory,
+)
+from pubsub.pipeline.tables.files import Values, WrittenFile, top_level_names, write_file
+from pubsub.pipeline.tables.free_directory import require_free_directory
 
-FULL = 128 * 1024 * 1024
-"""Bytes from which on a file is large enough to be left alone by compaction."""
-_FEWEST = 4
+FULL_FILE_BYTES = 128 * 1024 * 1024
+"""Compaction does not merge files of this size and above."""
+_MIN_MERGED_FILES = 4
 _KEPT_SECONDS = 7 * 86_400
-_TRIES = 10
-_TRY = "Name another directory, or give the options that the table was made with"
+_COMMIT_ATTEMPTS = 10
+_HINT = "choose another directory, or use the options that the table was created with"
+
+
+def open_delta(path: str, version: int | None = None) -> DeltaTable:
+    """Return the table at ``path``. Raises ConfigurationError if there is none."""
+    try:
+        return DeltaTable(path, version)
+    except TableNotFoundError:
+        raise ConfigurationError(f"{path}: not a Delta table") from None
+    except DeltaError as error:
+        raise ConfigurationError(f"{path}: cannot read the Delta table: {error}") from None
 
 
 class Delta:
-    """The Delta table in the directory ``path``, partitioned by the columns ``by``.
+    """The Delta table in the directory ``path``, partitioned by the columns ``partition_by``.
 
-    ``schema`` has all its columns. The table is made before the first file of it is written.
+    ``schema`` has all its columns. The table is created before its first file is written.
     """
 
     keeps_partition_columns = False
     staging = ""
 
-    def __init__(self, path: str, schema: pa.Schema, by: Sequence[str]) -> None:
+    def __init__(self, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         self.path = os.path.abspath(path)
         self.schema = schema
-        self.by = list(by)
+        self.partition_by = list(partition_by)
 
     @staticmethod
-    def admit(path: str, files: Sequence[File] = ()) -> None:
-        """Raises ConfigurationError if ``path`` has a content other than a Delta table.
+    def check_directory(path: str, files: Sequence[WrittenFile] = ()) -> None:
+        """Raise ConfigurationError if ``path`` has contents other than a Delta table.
 
-        ``files``, which wait to be committed, may be there.
+        ``files``, which are not committed yet, are permitted.
         """
         if not os.path.isdir(path) or not DeltaTable.is_deltatable(path):
-            require_vacant(path, "Delta table", ["_delta_log", *places(files)])
+            require_free_directory(path, "Delta table", ["_delta_log", *top_level_names(files)])
 
-    def prepare(self) -> None:
-        """Make the table unless it is there. To be called before files of it are written.
+    def create_if_missing(self) -> None:
+        """Create the table unless it exists. Must be called before files are written.
 
-        Raises ConfigurationError if the directory has another content, or another table.
+        Raises ConfigurationError if the directory has other contents, or another table.
         """
         self._table()
 
-    def commit(self, files: Sequence[File], query: str, batch: int) -> bool:
-        """Add ``files``, which batch number ``batch`` of ``query`` wrote, in one transaction.
+    def commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
+        """Add ``files``, written by batch number ``batch`` of ``query``, in one transaction.
 
-        False if that batch, or a later one of the same query, is in the table already: then the
-        files are removed, and nothing changes.
+        Returns False if the table has that batch or a later one of the query. Then the files are
+        removed, and the table does not change.
         """
         table = self._table(files)
         known = table.transaction_version(query)
@@ -76,7 +92,7 @@ class Delta:
             [self._add(file, now, True) for file in files],
             "append",
             table.schema(),
-            self.by,
+            self.partition_by,
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(query, batch, now)],
                 custom_metadata={"query": query, "batch": str(batch)},
@@ -84,43 +100,43 @@ class Delta:
         )
         return True
 
-    def discard(self, files: Sequence[File], query: str) -> None:
-        """Remove ``files`` of ``query``, whose commit was refused or failed.
+    def discard(self, files: Sequence[WrittenFile], query: str) -> None:
+        """Remove ``files`` of ``query`` after their commit was refused or failed.
 
-        Those that are in the table stay: a commit may fail when all of it is done.
+        Files that the table lists stay, as a commit can fail after it took effect.
         """
         listed = _paths(DeltaTable(self.path))
         for file in files:
             if file.path not in listed:
                 Path(self.path, file.path).unlink(missing_ok=True)
 
-    def _table(self, files: Sequence[File] = ()) -> DeltaTable:
-        self.admit(self.path, files)
+    def _table(self, files: Sequence[WrittenFile] = ()) -> DeltaTable:
+        self.check_directory(self.path, files)
         try:
             table = DeltaTable(self.path)
         except TableNotFoundError:
             table = self._create()
         except DeltaError as error:
             raise ConfigurationError(
-                f"{self.path}: the table cannot be read: {_first_line(error)}. "
-                "Mend its log, or name another directory"
+                f"{self.path}: cannot read the table: {_first_line(error)}; "
+                "repair its log, or choose another directory"
             ) from None
-        check(table, self)
+        check_layout(table, self)
         return table
 
     def _create(self) -> DeltaTable:
         os.makedirs(self.path, exist_ok=True)
         try:
             return DeltaTable.create(
-                self.path, self.schema, mode="ignore", partition_by=self.by or None
+                self.path, self.schema, mode="ignore", partition_by=self.partition_by or None
             )
         except Exception as error:
-            # The package raises no class of its own for a type that Delta does not have.
+            # deltalake has no exception class for a type that Delta does not support.
             raise ConfigurationError(
-                f"{self.path}: the table cannot be made: {_first_line(error)}. Change its columns"
+                f"{self.path}: cannot create the table: {_first_line(error)}; change its columns"
             ) from None
 
-    def _add(self, file: File, now: int, change: bool) -> AddAction:
+    def _add(self, file: WrittenFile, now: int, change: bool) -> AddAction:
         stats = json.dumps(
             {
                 "numRecords": file.rows,
@@ -129,99 +145,102 @@ class Delta:
                 "nullCount": dict(file.nulls),
             }
         )
-        values = dict(zip(self.by, file.values, strict=True))
+        values = dict(zip(self.partition_by, file.values, strict=True))
         return AddAction(file.path, file.size, values, now, change, stats)
 
     def compact(self) -> int:
-        """Make one file of many small ones, a group of files a transaction; how many went.
+        """Merge small files, each group in one transaction, and return the number of files
+        replaced.
 
-        The order of the offsets is kept. What was replaced stays on the disk for a week, for
-        readers of older versions; then it is removed, and so are leftovers of killed writers.
+        The order of the offsets is kept. Replaced files stay on the disk for a week, for readers of
+        older versions. After that they are removed, and so are leftovers of killed writers.
         """
         if not DeltaTable.is_deltatable(self.path):
             return 0
-        small = _small(DeltaTable(self.path), self.by)
-        gone = sum(
+        small = _small(DeltaTable(self.path), self.partition_by)
+        replaced = sum(
             self._merge(values, group)
             for values, files in small.items()
             for group in _groups(files)
         )
         self._clean()
-        return gone
+        return replaced
 
     def _merge(self, values: Values, group: list[dict[str, Any]]) -> int:
-        """Replace the files ``group`` by one; how many went: none if somebody else was first."""
+        """Merge the files ``group``; return their number, or 0 if another writer replaced them."""
         paths = [file["path"] for file in group]
         rows = pa.concat_tables(
             [pq.ParquetFile(os.path.join(self.path, path)).read() for path in paths]
         )
-        path = merge_file(directory(values), paths[0])
+        path = new_merge_file(partition_directory(values), paths[0])
         merged = write_file(os.path.join(self.path, path), path, values, rows)
         now = _milliseconds()
-        removed = [_remove(f, now, dict(zip(self.by, values, strict=True))) for f in group]
-        for _ in range(_TRIES):
+        removed = [
+            _remove(f, now, dict(zip(self.partition_by, values, strict=True))) for f in group
+        ]
+        for _ in range(_COMMIT_ATTEMPTS):
             table = DeltaTable(self.path)
             if not _paths(table).issuperset(paths):
                 return 0
-            # The package would let two writers remove the same file, and each add its rows again.
-            # Without a retry of its own it commits to the version that was just looked at, or not.
+            # By its retries deltalake would let two writers remove the same file, and each add its
+            # rows again. Without retries the commit succeeds only on the version that was examined.
             only_to_this_version = CommitProperties(max_commit_retries=0)
             with suppress(CommitFailedError):
                 table.create_write_transaction(
                     [*removed, self._add(merged, now, False)],
                     "append",
                     table.schema(),
-                    self.by,
+                    self.partition_by,
                     commit_properties=only_to_this_version,
                 )
                 return len(group)
         return 0
 
     def _clean(self) -> None:
-        """Remove what the log removed a week ago or more, and leftovers as old as that."""
+        """Remove files that the log removed at least a week ago, and leftovers of that age."""
         with suppress(CommitFailedError):
-            # Not full: that would remove every other file in the directory, whoever wrote it.
+            # A full vacuum would remove every unknown file in the directory, whoever wrote it.
             DeltaTable(self.path).vacuum(dry_run=False, full=False)
         for path in self._leftovers(time.time() - _KEPT_SECONDS):
             Path(self.path, path).unlink(missing_ok=True)
 
     def _leftovers(self, before: float) -> list[str]:
-        """Files that writers left behind which were killed or failed, older than ``before``.
+        """Return files older than ``before`` that killed or failed writers left.
 
-        Age alone proves nothing, as clocks may be wrong. The log says what can no longer be
-        committed: a file of a batch that is done, or of a merge of files that are gone.
+        Age alone is not enough, as clocks can be wrong. The log shows which files can no longer be
+        committed: those of a finished batch, and those of a merge whose sources are removed.
         """
         table = DeltaTable(self.path)
         removed = _removed(table)
         known = _paths(table) | removed
 
-        def is_dead(path: str) -> bool:
-            batch = batch_of(path)
+        def is_leftover(path: str) -> bool:
+            batch = parse_batch_id(path)
             if batch is None:
-                return replaces(path, removed)
+                return is_merge_of(path, removed)
             done = table.transaction_version(batch.query)
             return done is not None and done >= batch.number
 
-        found = old_files(self.path, len(self.by), before)
-        return [path for path in found if path not in known and is_dead(path)]
+        found = old_files(self.path, len(self.partition_by), before)
+        return [path for path in found if path not in known and is_leftover(path)]
 
 
-def check(table: DeltaTable, wanted: Delta) -> None:
-    """Raises ConfigurationError if ``table`` is not one that ``wanted`` could have made."""
+def check_layout(table: DeltaTable, wanted: Delta) -> None:
+    """Raise ConfigurationError unless ``table`` has the layout of ``wanted``."""
     columns = table.metadata().partition_columns
-    if columns != wanted.by:
+    if columns != wanted.partition_by:
         raise ConfigurationError(
             f"{wanted.path}: the table is partitioned by {', '.join(columns) or 'nothing'}, "
-            f"not by {', '.join(wanted.by) or 'nothing'}. {_TRY}"
+            f"not by {', '.join(wanted.partition_by) or 'nothing'}; {_HINT}"
         )
-    have = pa.schema(table.schema().to_arrow())
+    present = pa.schema(table.schema().to_arrow())
     for field in wanted.schema:
-        at = have.get_field_index(field.name)
-        if at < 0 or have.field(at).type != field.type:
-            found = "no such column" if at < 0 else str(have.field(at).type)
+        index = present.get_field_index(field.name)
+        if index < 0 or present.field(index).type != field.type:
+            found = "no such column" if index < 0 else str(present.field(index).type)
             raise ConfigurationError(
-                f"{wanted.path}: column {field.name} would be {field.type}; the table has {found}. "
-                f"{_TRY}"
+                f"{wanted.path}: column {field.name} must be {field.type}, but the table "
+                f"has {found}; {_HINT}"
             )
 
 
@@ -230,37 +249,37 @@ def _first_line(error: Exception) -> str:
 
 
 def _paths(table: DeltaTable) -> set[str]:
-    """The files of the table, by their paths within it."""
+    """Return the files of the table, by their paths within it."""
     return set(pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def _removed(table: DeltaTable) -> set[str]:
-    """The files that the log has removed and still remembers."""
+    """Return the removed files that the log still lists."""
     return set(table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=False))
 
 
-def _small(table: DeltaTable, by: Sequence[str]) -> Mapping[Values, list[dict[str, Any]]]:
-    """The files worth merging, by partition, in the order of their offsets."""
+def _small(table: DeltaTable, partition_by: Sequence[str]) -> Mapping[Values, list[dict[str, Any]]]:
+    """Return the files worth merging by partition, in the order of their offsets."""
     found: defaultdict[Values, list[dict[str, Any]]] = defaultdict(list)
     for action in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        if action["size_bytes"] < FULL:
-            found[tuple(str(action[f"partition.{name}"]) for name in by)].append(action)
+        if action["size_bytes"] < FULL_FILE_BYTES:
+            found[tuple(str(action[f"partition.{name}"]) for name in partition_by)].append(action)
     for files in found.values():
         files.sort(key=lambda file: (file.get("min.partition") or 0, file.get("min.offset") or 0))
     return found
 
 
 def _groups(files: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Neighbours that together make a file that is full, if there are enough of them."""
+    """Return groups of neighbours that fill a file, or have enough files to be worth a merge."""
     groups: list[list[dict[str, Any]]] = [[]]
     size = 0
     for file in files:
-        if size >= FULL:
+        if size >= FULL_FILE_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(file)
         size += file["size_bytes"]
-    return [group for group in groups if len(group) >= _FEWEST]
+    return [group for group in groups if len(group) >= _MIN_MERGED_FILES]
 
 
 def _remove(file: Mapping[str, Any], now: int, values: dict[str, Any]) -> RemoveAction:

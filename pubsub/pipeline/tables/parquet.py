@@ -1,8 +1,9 @@
-"""A directory of plain Parquet files that holds every batch once, on a local or shared disk.
+"""A directory of plain Parquet files with each batch once, on a local or shared disk.
 
-Files are written to a directory aside. A batch's commit is one small file that names them, put in
-place by one rename; what it names is then moved to where it belongs, by whoever comes next if
-this process dies. A reader sees each file whole, but may see a part of the newest batch.
+Files are written to a staging directory. The commit of a batch is one small file that lists them
+and is put in place by one rename. The listed files are then moved to their final directories, by
+the next writer if this process dies. A reader sees each file complete, but may see only some files
+of the newest batch.
 """
 
 from __future__ import annotations
@@ -15,47 +16,47 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pubsub.pipeline.tables.names import batch_of, directory, old_files
-from pubsub.pipeline.tables.parts import File
-from pubsub.pipeline.tables.vacancy import require_vacant
+from pubsub.pipeline.tables.file_names import old_files, parse_batch_id, partition_directory
+from pubsub.pipeline.tables.files import WrittenFile
+from pubsub.pipeline.tables.free_directory import require_free_directory
 
 _STAGING, _COMMITS = "_staging", "_commits"
-_FORGOTTEN_SECONDS = 86_400
+_LEFTOVER_SECONDS = 86_400
 
 
 class ParquetFiles:
-    """The files below the directory ``path``, one or more for each partition of ``by``.
+    """The files below the directory ``path``, one or more for each partition of ``partition_by``.
 
-    Their paths look like Delta's. All columns are in the files.
+    Their paths are like those in a Delta table. The files contain all columns.
     """
 
     keeps_partition_columns = True
     staging = _STAGING
 
-    def __init__(self, path: str, schema: pa.Schema, by: Sequence[str]) -> None:
+    def __init__(self, path: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         self.path = os.path.abspath(path)
         self.schema = schema
-        self.by = list(by)
+        self.partition_by = list(partition_by)
 
     @staticmethod
-    def admit(path: str) -> None:
-        """Raises ConfigurationError if ``path`` has a content other than a table of this kind."""
+    def check_directory(path: str) -> None:
+        """Raise ConfigurationError if ``path`` has contents other than a table of this kind."""
         if not os.path.isdir(os.path.join(path, _COMMITS)):
-            require_vacant(path, "table of Parquet files", [_STAGING])
+            require_free_directory(path, "table of Parquet files", [_STAGING])
 
-    def prepare(self) -> None:
-        """Make the table unless it is there. To be called before files of it are written.
+    def create_if_missing(self) -> None:
+        """Create the table unless it exists. Must be called before files are written.
 
-        Raises ConfigurationError if the directory has another content.
+        Raises ConfigurationError if the directory has other contents.
         """
-        self.admit(self.path)
+        self.check_directory(self.path)
         os.makedirs(os.path.join(self.path, _COMMITS), exist_ok=True)
 
-    def commit(self, files: Sequence[File], query: str, batch: int) -> bool:
-        """Add ``files``, which batch number ``batch`` of ``query`` wrote.
+    def commit(self, files: Sequence[WrittenFile], query: str, batch: int) -> bool:
+        """Add ``files``, written by batch number ``batch`` of ``query``.
 
-        False if that batch, or a later one of the same query, is there already: then the files
-        are removed.
+        Returns False if the table has that batch or a later one of the query. Then the files are
+        removed.
         """
         log = self._log(query)
         done, moving = _read(log)
@@ -68,10 +69,10 @@ class ParquetFiles:
         self._move(paths)
         return True
 
-    def discard(self, files: Sequence[File], query: str) -> None:
-        """Remove ``files`` of ``query``, whose commit was refused or failed.
+    def discard(self, files: Sequence[WrittenFile], query: str) -> None:
+        """Remove ``files`` of ``query`` after their commit was refused or failed.
 
-        Those that are committed stay, as the next batch moves them to where they belong.
+        Committed files stay, as the next batch moves them to their final directories.
         """
         _, moving = _read(self._log(query))
         for file in files:
@@ -79,14 +80,14 @@ class ParquetFiles:
                 Path(self._staged(file.path)).unlink(missing_ok=True)
 
     def compact(self) -> int:
-        """Remove what killed writers left aside a day ago or more; files are not merged.
+        """Remove staged files that killed writers left at least a day ago; files are not merged.
 
-        Age alone proves nothing, as clocks may be wrong. What is removed is of a batch that is done
-        and does not have the file: it never will.
+        Age alone is not enough, as clocks can be wrong. A file is removed if its batch is finished
+        and does not list it, as it will never be committed.
         """
         staging = os.path.join(self.path, _STAGING)
-        for path in old_files(staging, len(self.by), time.time() - _FORGOTTEN_SECONDS):
-            batch = batch_of(path)
+        for path in old_files(staging, len(self.partition_by), time.time() - _LEFTOVER_SECONDS):
+            batch = parse_batch_id(path)
             if batch is None:
                 continue
             done, moving = _read(self._log(batch.query))
@@ -95,7 +96,7 @@ class ParquetFiles:
         return 0
 
     def _log(self, query: str) -> Path:
-        return Path(self.path, _COMMITS, f"{directory([query])}.json")
+        return Path(self.path, _COMMITS, f"{partition_directory([query])}.json")
 
     def _staged(self, path: str) -> str:
         return os.path.join(self.path, _STAGING, path)
@@ -109,7 +110,7 @@ class ParquetFiles:
 
 
 def _read(log: Path) -> tuple[int, list[str]]:
-    """The last batch that is committed, and its files; -1 if there is none."""
+    """Return the last committed batch and its files, or -1 without a batch."""
     if not log.exists():
         return -1, []
     known = json.loads(log.read_text())
@@ -117,7 +118,7 @@ def _read(log: Path) -> tuple[int, list[str]]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Make ``text`` the content of ``path``, at once and on the disk."""
+    """Replace the content of ``path`` by ``text`` atomically and sync it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     with open(new, "w") as file:

@@ -1,7 +1,7 @@
-"""DataFrames into tables and out of them. Data stays in Arrow batches from end to end.
+"""Writes DataFrames to tables and reads them from tables. The data stays in Arrow batches.
 
-A data source of its own, ``pubsub_table``: workers write the files and the driver makes them part
-of the table, or the driver picks files and workers read them. No jar is needed.
+The data source ``pubsub_table`` needs no jar: workers write files and the driver commits them, or
+the driver selects files and workers read them.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyarrow.parquet import filters_to_expression
 from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +30,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.tables.delta import Delta
-from pubsub.pipeline.tables.names import Batch
+from pubsub.pipeline.tables.delta import Delta, open_delta
+from pubsub.pipeline.tables.file_names import BatchId
+from pubsub.pipeline.tables.files import PartitionWriter, WrittenFile
 from pubsub.pipeline.tables.parquet import ParquetFiles
-from pubsub.pipeline.tables.parts import File, Parts
 
-Table: TypeAlias = Delta | ParquetFiles
+WritableTable: TypeAlias = Delta | ParquetFiles
 Filter: TypeAlias = tuple[str, str, Any]
 
 FORMAT = "pubsub_table"
@@ -45,58 +44,68 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 def query_id(spark: SparkSession) -> str:
-    """The id of the streaming query whose batch is being handled; it outlives restarts."""
+    """Return the id of the streaming query whose batch is handled; restarts keep the id."""
     found = spark.sparkContext.getLocalProperty(_QUERY_ID)
-    assert found, "only within foreachBatch"
+    assert found, "query_id works only within foreachBatch"
     return str(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A table to write to: a directory, the columns that make a partition, delta or parquet.
+class TableTarget:
+    """A table to write to: a directory, its partition columns, and delta or parquet.
 
-    Raises ConfigurationError if the directory has another content. Jobs make their target first,
-    so that nothing is written there, not even a checkpoint.
+    Raises ConfigurationError if the directory has other contents. Jobs create their target first,
+    so that nothing, not even a checkpoint, is written there before the check.
     """
 
     path: str
-    by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
     kind: str = "delta"
 
     def __post_init__(self) -> None:
-        KINDS[self.kind].admit(self.path)
+        KINDS[self.kind].check_directory(self.path)
 
-    def table(self, schema: pa.Schema) -> Table:
-        """The table, for rows of ``schema``."""
-        return KINDS[self.kind](self.path, schema, self.by)
+    def table(self, schema: pa.Schema) -> WritableTable:
+        """Return the table for rows of ``schema``."""
+        return KINDS[self.kind](self.path, schema, self.partition_by)
 
-    def parts(self, batch: Batch) -> Parts:
-        """What writes the files of ``batch`` for it; the table has to be prepared."""
+    def writer(self, batch: BatchId) -> PartitionWriter:
+        """Return a writer for the files of ``batch``. The table must exist."""
         kind = KINDS[self.kind]
-        return Parts(self.path, self.by, kind.keeps_partition_columns, kind.staging, batch=batch)
+        keep = kind.keeps_partition_columns
+        return PartitionWriter(self.path, self.partition_by, keep, kind.staging, batch=batch)
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
-    """The columns of a table of rows of ``schema``."""
+    """Return the columns of a table for rows of ``schema``."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def save(df: DataFrame, target: Target, query: str, batch: int) -> None:
-    """Write ``df``, which is batch number ``batch`` of ``query``, to ``target``, once."""
+def save(df: DataFrame, target: TableTarget, query: str, batch: int) -> None:
+    """Write ``df``, the batch number ``batch`` of ``query``, to ``target``, once."""
     df.sparkSession.dataSource.register(TableSource)
-    options = {"by": json.dumps(target.by), "kind": target.kind, "query": query}
+    options = {"by": json.dumps(target.partition_by), "kind": target.kind, "query": query}
     writer = df.write.format(FORMAT).mode("append").options(**options)
     writer.option("batch", str(batch)).save(os.path.abspath(target.path))
 
 
-def append(target: Target, rows: pa.Table, query: str, batch: int) -> bool:
-    """As ``save``, for rows that are in this process already; False if they are there already."""
+def batch_saver(target: TableTarget) -> Callable[[DataFrame, int, str], None]:
+    """Return a function that saves a batch, given its number and query, to ``target``."""
+
+    def save_batch(batch: DataFrame, number: int, query: str) -> None:
+        save(batch, target, query, number)
+
+    return save_batch
+
+
+def append(target: TableTarget, rows: pa.Table, query: str, batch: int) -> bool:
+    """Write rows in this process, once. Returns False if the table has the batch already."""
     table = target.table(rows.schema)
-    table.prepare()
-    parts = target.parts(Batch(query, batch))
-    for part in rows.combine_chunks().to_batches():
-        parts.add(part)
-    return table.commit(parts.finish(), query, batch)
+    table.create_if_missing()
+    writer = target.writer(BatchId(query, batch))
+    for each in rows.combine_chunks().to_batches():
+        writer.add(each)
+    return table.commit(writer.finish(), query, batch)
 
 
 def read(
@@ -106,14 +115,14 @@ def read(
     filters: Sequence[Filter] = (),
     version: int | None = None,
 ) -> DataFrame:
-    """The Delta table at ``path`` as a DataFrame.
+    """Return the Delta table at ``path`` as a DataFrame.
 
-    ``filters`` such as ``("topic", "=", "orders")`` hold all together; files that cannot have such
-    rows are not opened. Raises ConfigurationError if no table is there.
+    All ``filters``, such as ``("topic", "=", "orders")``, must hold; files without such rows are
+    not opened. Raises ConfigurationError if there is no table.
     """
     table = open_delta(path, version)
-    have = pa.schema(table.schema().to_arrow())
-    schema = pa.schema([have.field(name) for name in columns or have.names])
+    present = pa.schema(table.schema().to_arrow())
+    schema = pa.schema([present.field(name) for name in columns or present.names])
     spark.dataSource.register(TableSource)
     options = {
         "filters": pickle.dumps(list(filters)).hex(),
@@ -123,18 +132,8 @@ def read(
     return reader.load(os.path.abspath(path))
 
 
-def open_delta(path: str, version: int | None = None) -> DeltaTable:
-    """The table at ``path``. Raises ConfigurationError if there is none."""
-    try:
-        return DeltaTable(path, version)
-    except TableNotFoundError:
-        raise ConfigurationError(f"{path}: no Delta table is there") from None
-    except DeltaError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-
-
 class TableSource(DataSource):
-    """``spark.read.format("pubsub_table")`` and ``df.write``: see ``read`` and ``save``."""
+    """``spark.read.format("pubsub_table")`` and ``df.write``; see ``read`` and ``save``."""
 
     @classmethod
     def name(cls) -> str:
@@ -142,37 +141,37 @@ class TableSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
-            raise ConfigurationError("tables are appended to, not overwritten")
+            raise ConfigurationError("tables cannot be overwritten: use mode append")
         options = self.options
-        target = Target(options["path"], tuple(json.loads(options["by"])), options["kind"])
+        target = TableTarget(options["path"], tuple(json.loads(options["by"])), options["kind"])
         columns = arrow_columns(schema)
-        target.table(columns).prepare()
-        return _Writer(target, columns, Batch(options["query"], int(options["batch"])))
+        target.table(columns).create_if_missing()
+        return _TableWriter(target, columns, BatchId(options["query"], int(options["batch"])))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         filters = pickle.loads(bytes.fromhex(self.options["filters"]))
         names = list(schema.names)
-        return _Reader(self.options["path"], names, filters, int(self.options["version"]))
+        return _TableReader(self.options["path"], names, filters, int(self.options["version"]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Written(WriterCommitMessage):
-    files: list[File]
+class _WrittenFiles(WriterCommitMessage):
+    files: list[WrittenFile]
 
 
-class _Writer(DataSourceArrowWriter):
-    """Pickled and sent to the workers, and used by the driver to commit."""
+class _TableWriter(DataSourceArrowWriter):
+    """Pickled and sent to the workers; the driver uses it to commit."""
 
-    def __init__(self, target: Target, schema: pa.Schema, batch: Batch) -> None:
+    def __init__(self, target: TableTarget, schema: pa.Schema, batch: BatchId) -> None:
         self._target = target
         self._schema = schema
         self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        parts = self._target.parts(self._batch)
+        writer = self._target.writer(self._batch)
         for batch in iterator:
-            parts.add(batch)
-        return _Written(parts.finish())
+            writer.add(batch)
+        return _WrittenFiles(writer.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         table = self._target.table(self._schema)
@@ -183,18 +182,20 @@ class _Writer(DataSourceArrowWriter):
         table.discard(_files(messages), self._batch.query)
 
 
-def _files(messages: list[WriterCommitMessage | None]) -> list[File]:
-    return [file for message in messages if isinstance(message, _Written) for file in message.files]
+def _files(messages: list[WriterCommitMessage | None]) -> list[WrittenFile]:
+    return [
+        file for message in messages if isinstance(message, _WrittenFiles) for file in message.files
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fragment(InputPartition):
-    """A file with what is known of it, its partition's values above all, pickled."""
+class _FileTask(InputPartition):
+    """A file with its metadata, such as the values of its partition, pickled."""
 
     value: bytes
 
 
-class _Reader(DataSourceReader):
+class _TableReader(DataSourceReader):
     def __init__(self, path: str, names: list[str], filters: list[Filter], version: int) -> None:
         self._path = path
         self._names = names
@@ -206,12 +207,12 @@ class _Reader(DataSourceReader):
         self._fragments = list(data.get_fragments(filter=self._filter))
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [_Fragment(pickle.dumps(each)) for each in self._fragments]
+        return [_FileTask(pickle.dumps(each)) for each in self._fragments]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        wanted = pa.schema([self._schema.field(name) for name in self._names])
+        requested = pa.schema([self._schema.field(name) for name in self._names])
         scan = pickle.loads(partition.value).to_batches(
             schema=self._schema, columns=self._names, filter=self._filter
         )
         for batch in scan:
-            yield batch.cast(wanted)
+            yield batch.cast(requested)

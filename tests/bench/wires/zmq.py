@@ -39,8 +39,8 @@ class ZmqWire:
         if len(answer) < READY_START or len(answer) < READY_START + answer[READY_START - 1]:
             return False
         # A publisher receives the subscriptions. Before that, it would publish to no subscriber.
-        told = READY_START + answer[READY_START - 1]
-        return b"XPUB" in answer[READY_START:told] or len(answer) > told
+        end = READY_START + answer[READY_START - 1]
+        return b"XPUB" in answer[READY_START:end] or len(answer) > end
 
     def publication(self, topic: int, payload: int) -> Frame:
         name = _topic(topic)

@@ -1,0 +1,223 @@
+"""Writes Arrow batches to Parquet files, each in one partition. Runs in Spark's workers.
+
+No loop goes over rows: one sort of small integers orders a batch by partition, and the batch is
+sliced where they change.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pubsub.pipeline.tables.file_names import BatchId, partition_directory
+
+MAX_HELD_BYTES = 192 * 1024 * 1024
+"""Bytes of Arrow data above which a task writes its largest partition."""
+_ROW_GROUP = 1_000_000
+# Ids increase within a run, so each shares a long prefix with the one before.
+_PREFIXED_COLUMN = "message_id"
+_COUNTING_COLUMNS = ("offset", "timestamp")
+_REPEATING_COLUMNS = (
+    "protocol",
+    "key",
+    "topic",
+    "event",
+    "listener",
+    "client",
+    "session",
+    "reason",
+)
+
+Values = tuple[str, ...]
+"""The values of the partition columns as text, in the order of the columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was written: ``path`` within the table, ``size`` in bytes.
+
+    ``low`` and ``high`` are the least and greatest values of the ordered columns, and ``nulls`` are
+    their numbers of nulls.
+    """
+
+    path: str
+    size: int
+    rows: int
+    values: Values
+    low: Mapping[str, int | str]
+    high: Mapping[str, int | str]
+    nulls: Mapping[str, int]
+
+
+def top_level_names(files: Sequence[WrittenFile]) -> set[str]:
+    """Return the names in the directory of the table at or below which ``files`` are."""
+    return {file.path.partition("/")[0] for file in files}
+
+
+class PartitionWriter:
+    """Divides batches among partitions and writes their files below ``root``.
+
+    ``partition_by`` are the partition columns, and with ``keep_columns`` the files contain them
+    too. Files get their final names, in the directory ``staging`` if one is given. The names
+    contain ``batch``; files without a batch are never removed as leftovers.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        partition_by: Sequence[str],
+        keep_columns: bool = False,
+        staging: str = "",
+        max_held: int = MAX_HELD_BYTES,
+        batch: BatchId | None = None,
+    ) -> None:
+        self._root = root
+        self._partition_by = list(partition_by)
+        self._batch = batch
+        self._keep_columns = keep_columns
+        self._staging = staging
+        self._max_held = max_held
+        self._waiting: dict[Values, list[pa.RecordBatch]] = {}
+        self._partition_bytes: dict[Values, int] = {}
+        self._held = 0
+        self._files: list[WrittenFile] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a batch, and write partitions while too many bytes are held."""
+        # The slices of a batch share its memory, so the bytes of a slice follow from its rows.
+        width = batch.nbytes / max(batch.num_rows, 1)
+        for values, rows in self._split(batch):
+            self._waiting.setdefault(values, []).append(rows)
+            size = int(rows.num_rows * width)
+            self._partition_bytes[values] = self._partition_bytes.get(values, 0) + size
+            self._held += size
+        while self._held > self._max_held:
+            self._write(max(self._partition_bytes, key=self._partition_bytes.__getitem__))
+
+    def finish(self) -> list[WrittenFile]:
+        """Write the remaining rows and return all files."""
+        for values in list(self._waiting):
+            self._write(values)
+        return self._files
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        if not batch.num_rows:
+            return
+        codes, columns = self._codes(batch)
+        if codes is None:
+            yield self._values(columns, 0), self._file_columns(batch)
+            return
+        order = pc.sort_indices(codes)
+        batch = batch.take(order)
+        start = 0
+        for run in pc.value_counts(codes.take(order)).to_pylist():
+            length = run["counts"]
+            row = order[start].as_py()
+            yield self._values(columns, row), self._file_columns(batch.slice(start, length))
+            start += length
+
+    def _codes(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, list[pa.DictionaryArray]]:
+        """Return a number for the partition of each row, and the partition columns.
+
+        The numbers are None if all rows are in one partition.
+        """
+        columns = [batch.column(name).dictionary_encode("encode") for name in self._partition_by]
+        codes = None
+        for column in columns:
+            size = len(column.dictionary)
+            if size > 1:
+                own = column.indices.cast(pa.int64())
+                codes = own if codes is None else pc.add(pc.multiply(codes, size), own)
+        return codes, columns
+
+    def _values(self, columns: list[pa.DictionaryArray], row: int) -> Values:
+        return tuple(str(column[row].as_py()) for column in columns)
+
+    def _file_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if self._keep_columns else batch.drop_columns(self._partition_by)
+
+    def _write(self, values: Values) -> None:
+        batches = self._waiting.pop(values)
+        self._held -= self._partition_bytes.pop(values)
+        path = self._path(partition_directory(values))
+        target = os.path.join(self._root, self._staging, path)
+        self._files.append(write_file(target, path, values, pa.Table.from_batches(batches)))
+
+    def _path(self, directory: str) -> str:
+        if self._batch is not None:
+            return self._batch.new_file(directory)
+        return f"{directory}/{uuid.uuid4().hex}.parquet".lstrip("/")
+
+
+def write_file(target: str, path: str, values: Values, table: pa.Table) -> WrittenFile:
+    """Write ``table`` to the file ``target`` and sync it; ``path`` is its path within the table."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    names = table.column_names
+    with open(target, "xb") as file:
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=_ROW_GROUP,
+            use_dictionary=[name for name in _REPEATING_COLUMNS if name in names],
+            column_encoding=_encodings(table.schema),
+            write_statistics=[name for name in names if _ordered(table.schema.field(name).type)],
+        )
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+    low, high, nulls = statistics(table)
+    return WrittenFile(path, size, table.num_rows, values, low, high, nulls)
+
+
+def _encodings(schema: pa.Schema) -> dict[str, str]:
+    chosen = {name: "DELTA_BINARY_PACKED" for name in _COUNTING_COLUMNS if name in schema.names}
+    if _PREFIXED_COLUMN in schema.names and pa.types.is_string(schema.field(_PREFIXED_COLUMN).type):
+        chosen[_PREFIXED_COLUMN] = "DELTA_BYTE_ARRAY"
+    return chosen
+
+
+def _ordered(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_string)
+    return any(test(kind) for test in tests)
+
+
+def statistics(
+    table: pa.Table,
+) -> tuple[dict[str, int | str], dict[str, int | str], dict[str, int]]:
+    """Return the minimum, maximum and number of nulls of each column, as a Delta log has them.
+
+    Only for integers and timestamps: text would copy the data of clients into the log.
+    """
+    low: dict[str, int | str] = {}
+    high: dict[str, int | str] = {}
+    nulls: dict[str, int] = {}
+    for field in table.schema:
+        if not pa.types.is_integer(field.type) and not pa.types.is_timestamp(field.type):
+            continue
+        column = table.column(field.name)
+        nulls[field.name] = column.null_count
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None:
+            low[field.name] = _json_value(found["min"], up=False)
+            high[field.name] = _json_value(found["max"], up=True)
+    return low, high, nulls
+
+
+def _json_value(value: Any, up: bool) -> int | str:
+    """Return a value for JSON. Times have milliseconds there and are rounded outwards."""
+    if not isinstance(value, datetime):
+        return int(value)
+    time = value.astimezone(UTC)
+    if up and time.microsecond % 1000:
+        time += timedelta(milliseconds=1)
+    return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03}Z"
