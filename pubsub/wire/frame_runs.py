@@ -1,8 +1,8 @@
-"""Runs of equal frames, in and out, without a step of the interpreter for each message.
+"""Decoding and encoding runs of equal frames, without a step of the interpreter for each message.
 
-What stands before a payload (a header, often an address) is the same for consecutive messages to
-one topic: their head. Frames of one length that begin with one head are cut by a single ``struct``
-call a block, and heads are put before payloads by a join. No protocol, no Twisted, no state.
+The bytes before a payload (a header, often an address) are the same for consecutive messages to one
+topic: their head. Frames of one length with one head are cut by one ``struct`` call for up to 128
+of them. Heads are put before payloads by a join. No protocol, no Twisted, no state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from struct import Struct
 
 from pubsub.broker.message_run import MIXED
 
-# Frames cut at a time at the most, and at the least: fewer are cut one by one.
+# The largest and the smallest number of frames that are cut at a time; fewer are cut one by one.
 _MOST = 128
 _FEWEST = 8
 
@@ -24,19 +24,19 @@ def _cutter(before: int, size: int, count: int) -> Struct:
 
 
 def cut_run(data: bytes, at: int, head: bytes, size: int) -> list[bytes]:
-    """The payloads of the frames, each ``head`` and ``size`` bytes, that stand in a row at ``at``.
+    """Return the payloads of consecutive frames of ``head`` and ``size`` bytes, from ``at`` on.
 
-    The row ends before a frame that is different or not all there.
+    They end before a frame that is different or incomplete.
     """
     payloads: list[bytes] = []
     step = len(head) + size
     most = _MOST
     while (count := min((len(data) - at) // step, most)) >= _FEWEST:
         most = count // 4
-        # A look at the last frame spares most blocks that are not a row the cut.
+        # Comparing the last frame first rules out most blocks that are not all alike.
         if data.startswith(head, at + (count - 1) * step):
             cut = _cutter(len(head), size, count).unpack_from(data, at)
-            # Cutting skipped the heads; they are right if putting them back gives the same bytes.
+            # Cutting skipped the heads. They are all equal if joining them gives the same bytes.
             if data.startswith(head.join((b"", *cut)), at):
                 payloads += cut
                 at += count * step
@@ -49,7 +49,7 @@ def cut_run(data: bytes, at: int, head: bytes, size: int) -> list[bytes]:
 
 
 class _Heads(dict[int, bytes]):
-    """What stands before a payload of a given length, made when first asked for."""
+    """The heads of payloads by length, made when they are first used."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ class _Heads(dict[int, bytes]):
 
 
 def join_run(head: Callable[[int], bytes], payloads: Sequence[bytes], size: int) -> bytes:
-    """Frames of ``payloads``, each of ``size`` bytes or MIXED.
+    """Return the frames of ``payloads``, which have ``size`` bytes each or MIXED.
 
-    ``head`` gives what stands before a payload of a length.
+    ``head`` returns the head of a payload of a given length.
     """
     if size != MIXED:
         return head(size).join((b"", *payloads))

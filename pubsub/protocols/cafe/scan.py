@@ -1,8 +1,8 @@
-"""cafe's path of a message: runs of PUBLISH in, runs of MESSAGE out, without a step a message.
+"""cafe's path of a message: decoding runs of PUBLISH and encoding runs of MESSAGE.
 
-What PUBLISH puts before the message (header and channel) is eight bytes, looked up whole; rows of
-equal frames are cut and put together by ``wire/frame_runs.py``. Nothing here knows Twisted or the
-broker.
+There is no step for each message. The eight bytes before the message in PUBLISH (header and
+channel) are looked up as a whole; runs of equal frames are handled by ``wire/frame_runs.py``.
+Nothing here knows Twisted or the broker.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ HEAD = 8
 """Bytes before the message in PUBLISH: the header and the channel."""
 _PUBLISH, _MESSAGE = 0x10, 0x13
 _MESSAGE_HEAD = Struct("<HBIBQ")
-# Lengths times channels that are remembered; then it starts anew.
-_KNOWN = 4096
+# Heads that are cached; the cache is cleared when it is full.
+_CACHED_HEADS = 4096
 
 _lengths: dict[bytes, int] = {}
 
 
 def _learn(head: bytes) -> int:
-    """The length of the PUBLISH frame that begins with ``head``; 0 if it is anything else."""
+    """Return the length of the PUBLISH frame that begins with ``head``; 0 for other frames."""
     if len(head) < HEAD:
         return 0
     magic, opcode, length = HEADER.unpack_from(head)
     if magic != MAGIC or opcode != _PUBLISH or not 1 <= length <= MAX_MESSAGE + 1:
         return 0
-    if len(_lengths) >= _KNOWN:
+    if len(_lengths) >= _CACHED_HEADS:
         _lengths.clear()
     _lengths[head] = HEADER.size + length
     return HEADER.size + int(length)
 
 
 def publish_length(data: bytes) -> int:
-    """The length of the deliverable PUBLISH that ``data`` begins with; 0 if it is none."""
+    """Return the length of the deliverable PUBLISH at the start of ``data``; 0 if there is none."""
     head = data[:HEAD]
     return _lengths.get(head) or _learn(head)
 
 
 def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, MessageRun]]]:
-    """Where the PUBLISH from ``at`` on end, and their runs, each with its channel.
+    """Return where the PUBLISH frames from ``at`` on end, and their runs, each with its channel.
 
-    They end at the end of ``data``, at a frame that is not all there, or at one that is not a
-    PUBLISH of a deliverable size: that is for ``codec.decode``.
+    They end at the end of ``data``, at an incomplete frame, or at one that is not a PUBLISH of a
+    deliverable size, which ``codec.decode`` handles.
     """
     known = _lengths.get
     head = data[at : at + HEAD]
     stop = at + known(head, 0)
     if at < stop == len(data):
-        # A message by itself, as most that come slowly are.
+        # One message alone, as in most reads at a low rate.
         return stop, [(head[7], MessageRun([data[at + HEAD :]], stop - at - HEAD))]
     runs: list[tuple[int, MessageRun]] = []
     payloads: list[bytes] = []
@@ -79,7 +79,7 @@ def scan(data: bytes, at: int) -> tuple[int, list[tuple[int, MessageRun]]]:
 
 
 def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: int) -> bytes:
-    """MESSAGE frames for ``payloads``, each of ``size`` bytes or MIXED.
+    """Return MESSAGE frames of ``payloads``, which have ``size`` bytes each or MIXED.
 
     ``timestamp`` is ms since the Unix epoch; no payload is longer than MAX_MESSAGE.
     """
@@ -94,7 +94,7 @@ def encode_messages(channel: int, timestamp: int, payloads: list[bytes], size: i
 
 
 def split_frames(data: bytes, limit: int) -> list[bytes]:
-    """Cut whole frames into pieces of ``limit`` bytes at most, or of one longer frame."""
+    """Split whole frames into pieces of at most ``limit`` bytes, or of one longer frame."""
     pieces: list[bytes] = []
     start = at = 0
     while at < len(data):
