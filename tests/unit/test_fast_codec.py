@@ -152,7 +152,7 @@ class LayoutTests(SynchronousTestCase):
     def test_every_field_is_big_endian(self) -> None:
         for packet in PACKETS.values():
             for _name, kind in layout(packet):
-                assert "u32 big-endian" in kind.form or "u8" in kind.form
+                assert "u32 big-endian" in kind.description or "u8" in kind.description
 
 
 class PropertyTests(SynchronousTestCase):
