@@ -40,7 +40,7 @@ class CafeTests(SynchronousTestCase):
     def sent(self) -> bytes:
         return b"".join(cafe_wire.publish(*one) for one in self.SENT)
 
-    def start(self, **settings: object) -> tuple[Cafe, Client]:
+    def start(self, **settings: Any) -> tuple[Cafe, Client]:
         """Return the house and a publisher to channels that have been published to."""
         house = Cafe(**settings)
         publisher = house.publisher()
@@ -150,7 +150,7 @@ class RheosTests(SynchronousTestCase):
             rheos_wire.publish(client_id, b"%d" % n, name=name) for n, name in enumerate(self.NAMES)
         )
 
-    def start(self, **settings: object) -> tuple[Rheos, Client]:
+    def start(self, **settings: Any) -> tuple[Rheos, Client]:
         """Return the house and a publisher that the broker knows."""
         house = Rheos(**settings)
         for name in ("sport", "weather"):
