@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.compact_map import EMPTY_MAP
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
-    from pubsub.broker.topics import KeyChange, Source, Topic
+    from pubsub.broker.topics import KeyChange, Source, Subscriber, Topic
     from pubsub.interfaces import Consumer, Encoding
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
@@ -31,24 +31,6 @@ _HIGH_WATER_MARK = 1024 * 1024
 _PAUSED, _HELD, _CLOSED = 1, 2, 4
 # Outboxes with more bytes than this can be evicted to free memory.
 _HOLDER_MARK = 64 * 1024
-
-
-class Subscriber(Protocol):
-    """The client that an outbox delivers to."""
-
-    @property
-    def label(self) -> str:
-        """The client's name for counters and logs."""
-
-    def evict(self, reason: str) -> None:
-        """Close the connection, because of ``reason``."""
-
-    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """Return whether the subscription to ``topic`` may continue.
-
-        Access rules or secrets have changed, or the topic's key if ``change`` is given. Before it
-        returns False the client is notified in its protocol's terms.
-        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,24 @@ Delivery = tuple[int, bytes, int, int, Source]
 the first, and their topics."""
 
 
+class Subscriber(Protocol):
+    """The client that an outbox delivers to."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because of ``reason``."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """Return whether the subscription to ``topic`` may continue.
+
+        Access rules or secrets have changed, or the topic's key if ``change`` is given. Before it
+        returns False the client is notified in its protocol's terms.
+        """
+
+
 class Recipient(Protocol):
     """What a subscriber group delivers to; implemented by ``Outbox``."""
 

@@ -262,7 +262,7 @@ cdef class Columns:
         if PyBytes_Size(made.data) > MAX_DATA:
             raise ValueError("too many bytes for one batch")
         made.reserve(len(payloads))
-        made.addresses = addresses or [0]
+        made.addresses = [0] if addresses is None else addresses
         if indexes is not None and len(indexes) != len(payloads):
             raise ValueError("indexes and payloads differ in number")
         for i in range(len(payloads)):

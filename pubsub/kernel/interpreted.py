@@ -92,7 +92,12 @@ class Columns:
         places = [0] * len(payloads) if indexes is None else list(indexes)
         if len(places) != len(payloads):
             raise ValueError("indexes and payloads differ in number")
-        made = cls(payloads.copy(), places, addresses or [0], sum(map(len, payloads)))
+        made = cls(
+            payloads.copy(),
+            places,
+            [0] if addresses is None else addresses,
+            sum(map(len, payloads)),
+        )
         if made.nbytes > MAX_DATA:
             raise ValueError("too many bytes for one batch")
         return made

@@ -1,4 +1,4 @@
-"""Batch: parts of it, and what of it a limit lets through."""
+"""Batch: parts of it, and the messages within a limit."""
 
 from __future__ import annotations
 

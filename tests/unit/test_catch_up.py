@@ -1,4 +1,4 @@
-"""CatchUp: the history, then live, without a gap, without a duplicate."""
+"""CatchUp: the history, then live delivery, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = b"." * (PAGE_BYTES // 4)
 
 
 class LateStore(MemoryStore):
-    """A history whose pages come when the test says so, as a store on disk's would."""
+    """A history whose pages arrive when the test fires them, as those of a store on disk."""
 
     def __init__(self) -> None:
         super().__init__(1000, 2**26)
@@ -75,7 +75,7 @@ class CatchUpCase(SynchronousTestCase):
 
 
 class CatchUpTests(CatchUpCase):
-    """From the history to live"""
+    """From the history to live delivery"""
 
     def test_what_was_missed_comes_before_what_is_live(self) -> None:
         self.publish(self.news, b"old")
@@ -222,7 +222,7 @@ class CatchUpTests(CatchUpCase):
 
 
 class PausedTests(CatchUpCase):
-    """An outbox that is paused in the middle"""
+    """An outbox that is paused while it catches up"""
 
     def test_pages_wait_for_the_outbox_to_drain(self) -> None:
         for number in range(20):
@@ -265,7 +265,7 @@ class ChangeTests(CatchUpCase):
     """discard while it runs"""
 
     def start(self) -> CatchUp:
-        """A CatchUp of both topics that waits after its first page."""
+        """Start a CatchUp of both topics that waits after its first page."""
         for number in range(8):
             topic = self.sport if number % 2 else self.news
             self.publish(topic, b"%d" % number + LARGE)
@@ -292,10 +292,10 @@ class ChangeTests(CatchUpCase):
 
 
 class LossTests(CatchUpCase):
-    """What cannot be replayed is counted"""
+    """Messages that cannot be delivered are counted"""
 
     def drops(self) -> dict[str, int]:
-        """Drops by reason."""
+        """Return the drops by reason."""
         found: dict[str, int] = {}
         for (client, _topic, reason), count in self.broker.counters.drops.items():
             assert client == "bob"

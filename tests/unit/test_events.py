@@ -1,4 +1,4 @@
-"""Events: gathering, bounds, what is never in them."""
+"""Events: collection, bounds, and what they never contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Told(SynchronousTestCase):
 
 
 class GatheringTests(Told):
-    """What a turn brings is one batch"""
+    """The events of a tick are one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
         self.events.connected(self.listener, "a")
@@ -69,7 +69,7 @@ class GatheringTests(Told):
 
 
 class BoundTests(Told):
-    """More than so many a second are counted"""
+    """Events above the rate are counted"""
 
     def flood(self, number: int) -> None:
         for index in range(number):
@@ -101,7 +101,7 @@ class BoundTests(Told):
 
 
 class SecrecyTests(SynchronousTestCase):
-    """No token, key or session id is shown"""
+    """No token, key or session id is in an event"""
 
     secret = secret_pattern([*REDACTED, rb"(?i:password)="])
 
@@ -140,7 +140,7 @@ class SecrecyTests(SynchronousTestCase):
 
 
 class DatagramTests(SynchronousTestCase):
-    """A client of cafe over UDP is a connection as well"""
+    """A client of cafe over UDP is a connection too"""
 
     def joined(self, **settings: Any) -> Udp:
         udp = Udp(top={"events": True}, **settings)

@@ -269,6 +269,7 @@ class TestColumns:
         assert (columns.count, columns.largest, columns.totals()) == (0, 0, [])
         assert columns.pack() == (b"", b"", b"")
         assert kernel.FrameEncoder([(channel_head(1),)]).encode(columns) == (b"", 0)
+        assert kernel.Columns.of([], [], []).addresses == []
 
     def test_equal(self, kernel: Any) -> None:
         assert kernel.Columns.equal(b"aabbcc", 2, 3).payloads() == [b"aa", b"bb", b"cc"]

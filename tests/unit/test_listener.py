@@ -1,4 +1,4 @@
-"""Listener and Counters: who is let in, what is counted, what goes to the log."""
+"""Listener and Counters: admission, counting, logging."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class CountersTests(SynchronousTestCase):
             self._counts.append(event["count"])
 
     def warned(self) -> list[int]:
-        """The counts of the warnings so far."""
+        """Return the counts of the warnings so far."""
         return self._counts
 
     def test_drops_are_kept_apart_by_client_topic_and_reason(self) -> None:

@@ -1,4 +1,4 @@
-"""Publisher: access, rate limits, and what holds the publishing connection."""
+"""Publisher: access, rate limits, and backpressure on the connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PublisherCase(SynchronousTestCase):
         return listener.publisher(self.connection, b"alice")
 
     def send(self, publisher: Publisher, *payloads: bytes, topic: Topic | None = None) -> int:
-        """Publish; how many were accepted."""
+        """Publish; return how many messages were accepted."""
         batch = publisher.publish(topic or self.topic, Columns.of(list(payloads)))
         assert batch.payloads() == list(payloads[: batch.count])
         assert batch.nbytes == sum(map(len, batch.payloads()))
@@ -35,7 +35,7 @@ class PublisherCase(SynchronousTestCase):
 
 
 class AcceptTests(PublisherCase):
-    """What a batch says about itself"""
+    """The fields of a batch"""
 
     def test_the_batch_has_the_sender_and_the_protocol(self) -> None:
         batch = self.publisher().publish(self.topic, Columns.of([b"hi", b"ho"]))
@@ -80,7 +80,7 @@ class AccessTests(PublisherCase):
 
 
 class RateTests(PublisherCase):
-    """rate-* of the connection and listener-rate-* of them all"""
+    """rate-* of the connection, and listener-rate-* of all connections"""
 
     def test_the_messages_before_the_limit_are_accepted(self) -> None:
         publisher = self.publisher(rate_messages=3)
@@ -170,7 +170,7 @@ class BackpressureTests(PublisherCase):
 
 
 class WithoutConnectionTests(PublisherCase):
-    """A sender that cannot be held, such as a datagram's"""
+    """A sender that cannot be held, such as that of a datagram"""
 
     def sender(self, **settings: object) -> Publisher:
         return make_listener(self.broker, **settings).publisher(None, b"alice")

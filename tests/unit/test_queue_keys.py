@@ -1,4 +1,4 @@
-"""Queue keys: closing a topic, rotating its key, and who may stay."""
+"""Queue keys: closing a topic, rotating its key, and the subscriptions that stay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.tokens import hmac_secret, token
 
 
 class KeyHolder(Transport):
-    """A subscriber that presented a key and stays while it is the topic's."""
+    """A subscriber that has presented a key and stays as long as it is the topic's key."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
@@ -187,14 +187,14 @@ class ChangeTests(KeyCase):
         assert "hidden" not in repr(KeyChange(b"first hidden", b"second hidden"))
 
     def test_whoever_signs_anything_is_audited(self) -> None:
-        """The audit log takes any subject a verified token can have."""
+        """The audit log accepts any subject that a verified token can have."""
         for subject in ('ada"\n', "\0", "zoë", "日本"):
             self.keys.close(self.topic, b"key", subject, "client")
             assert self.audited()[-1]["subject"] == subject
 
 
 class AccessTests(KeyCase):
-    """names, as the listeners see it"""
+    """names, as listeners use it"""
 
     def test_a_key_closes_the_topic_at_listeners_that_are_there_already(self) -> None:
         rules = make_listener(self.broker).access

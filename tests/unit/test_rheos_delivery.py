@@ -1,4 +1,4 @@
-"""rheos: what messages look like to subscribers, and whose they are."""
+"""rheos responses: their encoding and their senders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.rheos_wire import ALICE, SENDERS, body, response
 
 
 def from_alice(*payloads: bytes) -> Batch:
-    """A batch that a rheos client published."""
+    """Return a batch that a rheos client published."""
     batch = batch_of(payloads)
     batch.protocol, batch.sender = "rheos", client_name(ALICE).encode()
     return batch

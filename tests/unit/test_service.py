@@ -1,4 +1,4 @@
-"""BrokerService: publishing, time, ids, stopping, the sweep."""
+"""BrokerService and its parts: publishing, time, ids, shutdown, housekeeping."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.fakes import make_listener as listener_of
 
 
 class ServiceCase(SynchronousTestCase):
-    """A broker with a clock in the hand of the test."""
+    """A broker whose clock the test advances."""
 
     limits = BrokerLimits(max_memory=100_000, memory_seconds=5, stop_seconds=10)
 
@@ -48,7 +48,7 @@ class ServiceCase(SynchronousTestCase):
         return transport
 
     def publish(self, name: str, *payloads: bytes) -> int:
-        """The sequence of the batch."""
+        """Publish; return the sequence of the batch."""
         publisher = listener_of(self.broker).publisher(None, b"alice")
         topic = self.broker.topics.create(name)
         return publisher.publish(topic, Columns.of(list(payloads))).sequence
@@ -253,7 +253,7 @@ class StopTests(ServiceCase):
 
 
 class SweepTests(ServiceCase):
-    """The housekeeping once a second"""
+    """Housekeeping, once a second"""
 
     def setUp(self) -> None:
         super().setUp()

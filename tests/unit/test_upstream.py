@@ -1,4 +1,4 @@
-"""Topics that another broker hosts, as the domain sees them: the seam that clusters use."""
+"""Topics that another broker hosts: the interface ``Upstream``, which spot uses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Far:
 
 
 class HostedTests(SynchronousTestCase):
-    """Whose a topic is"""
+    """The broker that hosts a topic"""
 
     def test_a_topic_is_hosted_once_it_is_created_or_published_to(self) -> None:
         broker = make_broker()
@@ -79,7 +79,7 @@ class HostedTests(SynchronousTestCase):
 
 
 class WatcherTests(SynchronousTestCase):
-    """Those who want to know of new topics"""
+    """Watchers of new topics"""
 
     def test_every_new_topic_is_told_once_and_can_be_found(self) -> None:
         topics = make_broker().topics
@@ -141,7 +141,7 @@ class PublishTests(SynchronousTestCase):
 
 
 class ReaderTests(SynchronousTestCase):
-    """Whether anybody here reads a topic that another broker hosts"""
+    """Local readers of a topic that another broker hosts"""
 
     def setUp(self) -> None:
         self.bench = Bench()
@@ -186,7 +186,7 @@ class ReaderTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """What watchers must not break"""
+    """Watchers and the limit of topics"""
 
     def test_a_topic_that_is_refused_is_told_to_nobody(self) -> None:
         topics = make_broker().topics
@@ -199,7 +199,7 @@ class LimitTests(SynchronousTestCase):
 
 
 class _Sink:
-    """A consumer that keeps what it is given."""
+    """A consumer that collects what is written."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -1,4 +1,4 @@
-"""cafe's view of the topic space: one byte, the channel, stands for a topic (cafe §1.1)."""
+"""cafe's view of the topic space: a channel, which is one byte, names a topic (cafe §1.1)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MessageEncoding:
 
 
 class Channels:
-    """The channels a listener offers: their ``topics``, and how each looks on the wire.
+    """The channels that a listener offers, their topics and encodings.
 
     ``limit`` is the longest message, in bytes, that the transport can carry in one frame.
     """
@@ -54,7 +54,7 @@ class Channels:
         }
 
     def encoding(self, topic: Topic) -> MessageEncoding:
-        """How messages of an offered topic are encoded."""
+        """Return the encoding of a topic that is offered."""
         return self._encodings[topic]
 
 
@@ -66,7 +66,7 @@ def _parse(value: object) -> dict[int, str]:
         numbers, colon, name = item.partition(":")
         for channel in _range(numbers, item):
             if channel in names:
-                raise ValueError(f"channel {channel} is given twice")
+                raise ValueError(f"channel {channel} is listed twice")
             names[channel] = name if colon else f"cafe/{channel}"
     _check_names(names)
     return names
@@ -90,7 +90,7 @@ def _check_names(names: dict[int, str]) -> None:
         except InvalidTopicName as error:
             raise ValueError(f"channel {channel}: {error}") from None
         if name in channels:
-            raise ValueError(f"channels {channels[name]} and {channel} are the same topic")
+            raise ValueError(f"channels {channels[name]} and {channel} have the same topic")
         channels[name] = channel
 
 

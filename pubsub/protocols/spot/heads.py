@@ -96,7 +96,7 @@ class KnownPublications:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: dict[bytes, Publication] = {}
-        self._heads = HeadTable(self._learn)
+        self._heads = HeadTable(self.learn)
 
     def at(self, data: bytes, at: int) -> Publication | None:
         """Return the publication that begins at ``at``, if its prefix is known."""
@@ -106,14 +106,15 @@ class KnownPublications:
         """Remember a publication."""
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-            self._heads = HeadTable(self._learn)
+            self._heads = HeadTable(self.learn)
         self._known[publication.prefix] = publication
 
     def scan(self, data: bytes, at: int) -> Columns:
         """Return the messages from ``at`` on whose prefixes are known; see ``HeadTable.scan``."""
         return self._heads.scan(data, at)
 
-    def _learn(self, data: bytes, at: int) -> tuple[Head, Publication] | None:
+    def learn(self, data: bytes, at: int) -> tuple[Head, Publication] | None:
+        """Return the head of the publication at ``at``, if its prefix is known."""
         publication = self.at(data, at)
         if publication is None:
             return None
