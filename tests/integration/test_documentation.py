@@ -46,7 +46,7 @@ def test_the_quick_start(start: Start) -> None:
 
 
 def test_the_example_of_a_protocol(start: Start, tmp_path: Path) -> None:
-    plugin, server = blocks("docs/protocols.md", "python")
+    plugin, server, *_optional = blocks("docs/protocols.md", "python")
     plugins = tmp_path / "twisted" / "plugins"
     plugins.mkdir(parents=True)
     (plugins / "pubsub_toy.py").write_text(plugin)
