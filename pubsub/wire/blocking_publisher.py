@@ -1,7 +1,7 @@
-"""The shell of the blocking clients: a socket, and publishing with proof that it arrived.
+"""The base of the blocking clients: a socket, and publishing with confirmation.
 
-Each protocol's ``client.py`` puts its codec into it. For programs without an event loop, such as
-the workers of Spark; the broker uses none of this.
+Each protocol's ``client.py`` adds its codec. These clients are for programs without an event loop,
+such as the workers of Spark. The broker does not use them.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _Item = TypeVar("_Item")
 _Self = TypeVar("_Self", bound="BlockingPublisher")
 _RECEIVE = 65536
 _CONNECT_SECONDS = 20.0
-# A broker with a slow subscriber keeps its publishers waiting, by default for less than this.
+# A broker holds publishers for a slow subscriber, by default for less time than this.
 _SECONDS = 120.0
-# What is sent before it is confirmed; its answers fit into any socket's buffers.
+# Limits of what is sent before it is confirmed; the replies to it fit into any socket's buffers.
 WINDOW_MESSAGES = 1000
 WINDOW_BYTES = 1024 * 1024
 
 
 class ConnectionBroken(PubSubError):
-    """The broker cannot be reached, hung up, or did not answer in time."""
+    """The broker cannot be reached, closed the connection, or did not reply in time."""
 
     reason = "connection"
 
 
 class NotPublished(PubSubError):
-    """The broker refused messages, or the protocol cannot carry them."""
+    """The broker refused messages, or the protocol cannot express them."""
 
     reason = "not-published"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens; ``tls`` encrypts, and checks its certificate by the host's name."""
+    """The address of a broker; with ``tls`` its certificate must be valid for ``host``."""
 
     host: str
     port: int
@@ -79,16 +79,16 @@ class BlockingStream:
         return ConnectionBroken(f"the broker at {self._address}: {error}")
 
     def send(self, data: bytes) -> None:
-        """All of it."""
+        """Send all of ``data``."""
         try:
             self._socket.sendall(data)
         except OSError as error:
             raise self._broken(error) from None
 
     def receive(self, decode: Callable[[bytes, int], tuple[_Item, int] | None]) -> _Item:
-        """What ``decode(data, at)`` makes of what comes next: an item and where it ends.
+        """Receive until ``decode(data, at)`` returns an item and where it ends; return the item.
 
-        It gives None as long as there is not enough.
+        ``decode`` returns None while the data is incomplete.
         """
         while (found := decode(self._data, self._at)) is None:
             self._data = self._data[self._at :] + self._more()
@@ -106,16 +106,17 @@ class BlockingStream:
         return data
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
 
 class BlockingPublisher(ABC):
     """Publishes over one connection; a context manager that closes it.
 
-    What ``add`` was given may be on its way; after ``finish`` the broker has taken all of it, as
-    far as the protocol can tell. Both raise ConnectionBroken or NotPublished, after which what
-    was not finished may or may not have been published, and the publisher is of no more use.
+    Messages given to ``add`` may still be on their way. After ``finish`` the broker has accepted
+    all of them, as far as the protocol can confirm that. Both raise ConnectionBroken or
+    NotPublished. After an error the messages since the last ``finish`` may or may not have been
+    published, and the publisher cannot be used again.
     """
 
     protocol: str
@@ -140,7 +141,7 @@ class BlockingPublisher(ABC):
             self._stream.close()
 
     def add(self, topic: str, payload: bytes, sender: bytes | None = None) -> None:
-        """Publish a message. Only some protocols can say who its sender is."""
+        """Publish a message. Only some protocols can express its sender."""
         data = self.encode(topic, payload, sender)
         self._window.append(data)
         self._messages += 1
@@ -149,7 +150,7 @@ class BlockingPublisher(ABC):
             self._flush(last=False)
 
     def finish(self) -> None:
-        """Returns when the broker has taken everything."""
+        """Return when the broker has accepted all messages."""
         if self._window or self._stream is not None:
             self._flush(last=True)
 
@@ -159,7 +160,7 @@ class BlockingPublisher(ABC):
         try:
             self.stream.send(data)
         except ConnectionBroken:
-            # It may have said why before it hung up: then that is the error.
+            # If the broker sent an error before it closed the connection, that is raised instead.
             with contextlib.suppress(ConnectionBroken):
                 self.confirm(count, last)
             raise
@@ -167,27 +168,27 @@ class BlockingPublisher(ABC):
 
     @property
     def stream(self) -> BlockingStream:
-        """The connection, which is made when it is first needed."""
+        """The connection, which is opened by the first use."""
         if self._stream is None:
             self._stream = BlockingStream(self._address)
         return self._stream
 
-    def refused(self, why: str, count: int = 1) -> NotPublished:
-        """The error for ``count`` messages that were refused."""
+    def refused(self, reason: str, count: int = 1) -> NotPublished:
+        """Return the error for ``count`` messages that were refused."""
         messages = "a message" if count == 1 else f"{count} messages"
-        return NotPublished(f"{self.protocol} at {self._address}: {messages} refused: {why}")
+        return NotPublished(f"{self.protocol} at {self._address}: {messages} refused: {reason}")
 
-    def impossible(self, why: str) -> NotPublished:
-        """The error for what the protocol has no words for."""
-        return NotPublished(f"{self.protocol} cannot carry it: {why}")
+    def impossible(self, reason: str) -> NotPublished:
+        """Return the error for a message that the protocol cannot express."""
+        return NotPublished(f"{self.protocol} cannot carry the message: {reason}")
 
     @abstractmethod
     def encode(self, topic: str, payload: bytes, sender: bytes | None) -> bytes:
-        """What publishes a message, and before it what has to be once for its topic."""
+        """Return the bytes that publish a message, after those that its topic needs once."""
 
     @abstractmethod
     def confirm(self, count: int, last: bool) -> None:
-        """Wait until the ``count`` messages sent since the last call have been taken.
+        """Wait until the broker has accepted the ``count`` messages sent since the last call.
 
-        ``last`` says that there will be no more. Raises NotPublished for those that were not.
+        ``last`` is True if there will be no more. Raises NotPublished if messages were refused.
         """

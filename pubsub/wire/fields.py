@@ -1,12 +1,12 @@
-"""Frames declared once, as fields: encoding, decoding and documentation come from that.
+"""Frames declared once, as fields, from which encoding, decoding and documentation follow.
 
     @dataclass(frozen=True, slots=True)
     class HandshakePub:
         channel: int = u8()
         client_id: bytes = counted(U8)
 
-``encode_fields`` and ``decode_fields`` work on the payload of a frame; the header around it is
-the codec's. Decoding takes the payload whole: what is missing or left over is a FieldError.
+``encode_fields`` and ``decode_fields`` handle the payload of a frame; the codec handles its header.
+Decoding a payload raises FieldError if bytes are missing or left over.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class FieldError(ValueError):
 
 
 class FieldKind(Protocol):
-    """How one field stands on the wire; ``form`` describes it in tables."""
+    """The encoding of one field; ``description`` is its text in tables."""
 
     @property
-    def form(self) -> str: ...
+    def description(self) -> str: ...
 
     def encode(self, value: Any) -> bytes: ...
 
     def decode(self, data: bytes, at: int) -> tuple[Any, int]:
-        """The value that starts at ``at``, and where it ends; raises FieldError."""
+        """Return the value that starts at ``at``, and where it ends; raises FieldError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Unsigned:
     big: bool = False
 
     @property
-    def form(self) -> str:
+    def description(self) -> str:
         return f"u{8 * self.size}" + (" big-endian" if self.big and self.size > 1 else "")
 
     def encode(self, value: int) -> bytes:
@@ -50,7 +50,7 @@ class Unsigned:
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
         end = at + self.size
         if end > len(data):
-            raise FieldError(f"{self.form} at byte {at} of {len(data)}")
+            raise FieldError(f"{self.description} at byte {at} of {len(data)}")
         return int.from_bytes(data[at:end], "big" if self.big else "little"), end
 
 
@@ -61,7 +61,7 @@ class Fixed:
     size: int
 
     @property
-    def form(self) -> str:
+    def description(self) -> str:
         return f"{self.size} bytes"
 
     def encode(self, value: bytes) -> bytes:
@@ -72,19 +72,19 @@ class Fixed:
     def decode(self, data: bytes, at: int) -> tuple[bytes, int]:
         end = at + self.size
         if end > len(data):
-            raise FieldError(f"{self.form} at byte {at} of {len(data)}")
+            raise FieldError(f"{self.description} at byte {at} of {len(data)}")
         return data[at:end], end
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Bytes after their number; a list of u8 is the same thing."""
+    """A length, then as many bytes; also a list of u8."""
 
     count: Unsigned
 
     @property
-    def form(self) -> str:
-        return f"{self.count.form} length, then as many bytes"
+    def description(self) -> str:
+        return f"{self.count.description} length, then as many bytes"
 
     def encode(self, value: bytes) -> bytes:
         return self.count.encode(len(value)) + value
@@ -98,10 +98,10 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """All bytes that are left."""
+class Remainder:
+    """All remaining bytes."""
 
-    form: str = "the rest"
+    description: str = "all remaining bytes"
 
     def encode(self, value: bytes) -> bytes:
         return value
@@ -138,25 +138,25 @@ def u64() -> Any:
 
 
 def fixed(size: int) -> Any:
-    """A dataclass field: always as many bytes."""
+    """A dataclass field: always ``size`` bytes."""
     return field(metadata={"wire": Fixed(size)})
 
 
 def counted(count: Unsigned) -> Any:
-    """A dataclass field: bytes after their number."""
+    """A dataclass field: a length, then as many bytes."""
     return field(metadata={"wire": Counted(count)})
 
 
-def rest() -> Any:
-    """A dataclass field: all bytes that are left; the last field of a frame."""
-    return field(metadata={"wire": Rest()})
+def remainder() -> Any:
+    """A dataclass field: all remaining bytes; the last field of a frame."""
+    return field(metadata={"wire": Remainder()})
 
 
 _layouts: dict[type, tuple[tuple[str, FieldKind], ...]] = {}
 
 
 def layout(frame: type) -> tuple[tuple[str, FieldKind], ...]:
-    """The fields of a frame class, in wire order: name and kind."""
+    """Return the name and kind of each field of a frame class, in wire order."""
     found = _layouts.get(frame)
     if found is None:
         found = tuple((f.name, f.metadata["wire"]) for f in fields(frame))
@@ -165,12 +165,12 @@ def layout(frame: type) -> tuple[tuple[str, FieldKind], ...]:
 
 
 def encode_fields(frame: Any) -> bytes:
-    """The payload of ``frame``."""
+    """Return the payload of ``frame``."""
     return b"".join([kind.encode(getattr(frame, name)) for name, kind in layout(type(frame))])
 
 
 def decode_fields(frame: type[_Frame], payload: bytes) -> _Frame:
-    """The frame of this class that ``payload`` is; raises FieldError."""
+    """Return the frame of this class that ``payload`` encodes; raises FieldError."""
     decoded, end = decode_prefix(frame, payload, 0)
     if end != len(payload):
         raise FieldError(f"{len(payload) - end} bytes too many")
@@ -178,7 +178,7 @@ def decode_fields(frame: type[_Frame], payload: bytes) -> _Frame:
 
 
 def decode_prefix(frame: type[_Frame], data: bytes, at: int) -> tuple[_Frame, int]:
-    """The frame of this class that starts at ``at``, and where it ends; raises FieldError."""
+    """Return the frame of this class at ``at``, and where it ends; raises FieldError."""
     values: list[Any] = []
     for _name, kind in layout(frame):
         value, at = kind.decode(data, at)

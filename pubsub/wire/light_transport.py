@@ -1,7 +1,7 @@
-"""The transport of a connection that has given no trouble yet, small enough for very many of them.
+"""A small transport for connections that only receive and send at once.
 
-Twisted's has a buffer, a socket object and texts for its log before the first byte has come: most
-of what an idle connection costs.
+Twisted's transport has a buffer, a socket object and texts for its log from the start, which is
+most of the memory of an idle connection.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from zope.interface import implementer
 
 from pubsub.wire.direct_transport import READ_BYTES, DirectTransport
 
-# Set in the address, as it is kept, if it is one of IPv6.
+# Set in the packed address if it is an IPv6 address.
 _IPV6 = 1 << 128
 
 
 def _passed_on(name: str) -> Callable[..., Any]:
-    """A method that is the full transport's business."""
+    """Return a method that calls that of the full transport."""
 
     def method(self: LightTransport, *args: Any) -> Any:
         return getattr(self.full(), name)(*args)
@@ -51,11 +51,11 @@ def _passed_on(name: str) -> Callable[..., Any]:
     IHalfCloseableDescriptor,
 )
 class LightTransport:
-    """Serves one accepted connection while all there is to do is to receive and to send at once.
+    """Serves one accepted connection as long as it only receives, and sends at once.
 
-    Whatever else is asked of it, a rest that has to be sent later or the end, is done by a
-    ``DirectTransport``, which takes its place at the reactor and the protocol for good; what is
-    still asked of this one is passed on to that.
+    For anything else, such as bytes that cannot be sent yet or the end, a ``DirectTransport``
+    permanently takes its place in the reactor and the protocol. Further calls are passed on to
+    that.
     """
 
     __slots__ = ("_fd", "_full", "_peer", "_port", "_producer", "bufferSize", "protocol")
@@ -64,7 +64,7 @@ class LightTransport:
         self, sock: socket.socket, protocol: Any, client: tuple[Any, ...], port: tcp.Port
     ) -> None:
         sock.setblocking(False)
-        # As a number, and not its socket object.
+        # The file descriptor alone takes less memory than the socket object.
         self._fd = sock.detach()
         self._full: DirectTransport | None = None
         self._peer = _packed(*client[:2])
@@ -92,20 +92,20 @@ class LightTransport:
             self.full().keep(data, sent)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """See IConsumer: one that is only told when to pause has nothing to be told yet."""
+        """See IConsumer. A streaming producer is only kept: it is never paused here."""
         if self._full is None and self._producer is None and streaming:
             self._producer = producer
         else:
             self.full().registerProducer(producer, streaming)  # type: ignore[no-untyped-call]
 
     def full(self) -> DirectTransport:
-        """The transport of Twisted's that does everything, from now on."""
+        """Replace this transport by a full one, and return that."""
         if self._full is None:
             reactor = self._port.reactor
-            # Before the other is added, as it has the same number there.
+            # Before the full transport is added, which has the same file descriptor.
             reactor.removeReader(self)
             host, number = _unpacked(self._peer)
-            # What IPv6 has besides is zero (see `serve`).
+            # The flow and the scope of IPv6 are zero (see `serve`).
             client = (host, number, 0, 0) if ":" in host else (host, number)
             full = self._full = DirectTransport(
                 socket.socket(fileno=self._fd), self.protocol, client, self._port, self._fd, reactor
@@ -117,7 +117,7 @@ class LightTransport:
             self.protocol.transport = full
         return self._full
 
-    # One by one, as a class with __getattr__ has every access to its attributes looked up anew.
+    # Listed one by one, as __getattr__ slows down every access to an attribute.
     unregisterProducer = _passed_on("unregisterProducer")
     pauseProducing = _passed_on("pauseProducing")
     resumeProducing = _passed_on("resumeProducing")
@@ -134,7 +134,7 @@ class LightTransport:
     getTcpKeepAlive = _passed_on("getTcpKeepAlive")
     setTcpKeepAlive = _passed_on("setTcpKeepAlive")
 
-    # What the reactor asks of a descriptor
+    # IReadDescriptor, called by the reactor
 
     def fileno(self) -> int:
         """See IFileDescriptor."""
@@ -160,7 +160,7 @@ class LightTransport:
     def readConnectionLost(self, reason: Failure) -> None:
         """See IHalfCloseableDescriptor."""
         full = self.full()
-        # The reactor has taken this one off its list, and the other is just on it.
+        # The reactor has removed this transport, and has just added the full one.
         full.stopReading()  # type: ignore[no-untyped-call]
         full.readConnectionLost(reason)
 
@@ -170,7 +170,7 @@ class LightTransport:
 
 
 def _packed(host: str, number: int) -> int:
-    """An address and a port in one number, which takes a third of the memory."""
+    """Return an address and a port as one number, which takes a third of the memory."""
     if ":" in host:
         address = int.from_bytes(socket.inet_pton(socket.AF_INET6, host), "big") | _IPV6
     else:
@@ -193,9 +193,9 @@ def serve(
     number: int,
     reactor: Any,
 ) -> LightTransport | DirectTransport:
-    """The transport of a connection just accepted; set as ``Port.transport``.
+    """Return the transport of a new connection; set as ``Port.transport``.
 
-    Addresses with a flow or a scope, which IPv6 has beyond a link, take one that has room for them.
+    IPv6 addresses with a flow or a scope get a full transport, which can store those.
     """
     if any(client[2:]):
         return DirectTransport(sock, protocol, client, port, number, reactor)

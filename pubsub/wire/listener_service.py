@@ -1,4 +1,4 @@
-"""A listener's service: opens its endpoint, and a UDP port beside it where the factory asks."""
+"""A listener's service: opens its endpoint, and a UDP port beside it if the factory serves UDP."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from pubsub.interfaces import IDatagramSource
 from pubsub.wire.light_transport import serve
 
 log = Logger()
-# Connections the kernel completes before they are accepted. Twisted's 50 drops SYNs, each for a
-# second, when clients come in thousands.
+# Connections that the kernel completes before they are accepted. With Twisted's 50, SYNs are
+# dropped when thousands of clients connect, each of which costs a client a second.
 BACKLOG = 4096
 
 
@@ -66,7 +66,7 @@ class ListenerService(Service):
 
     @property
     def addresses(self) -> list[IAddress]:
-        """Where it listens, once it does: for port 0, which port that is."""
+        """The addresses it listens on, with the port that was chosen for port 0."""
         return [port.getHost() for port in self._ports]
 
     def privilegedStartService(self) -> None:
@@ -78,13 +78,13 @@ class ListenerService(Service):
             raise StartError(self._explain(failures[0]))
 
     def startService(self) -> None:
-        """Listen, unless that happened already."""
+        """Listen, unless ``privilegedStartService`` has done so."""
         super().startService()  # type: ignore[no-untyped-call]
         if not self._ports:
             self.privilegedStartService()
 
     def stopService(self) -> Deferred[Any]:
-        """Stop accepting; connections go on until the broker closes them."""
+        """Stop accepting connections. Open ones continue until the broker closes them."""
         super().stopService()  # type: ignore[no-untyped-call]
         ports, self._ports = self._ports, []
         return DeferredList([maybeDeferred(port.stopListening) for port in ports])
@@ -100,13 +100,13 @@ class ListenerService(Service):
             self._listen_udp(port)
 
     def _listen_udp(self, port: IListeningPort) -> None:
-        """Open the UDP port; its protocol closes it when the broker tells its clients to leave."""
+        """Open the UDP port. Its protocol closes it when the broker drains its clients."""
         protocol = cast(IDatagramSource, self._factory).datagram_protocol()
         if protocol is None:
             return
         host = port.getHost()
         if not isinstance(host, IPv4Address | IPv6Address):
-            raise StartError(f"{self._protocol}: UDP needs a TCP endpoint to go beside")
+            raise StartError(f"{self._protocol}: UDP requires a TCP endpoint with the same port")
         udp = cast(IReactorUDP, self._reactor).listenUDP(
             host.port, cast(DatagramProtocol, protocol), host.host, maxPacketSize=65536
         )
@@ -126,13 +126,14 @@ class ListenerService(Service):
 
 
 def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
-    """The endpoint, for ``systemd:`` without the address family that Twisted wants to be told.
+    """Return the endpoint of ``description``.
 
-    The inherited socket knows that itself.
+    Twisted requires the address family of a ``systemd:`` endpoint. It is read from the inherited
+    socket instead.
     """
-    told = not description.startswith("systemd:") or "domain=" in description
-    endpoint = serverFromString(reactor, description + ("" if told else ":domain=INET"))
-    if not told:
+    complete = not description.startswith("systemd:") or "domain=" in description
+    endpoint = serverFromString(reactor, description + ("" if complete else ":domain=INET"))
+    if not complete:
         with socket.socket(fileno=os.dup(endpoint.fileno)) as inherited:
             family = inherited.family
         endpoint = AdoptedStreamServerEndpoint(reactor, endpoint.fileno, family)
@@ -140,13 +141,13 @@ def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
 
 
 def _tune(port: tcp.Port) -> None:
-    """Set what the accepted sockets inherit."""
+    """Set options that the accepted sockets inherit."""
     listening = port.socket
-    # What is written is batched already.
+    # Writes are batched already.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if ip_address(port.getHost().host).is_loopback and hasattr(socket, "TCP_CONGESTION"):
-        # The system's choice for networks may pace what it sends, as BBR does. On loopback there
-        # is nothing to be careful of, and pacing costs up to a third of the throughput.
+        # The system's default may pace output, as BBR does. Loopback cannot be congested, and
+        # pacing costs up to a third of the throughput.
         with suppress(OSError):
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 

@@ -1,9 +1,10 @@
-"""The turns of the reactor, without what each of them costs for nothing.
+"""Ticks of the reactor at a lower cost: calls at the end of a tick, and events of epoll.
 
-A delayed call for the end of a turn is made, sorted and run once for every turn in which anything
-was published, and every event is handled in a logging context of its own that nothing here reads:
-several microseconds each when messages come one by one. Reactors that go round by ``doIteration``
-have an end of their turns, which is used here; epoll's events are handled directly.
+A delayed call for the end of a tick is created, sorted and run for every tick in which something
+was published. Twisted also handles every event in a logging context of its own, which nothing here
+reads. Both cost several microseconds when messages arrive one by one. Reactors that loop over
+``doIteration`` have an end of the tick, which is used here, and events of epoll are handled
+directly.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ log = Logger()
 
 
 class TickEnds:
-    """Runs calls when the events of the current turn of ``reactor`` have been handled.
+    """Runs calls when the events of the current tick of ``reactor`` have been handled.
 
-    To be made once a reactor; see ``at_tick_end``.
+    Created once for a reactor; see ``at_tick_end``.
     """
 
     def __init__(self, reactor: ReactorBase) -> None:
         self._calls: list[Call] = []
         self._iterate = _events_of(reactor) or reactor.doIteration
-        reactor.doIteration = self._turn  # type: ignore[method-assign]
+        reactor.doIteration = self._tick  # type: ignore[method-assign]
 
     def add(self, call: Call) -> None:
-        """Run ``call`` at the end of this turn; while such calls run, of the next."""
+        """Run ``call`` at the end of this tick, or of the next one while such calls run."""
         self._calls.append(call)
 
-    def _turn(self, delay: float | None) -> None:
-        # What a timer added is not part of a turn yet: then there is nothing to sleep for.
+    def _tick(self, delay: float | None) -> None:
+        # A timer may have added calls before the events of this tick: then do not sleep.
         self._iterate(0 if self._calls else delay)
         if self._calls:
             calls, self._calls = self._calls, []
@@ -45,16 +46,16 @@ class TickEnds:
                 try:
                     call()
                 except Exception:
-                    log.failure("at the end of a turn")
+                    log.failure("at the end of a tick")
 
 
 def _events_of(reactor: Any) -> _Iterate | None:
-    """``EPollReactor.doPoll`` without a logging context for every event; None if it is another.
+    """Return ``EPollReactor.doPoll`` without a logging context for every event.
 
-    It spares a sixth of the processor time of messages that come one by one, and takes Twisted's
-    private names for it. A Twisted that has others is left to its own way.
+    None for another reactor, and for a Twisted whose private names differ. This saves a sixth of
+    the processor time of messages that arrive one by one.
     """
-    # By name, as the class cannot be imported where there is no epoll.
+    # By name, as the class cannot be imported on systems without epoll.
     if type(reactor).__module__ != "twisted.internet.epollreactor":
         return None
     try:
@@ -73,14 +74,14 @@ def _events_of(reactor: Any) -> _Iterate | None:
                 if event != readable:
                     handle(selectable, fd, event)
                     continue
-                # Nearly always there is something to read and nothing else.
+                # Most events are input alone.
                 try:
-                    why, reading = selectable.doRead(), True
+                    reason, reading = selectable.doRead(), True
                 except Exception as problem:
                     log.failure("in an event handler")
-                    why, reading = problem, False
-                if why:
-                    disconnect(selectable, why, reading)
+                    reason, reading = problem, False
+                if reason:
+                    disconnect(selectable, reason, reading)
             except Exception:
                 log.failure("at the end of a connection")
 
@@ -88,16 +89,16 @@ def _events_of(reactor: Any) -> _Iterate | None:
 
 
 def at_tick_end(reactor: IReactorTime) -> Callable[[Call], object]:
-    """What runs a call at the end of a turn of ``reactor``.
+    """Return a function that runs a call at the end of the tick of ``reactor``.
 
-    Reactors with another loop of their own, and clocks, get a delayed call.
+    For a clock, and for reactors with another loop, it schedules a delayed call.
     """
-    if not isinstance(reactor, ReactorBase) or not _goes_round(type(reactor)):
+    if not isinstance(reactor, ReactorBase) or not _loops_over_iterations(type(reactor)):
         return lambda call: reactor.callLater(0, call)
     ends = getattr(reactor.doIteration, "__self__", None)
     return (ends if isinstance(ends, TickEnds) else TickEnds(reactor)).add
 
 
-def _goes_round(kind: type[ReactorBase]) -> bool:
-    """Does a reactor of this class loop over ``doIteration``?"""
+def _loops_over_iterations(kind: type[ReactorBase]) -> bool:
+    """Return whether a reactor of this class loops over ``doIteration``."""
     return kind.run is ReactorBase.run and kind.mainLoop is ReactorBase.mainLoop

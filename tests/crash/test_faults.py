@@ -120,7 +120,7 @@ def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
 
     def fill(broker: Broker) -> None:
         ordeal.disk.ask(FULL)
-        broker.wait_line("takes nothing more until it can")
+        broker.wait_line("publishes are refused until it can")
         ordeal.disk.mend(FULL)
         broker.wait_line("the file can be written again")
         before = len(record.acknowledged)
@@ -142,7 +142,7 @@ def test_topics_that_are_new_while_the_disk_is_full(tmp_path: Path) -> None:
         reader.read(lambda: bool(reader.offsets))
         ordeal.disk.ask(FULL)
         publisher.send(publish(2, b"second"))
-        broker.wait_line("takes nothing more until it can")
+        broker.wait_line("publishes are refused until it can")
         ordeal.disk.mend(FULL)
         broker.wait_line("the file can be written again")
     broker.kill()

@@ -149,7 +149,7 @@ def test_what_a_protocol_cannot_carry(broker: Broker, secret: Path) -> None:
     with make(broker, "cafe", secret) as client:
         with refused("no channel"):
             client.add("plain", b"")
-        with refused("1048567 are the most"):
+        with refused("the limit is 1048567"):
             client.add("cafe/1", bytes(1_048_568))
     with make(broker, "rheos", secret) as client, refused("65536 bytes are too many"):
         client.add("plain", bytes(65_536))

@@ -1,6 +1,6 @@
-"""What stands around the domain in these tests: transports, connections, encodings, protocols.
+"""Fakes around the domain: transports, connections, encodings, protocols.
 
-They record what is done to them and decide nothing; the broker they meet is the real one.
+They record calls and have no logic; the broker in these tests is the real one.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from zope.interface import implementer
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.encoders import make_encoder
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MIXED
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import KeyChange, Topic
-from pubsub.interfaces import IStore
+from pubsub.interfaces import Encoding, IStore
+from pubsub.kernel import Columns
 from pubsub.plugin import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
@@ -38,14 +39,14 @@ START = 1_700_000_000.0
 
 
 def clock_at(seconds: float = START) -> Clock:
-    """A clock that shows ``seconds``."""
+    """Return a clock at ``seconds``."""
     clock = Clock()
     clock.rightNow = seconds
     return clock
 
 
 def drawing(*numbers: int) -> Callable[[int], int]:
-    """Random bits that are these numbers in turn, then 1000, 1001 and so on."""
+    """Return a source of random bits: these numbers in turn, then 1000, 1001 and so on."""
     script = chain(numbers, count(1000))
     return lambda bits: next(script)
 
@@ -55,7 +56,7 @@ Recheck = Callable[[Topic, KeyChange | None], bool]
 
 @dataclass
 class Reader:
-    """Who has an outbox: what it answers when it is asked, what it does when it is given up."""
+    """A ``Subscriber`` with these replies to a recheck and this reaction to an eviction."""
 
     label: str = "bob"
     recheck: Recheck = lambda topic, change: True
@@ -63,7 +64,7 @@ class Reader:
 
 
 class Ruled(Reader):
-    """One that answers by the rules of ``listener``; ``revoked`` has what it lost."""
+    """A subscriber rechecked by the rules of ``listener``; ``revoked`` has what it lost."""
 
     def __init__(self, listener: Listener) -> None:
         self.revoked: list[Topic] = []
@@ -79,15 +80,15 @@ class Ruled(Reader):
 
 @dataclass
 class Owner:
-    """Who has a session: what it does when that is resumed by another."""
+    """The owner of a session, with this reaction to a takeover."""
 
     displaced: Callable[[], None] = lambda: None
 
 
 class Transport:
-    """What an outbox writes to. ``room`` counts the writes it takes before it is full.
+    """A ``Consumer``. ``room`` counts the writes that it takes before it is full.
 
-    Like a real transport it takes every write, and says once that it is full.
+    Like a real transport it takes every write, and pauses the outbox when it is full.
     """
 
     def __init__(self) -> None:
@@ -109,14 +110,14 @@ class Transport:
                 self.outbox.pause()
 
     def drain(self, room: int | None = None) -> None:
-        """Everything written has been sent; there is room for ``room`` writes (None: any)."""
+        """Send everything written; accept ``room`` more writes (None: any number)."""
         assert self.outbox is not None
         self.room = room
         self.outbox.resume()
 
 
 class Held:
-    """A publisher's connection, or anything else that backpressure acts on."""
+    """A publisher's connection, or any other ``Holdable``."""
 
     def __init__(self) -> None:
         self.publisher: Publisher | None = None
@@ -132,7 +133,7 @@ class Held:
 
 
 class Big:
-    """A holder of memory."""
+    """A ``MemoryHolder``."""
 
     def __init__(self, held: int) -> None:
         self.held = held
@@ -143,7 +144,7 @@ class Big:
 
 
 class Guest:
-    """A connection as the broker's life cycle sees it."""
+    """A ``Client`` of the broker."""
 
     def __init__(self, broker: BrokerService, stubborn: bool = False) -> None:
         self.calls: list[str] = []
@@ -166,7 +167,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class Lines:
-    """An encoding: every message as ``tag``, payload and a line end."""
+    """An encoding of every message as ``tag``, payload and a line end."""
 
     tag: bytes = b""
     limit: int = 2**20
@@ -174,12 +175,12 @@ class Lines:
 
     def encode(self, batch: Batch) -> bytes:
         self.batches.append(batch)
-        return b"".join(self.tag + payload + b"\n" for payload in batch.payloads)
+        return b"".join(self.tag + payload + b"\n" for payload in batch.payloads())
 
 
 @implementer(IWireProtocol)
 class Toy:
-    """A protocol with settings and nothing behind them."""
+    """A protocol that has only settings."""
 
     client = dissect = contract_driver = None
     redacted: Sequence[bytes] = ()
@@ -202,14 +203,10 @@ def batch_of(
     sequence: int = 0,
     offset: int = -1,
 ) -> Batch:
-    """A batch with these payloads and the right sums."""
-    listed = list(payloads)
-    sizes = {len(payload) for payload in listed}
+    """Return a batch with these payloads."""
     return Batch(
-        topic=topic,
-        payloads=listed,
-        nbytes=sum(map(len, listed)),
-        size=sizes.pop() if len(sizes) == 1 else MIXED,
+        topics=(topic,),
+        columns=Columns.of(list(payloads)),
         timestamp=1_700_000_000_000_000,
         sequence=sequence,
         sender=b"alice",
@@ -219,8 +216,13 @@ def batch_of(
     )
 
 
+def encoded(encoding: Encoding, batch: Batch) -> bytes:
+    """The frames of a batch of one topic."""
+    return make_encoder([encoding]).encode(batch)[0]
+
+
 def scratch(case: SynchronousTestCase) -> Path:
-    """An empty directory that is gone after the test."""
+    """Return an empty directory that is removed after the test."""
     directory = TemporaryDirectory()
     case.addCleanup(directory.cleanup)
     return Path(directory.name)
@@ -242,7 +244,7 @@ class Bench:
         self.clock.callLater(0, call)
 
     def turn(self) -> None:
-        """The reactor's turn ends."""
+        """End the reactor tick."""
         self.clock.advance(0)
 
     def outbox(
@@ -251,7 +253,7 @@ class Bench:
         label: str = "bob",
         recheck: Recheck = lambda topic, change: True,
     ) -> Transport:
-        """A transport with an outbox, which is shut when the policy gives it up."""
+        """Return a transport with an outbox, which is shut on eviction."""
         transport = Transport()
 
         def close(reason: str) -> None:
@@ -273,7 +275,7 @@ def make_broker(
     events: bool = False,
     redacted: Sequence[bytes] = (),
 ) -> BrokerService:
-    """A broker at ``START`` with a history of a thousand messages, its randomness counted up."""
+    """Return a broker at ``START`` with a history of 1000 messages and deterministic ids."""
     return BrokerService(
         clock_at() if clock is None else clock,
         MemoryStore(1000, 2**20) if store is None else store,
@@ -287,6 +289,6 @@ def make_broker(
 
 
 def make_listener(broker: BrokerService, **settings: object) -> Listener:
-    """A listener of the protocol ``toy``; settings by name, with ``_`` for ``-``."""
+    """Return a listener of the protocol ``toy``; settings by name, with ``_`` for ``-``."""
     given = {name.replace("_", "-"): value for name, value in settings.items()}
     return broker.make_listener("toy", read_all(SETTINGS, given))

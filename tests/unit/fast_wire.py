@@ -1,4 +1,4 @@
-"""fast's bytes put together by hand, its tokens, and a house whose clients speak it."""
+"""fast packets and tokens made by hand, and a broker with a fast listener."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWINS = 0x8EAC10B3
 
 
 def topic_id(name: str | bytes) -> int:
-    """FNV-1a 32 of the name, written anew."""
+    """Return the FNV-1a 32 of the name; an independent implementation."""
     value = 2166136261
     for byte in name.encode() if isinstance(name, str) else name:
         value = (value ^ byte) * 16777619 % 2**32
@@ -80,7 +80,7 @@ def error(offending: int, code: int, topic: int = NEWS) -> bytes:
 def grant(
     *permissions: str, key: str = "k1", sub: str = "ada", secret: bytes = KEY, **claims: object
 ) -> bytes:
-    """A token of ``sub`` for ``key``; with no permissions named it has ``*``."""
+    """Return a token of ``sub`` for ``key``; the default permission is ``*``."""
     permitted = list(permissions) or ["*"]
     whole = {"sub": sub, "queue_key": key, "permissions": permitted, **claims}
     made = token(whole, with_hmac(secret))
@@ -89,7 +89,7 @@ def grant(
 
 
 def for_seconds(seconds: float, *permissions: str, **claims: Any) -> bytes:
-    """A token that expires so long after the clock's start."""
+    """Return a token that expires this long after the clock's start."""
     return grant(*permissions, exp=START + seconds, **claims)
 
 
@@ -126,26 +126,26 @@ class Fast(House):
         return {kind: str(path)}
 
     def client(self, sends: bytes = b"", host: str = "192.0.2.1") -> Client:
-        """A client that has sent ``sends``."""
+        """Return a client that has sent ``sends``."""
         client = self.connect("fast", host)
         if sends:
             client.send(sends)
         return client
 
     def owner(self, flags: int = 0) -> Client:
-        """A client that has made ``news``."""
+        """Return a client that has created ``news``."""
         client = self.client(create(OWNER, flags=flags))
         assert client.take() == b""
         return client
 
     def reader(self, raw: bytes = READER) -> Client:
-        """A client that has subscribed to ``news``."""
+        """Return a client that has subscribed to ``news``."""
         client = self.client(subscribe(raw))
         assert client.take() == b""
         return client
 
     def refusals(self) -> dict[str, int]:
-        """What the fast listener has refused, by reason."""
+        """Return the refusals of the fast listener, by reason."""
         found = self.broker.counters.refusals.items()
         return {reason: count for (name, reason), count in found if name == "fast"}
 
@@ -157,7 +157,7 @@ class FastCase(SynchronousTestCase):
         return Fast(self, **settings)
 
     def answer(self, fast: Fast, sends: bytes) -> bytes:
-        """What a new client is answered; its connection stays open."""
+        """Return the reply to a new client; its connection stays open."""
         client = fast.client(sends)
         answer = client.take()
         assert not client.closed

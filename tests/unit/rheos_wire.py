@@ -1,4 +1,4 @@
-"""rheos's bytes put together by hand, and a house whose clients speak it."""
+"""rheos packets made by hand, and a broker with a rheos listener."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SENDERS = UUID("a3c7e0f4-6b1d-5e92-8d35-41f07b9c26de")
 
 
 def body(name: bytes, data: bytes = b"", length: str = "<H") -> bytes:
-    """The topic encoding."""
+    """Return the topic encoding."""
     return pack("<H", len(name)) + name + pack(length, len(data)) + data
 
 
 def raw(opcode: int, client_id: bytes, payload: bytes) -> bytes:
-    """A request with any body."""
+    """Return a request with any body."""
     return b"\xfa" + pack("<I", len(payload)) + client_id + bytes([opcode]) + payload
 
 
@@ -44,13 +44,13 @@ def publish(client_id: bytes, *payloads: bytes, name: bytes = b"news") -> bytes:
 
 
 def original(opcode: int, client_id: bytes, name: bytes, data: bytes = b"") -> bytes:
-    """A request in the original's layout."""
+    """Return a request in the original layout."""
     payload = body(name, data, "<I")
     return b"\xfa" + pack("<I", len(payload)) + bytes([opcode]) + client_id + payload
 
 
 def sealed(packet: bytes) -> bytes:
-    """With a checksum."""
+    """Return ``packet`` with a checksum."""
     return packet + pack("<I", crc32(packet))
 
 
@@ -69,7 +69,7 @@ def response(sender_id: bytes, *payloads: bytes) -> bytes:
 
 
 def message_ids(data: bytes) -> list[bytes]:
-    """The ids in ``data``, which must be acknowledgments of success."""
+    """Return the ids in ``data``, which must be acknowledgments of success."""
     assert len(data) % 18 == 0
     acks = [data[at : at + 18] for at in range(0, len(data), 18)]
     assert all(one[0] == 0xAC and one[17] == 0 for one in acks)
@@ -93,7 +93,7 @@ class Rheos(House):
         self.broker.topics.create("news")
 
     def reader(self, client_id: bytes, *names: str) -> Client:
-        """A client on a connection of its own that is subscribed to these topics, or to news."""
+        """Return a new client that is subscribed to these topics, or to news."""
         client = self.connect("rheos")
         for name in names or ("news",):
             client.send(subscribe(client_id, name.encode()))
@@ -101,10 +101,10 @@ class Rheos(House):
         return client
 
     def connection(self, client: Client) -> RheosConnection:
-        """The broker's end."""
+        """The broker's side of the connection."""
         assert isinstance(client.protocol, RheosConnection)
         return client.protocol
 
     def refused(self, reason: str) -> int:
-        """How often that was the reason of a FAILED."""
+        """Return how often this was the reason of a FAILED."""
         return self.broker.counters.refusals["rheos", reason]

@@ -35,7 +35,7 @@ ROOM = 65_536
 
 
 def logged(case: SynchronousTestCase) -> list[str]:
-    """The lines that are logged from now on, until ``case`` ends."""
+    """Return the list of lines that are logged from now on, until ``case`` ends."""
     lines: list[str] = []
 
     @provider(ILogObserver)
@@ -122,30 +122,30 @@ class Stream:
 
     @property
     def closed(self) -> bool:
-        """Does the client see the end of the stream?"""
+        """True if the client sees the end of the stream."""
         ending = self.half_closed or self.losing
         return self.aborted or self.lost or (ending and not self.buffered)
 
     def stop_reading(self) -> None:
-        """From now on what is written stays in the transport."""
+        """Keep what is written in the transport from now on."""
         self.reading = False
 
     def read(self, on: bool = True) -> None:
-        """Take all that is buffered, and go on reading if ``on``."""
+        """Take everything that is buffered, and continue to read if ``on``."""
         self.reading = on
         self.received += self.buffered
         self.buffered.clear()
         self._sent()
 
     def feed(self, data: bytes) -> None:
-        """Bytes arrive; they wait while the broker does not read."""
+        """Receive bytes; they wait while the broker does not read."""
         if self.paused or self._unread:
             self._unread.append(data)
         elif not self.lost and not self.aborted:
             self.protocol.dataReceived(data)
 
     def lose(self, clean: bool = False) -> None:
-        """The connection is gone, whoever ended it."""
+        """Lose the connection."""
         self._lose(ConnectionDone() if clean else ConnectionLost())
 
     def _lose(self, reason: Exception) -> None:
@@ -181,19 +181,19 @@ class Client:
         protocol.makeConnection(stream)  # type: ignore[arg-type]
 
     def send(self, data: bytes) -> None:
-        """Send ``data`` in one read, and let the turn end."""
+        """Send ``data`` in one read and end the tick."""
         self.stream.feed(data)
         self._clock.advance(0)
 
     def take(self) -> bytes:
-        """What came since the last time."""
+        """Return what was received since the last call."""
         data = bytes(self.stream.received)
         self.stream.received.clear()
         return data
 
     @property
     def closed(self) -> bool:
-        """Has the broker ended the connection, as far as the client can see?"""
+        """True if the client can see that the broker has closed the connection."""
         return self.stream.closed
 
 
@@ -252,11 +252,11 @@ class House:
         self._ports = iter(range(40_000, 60_000))
 
     def read(self) -> Config:
-        """The configuration, from ``document`` as it is now."""
+        """Return the configuration of the current ``document``."""
         return merge(self._protocols, CommandLine(), self.document)
 
     def connect(self, protocol: str, host: str = "192.0.2.1") -> Client:
-        """A new client of ``protocol`` from its own port."""
+        """Return a new client of ``protocol`` from its own port."""
         address = IPv4Address("TCP", host, next(self._ports))
         connection = self.factories[protocol].buildProtocol(address)
         return Client(connection, Stream(self.clock, address), self.clock)
@@ -266,16 +266,16 @@ class House:
         self.broker.startService()
 
     def advance(self, seconds: float) -> None:
-        """Time passes, in steps of no more than half a second."""
+        """Advance the clock in steps of at most half a second."""
         while seconds > 0:
             self.clock.advance(min(seconds, 0.5))
             seconds -= 0.5
 
     def turn(self) -> None:
-        """The reactor's turn ends."""
+        """End the reactor tick."""
         self.clock.advance(0)
 
     def pump(self, turns: int = 50) -> None:
-        """Turn after turn ends."""
+        """End several ticks."""
         for _ in range(turns):
             self.clock.advance(0)

@@ -80,7 +80,7 @@ class LineTests(AuditCase):
         assert (record["subject"], record["client"]) == (subject, client)
 
     def test_text_that_is_not_utf8_is_recorded_all_the_same(self) -> None:
-        """JSON can say it, so a signed token may: ``{"sub": "\\ud800"}``."""
+        """JSON can express it, so a signed token can contain it: ``{"sub": "\\ud800"}``."""
         self.open().record("create", subject="a\ud800b")
         (record,) = self.read()
         assert record["subject"].startswith("a")
@@ -97,7 +97,7 @@ class LineTests(AuditCase):
 
 
 class FileTests(AuditCase):
-    """Where it goes, and who can read it"""
+    """The file and its mode"""
 
     def mode(self, path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)

@@ -1,4 +1,4 @@
-"""CatchUp: the history, then live, without a gap, without a duplicate."""
+"""CatchUp: the history, then live delivery, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
 from pubsub.broker.catch_up import PAGE_BYTES, CatchUp
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import Topic
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
 
@@ -21,7 +21,7 @@ LARGE = b"." * (PAGE_BYTES // 4)
 
 
 class LateStore(MemoryStore):
-    """A history whose pages come when the test says so, as a store on disk's would."""
+    """A history whose pages arrive when the test fires them, as those of a store on disk."""
 
     def __init__(self) -> None:
         super().__init__(1000, 2**26)
@@ -57,7 +57,7 @@ class CatchUpCase(SynchronousTestCase):
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        publisher.publish(topic, MessageRun.of(list(payloads)))
+        publisher.publish(topic, Columns.of(list(payloads)))
 
     def catch_up(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> CatchUp:
         return self.catch_up_from(dict.fromkeys(topics, offset), limit)
@@ -75,7 +75,7 @@ class CatchUpCase(SynchronousTestCase):
 
 
 class CatchUpTests(CatchUpCase):
-    """From the history to live"""
+    """From the history to live delivery"""
 
     def test_what_was_missed_comes_before_what_is_live(self) -> None:
         self.publish(self.news, b"old")
@@ -222,7 +222,7 @@ class CatchUpTests(CatchUpCase):
 
 
 class PausedTests(CatchUpCase):
-    """An outbox that is paused in the middle"""
+    """An outbox that is paused while it catches up"""
 
     def test_pages_wait_for_the_outbox_to_drain(self) -> None:
         for number in range(20):
@@ -265,7 +265,7 @@ class ChangeTests(CatchUpCase):
     """discard while it runs"""
 
     def start(self) -> CatchUp:
-        """A CatchUp of both topics that waits after its first page."""
+        """Start a CatchUp of both topics that waits after its first page."""
         for number in range(8):
             topic = self.sport if number % 2 else self.news
             self.publish(topic, b"%d" % number + LARGE)
@@ -292,10 +292,10 @@ class ChangeTests(CatchUpCase):
 
 
 class LossTests(CatchUpCase):
-    """What cannot be replayed is counted"""
+    """Messages that cannot be delivered are counted"""
 
     def drops(self) -> dict[str, int]:
-        """Drops by reason."""
+        """Return the drops by reason."""
         found: dict[str, int] = {}
         for (client, _topic, reason), count in self.broker.counters.drops.items():
             assert client == "bob"

@@ -1,16 +1,16 @@
-"""Replay while what the subscriber may read changes: rules, keys, topics that end."""
+"""CatchUp while access rules and queue keys change and topics end."""
 
 from __future__ import annotations
 
 from pubsub.broker.listener import Listener
-from pubsub.broker.message_run import MessageRun
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener
 from tests.unit.test_catch_up import LARGE, CatchUpCase
 
 
 class CatchUpChangeCase(CatchUpCase):
-    """A replay whose subscriber is asked as a listener's is."""
+    """A CatchUp whose subscriber is rechecked by a listener's rules."""
 
     listener: Listener
 
@@ -26,20 +26,20 @@ class CatchUpChangeCase(CatchUpCase):
         self.listener.reconfigure({**self.listener.settings, "allow-subscribe": names})
 
     def goes_on(self) -> list[bytes]:
-        """What comes when the transport has room again, and live after that."""
+        """Return what is delivered when the transport has room again, and live after that."""
         before = len(self.lines())
         self.transport.drain()
         self.turns()
         for topic in (self.news, self.sport):
             name = topic.name.encode()
-            # Past any listener's rules: it is the subscriber that is tested.
-            self.broker.dispatcher.publish(topic, MessageRun.of([name]), b"", "toy")
+            # Not through a listener's rules: the subscriber is tested.
+            self.broker.dispatcher.publish(topic, Columns.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
 
 
 class RevocationTests(CatchUpChangeCase):
-    """What is closed in the middle is neither replayed nor live"""
+    """Topics that are closed while the subscriber catches up"""
 
     def test_a_topic_closed_in_the_middle_ends_once(self) -> None:
         for number in range(12):
@@ -86,7 +86,7 @@ class RevocationTests(CatchUpChangeCase):
 
 
 class EndedTests(CatchUpChangeCase):
-    """Topics that ended since the subscriber left"""
+    """Topics that have ended since the subscriber left"""
 
     def test_a_topic_that_ended_does_not_keep_the_others_from_coming(self) -> None:
         self.publish(self.sport, b"s0")

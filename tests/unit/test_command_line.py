@@ -31,14 +31,14 @@ PROTOCOLS: Mapping[str, IWireProtocol] = {
 
 
 def parsed(*arguments: str) -> Config:
-    """The configuration that these arguments make."""
+    """Return the configuration of these arguments."""
     options = make_options(PROTOCOLS)
     options.parseOptions(list(arguments))
     return options.config
 
 
 def where(*arguments: str) -> list[tuple[str, str]]:
-    """The listeners that these arguments make: protocol and the port or path."""
+    """Return the listeners of these arguments: protocol and the port or path."""
     listeners = parsed(*arguments).listeners
     return [(item.protocol.name, item.endpoint.split(":")[1]) for item in listeners]
 

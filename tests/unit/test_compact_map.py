@@ -1,4 +1,4 @@
-"""Mappings of few items, against dicts."""
+"""Mappings of few items, compared with dicts."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ MIB = 1024**2
 
 
 def configured(line: CommandLine | None = None, **document: Any) -> Config:
-    """Merge, with ``_`` for ``-`` in the keys of the document's top level."""
+    """Return the merged configuration; ``_`` stands for ``-`` in the document's keys."""
     given = {key.replace("_", "-"): value for key, value in document.items()}
     return merge(PROTOCOLS, line or CommandLine(), given)
 
 
 def only(config: Config) -> ListenerConfig:
-    """The one listener there is."""
+    """Return the only listener."""
     (listener,) = config.listeners
     return listener
 
@@ -51,14 +51,14 @@ ALPHA = {"protocol": "alpha"}
 
 
 class DefaultTests(SynchronousTestCase):
-    """What holds if nothing is said"""
+    """Defaults"""
 
     def test_the_history_is_a_file(self) -> None:
         assert configured().broker["store"] == default_path(os.environ)
 
 
 class PrecedenceTests(SynchronousTestCase):
-    """The nearer wins: line, [[listen]], [protocol], top level, default"""
+    """Precedence: line, [[listen]], [protocol], top level, default"""
 
     def test_a_listeners_common_setting(self) -> None:
         places: list[dict[str, Any]] = [
@@ -113,7 +113,7 @@ class PrecedenceTests(SynchronousTestCase):
 
 
 class ListenerTests(SynchronousTestCase):
-    """Which listeners there are, and where"""
+    """The listeners and their endpoints"""
 
     def where(self, config: Config) -> list[tuple[str, str]]:
         return [(item.protocol.name, item.endpoint) for item in config.listeners]
@@ -176,7 +176,7 @@ class EndpointTests(SynchronousTestCase):
 
 
 class HistoryTests(SynchronousTestCase):
-    """The forms of ``history``"""
+    """The syntax of ``history``"""
 
     def test_messages_alone_have_the_default_of_bytes(self) -> None:
         for value in (5000, "5000", [5000], ["5000"]):
@@ -197,7 +197,7 @@ class HistoryTests(SynchronousTestCase):
 
 
 class MistakeTests(SynchronousTestCase):
-    """What a file may not say"""
+    """Invalid files"""
 
     def refuses(self, pattern: str, **document: Any) -> None:
         with pytest.raises(ConfigurationError, match=pattern) as caught:

@@ -1,4 +1,4 @@
-"""The HTTP API among the settings: when it is served, where, and with which."""
+"""The HTTP API in the configuration: when it is served, where, and its settings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.unit.web import WebHouse
 
 
 def admin(line: CommandLine | None = None, **document: Any) -> ListenerConfig | None:
-    """The API's listener, with ``_`` for ``-`` in the keys of the document's top level."""
+    """Return the API's listener, with ``_`` for ``-`` in the keys of the document's top level."""
     given = {key.replace("_", "-"): value for key, value in document.items()}
     return merge(PROTOCOLS, line or CommandLine(), given).admin
 
 
 def settings(line: CommandLine | None = None, **document: Any) -> Any:
-    """Its settings."""
+    """Return its settings."""
     found = admin(line, admin_port=7, **document)
     assert found is not None
     return found.settings

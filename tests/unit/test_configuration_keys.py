@@ -97,7 +97,7 @@ class TableTests(KeysCase):
 
 
 class MistakeTests(KeysCase):
-    """What a table may not say"""
+    """Invalid tables"""
 
     def test_a_secret_in_the_file_itself_is_refused_and_not_shown(self) -> None:
         with pytest.raises(ConfigurationError, match=r"^\[keys.a\] secret: .*secret-file$") as e:
@@ -161,7 +161,7 @@ class MistakeTests(KeysCase):
 
 
 class SecretFileTests(KeysCase):
-    """secret-file, of the line or the top level"""
+    """secret-file, on the line or the top level"""
 
     def test_it_is_one_more_secret(self) -> None:
         plain = Secret("secret-file", "HS256", OTHER_KEY, inf)
@@ -187,6 +187,6 @@ class SecretFileTests(KeysCase):
         self.refuses("No such file", {}, secret_file=str(self.directory / "missing"))
 
     def test_an_id_given_twice_is_refused(self) -> None:
-        """A ring has one secret an id, and the other would be dropped without a word."""
+        """A ring has one secret for each id; the other would be dropped silently."""
         keys = {"secret-file": {"secret-file": self.strong}}
         self.refuses("secret-file", keys, secret_file=self.other)

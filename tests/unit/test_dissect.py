@@ -26,12 +26,12 @@ class DissectTests(TestCase):
         assert (found.kind, found.fault, found.understood) == ("HandshakePub", "", len(whole))
         assert found.fields == {"opcode": 1, "length": 7, "channel": 7, "client_id": "alice"}
         assert dissect(KNOWN, "cafe", whole[:-2]).fault == "client_id: 5 bytes at byte 9 of 12"
-        assert dissect(KNOWN, "cafe", whole[:5]).fault == "a header has 7 bytes, here are 5"
+        assert dissect(KNOWN, "cafe", whole[:5]).fault == "5 bytes; a header has 7"
         assert (
             dissect(KNOWN, "cafe", b"\xca\xfe" + whole[2:]).fault
             == "magic 0xfeca instead of 0xcafe"
         )
-        assert dissect(KNOWN, "cafe", b"\xfe\xca\x99\0\0\0\0").fault == "there is no opcode 0x99"
+        assert dissect(KNOWN, "cafe", b"\xfe\xca\x99\0\0\0\0").fault == "unknown opcode 0x99"
         long = cafe.HEADER.pack(cafe.MAGIC, 0x10, 2**31)
         assert dissect(KNOWN, "cafe", long).fault.startswith("a payload of 2147483648 bytes; ")
         more = cafe.HEADER.pack(cafe.MAGIC, 0x20, 2) + b"ab"
@@ -64,9 +64,9 @@ class DissectTests(TestCase):
         found = dissect(KNOWN, "nsd", b'{"_class":"GetRequest","identity":"bob","after":1}\n')
         assert (found.kind, found.fault) == ("GetRequest", "")
         found = dissect(KNOWN, "nsd", b'{"_class":"GetRequest","identity":"bob","after":"x"}\n')
-        assert (found.fault, found.fields["after"]) == ("an object, but no request", "x")
-        assert dissect(KNOWN, "nsd", b"[1]").fault == "JSON, but no object"
-        assert dissect(KNOWN, "nsd", b'{"a":').fault.startswith("no JSON: ")
+        assert (found.fault, found.fields["after"]) == ("an object, but not a request", "x")
+        assert dissect(KNOWN, "nsd", b"[1]").fault == "JSON, but not an object"
+        assert dissect(KNOWN, "nsd", b'{"a":').fault.startswith("not JSON: ")
 
     def test_spot(self) -> None:
         message = spot.encode_request(spot.Publish(b"news", b"hello"))

@@ -1,4 +1,4 @@
-"""Events: gathering, bounds, what is never in them."""
+"""Events: collection, bounds, and what they never contain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Told(SynchronousTestCase):
 
 
 class GatheringTests(Told):
-    """What a turn brings is one batch"""
+    """The events of a tick are one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
         self.events.connected(self.listener, "a")
@@ -69,7 +69,7 @@ class GatheringTests(Told):
 
 
 class BoundTests(Told):
-    """More than so many a second are counted"""
+    """Events above the rate are counted"""
 
     def flood(self, number: int) -> None:
         for index in range(number):
@@ -101,7 +101,7 @@ class BoundTests(Told):
 
 
 class SecrecyTests(SynchronousTestCase):
-    """No token, key or session id is shown"""
+    """No token, key or session id is in an event"""
 
     secret = secret_pattern([*REDACTED, rb"(?i:password)="])
 
@@ -128,7 +128,7 @@ class SecrecyTests(SynchronousTestCase):
         house.client(fast_wire.create(token)).send(fast_wire.rotate(token, b"the new key"))
         house.pump()
         page = self.successResultOf(house.store.read(0, frozenset({TOPIC}), 2**24))
-        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [e["event"] for e in events].count("malformed") == 3
         assert [e["event"] for e in events].count("rotated") == 1
         for event in events:
@@ -140,7 +140,7 @@ class SecrecyTests(SynchronousTestCase):
 
 
 class DatagramTests(SynchronousTestCase):
-    """A client of cafe over UDP is a connection as well"""
+    """A client of cafe over UDP is a connection too"""
 
     def joined(self, **settings: Any) -> Udp:
         udp = Udp(top={"events": True}, **settings)
@@ -157,7 +157,7 @@ class DatagramTests(SynchronousTestCase):
         udp.advance(301)
         udp.broker.stopService()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [event["event"] for event in told] == [
             "connect", "connect", "malformed", "disconnect", "malformed", "disconnect",
         ]  # fmt: skip
@@ -176,7 +176,7 @@ class DatagramTests(SynchronousTestCase):
         udp.send(ALICE, cafe_wire.publish(1, b"x" * 20))
         udp.pump()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [event["event"] for event in told[2:]] == ["dropped", "evicted", "disconnect"]
         assert told[3]["reason"] == told[4]["reason"] == "slow consumer: over 10 bytes behind"
 
@@ -209,7 +209,7 @@ class BrokerTests(SynchronousTestCase):
         broker.counters.drop("bob", "t", "slow-consumer", 3)
         clock.advance(0)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
-        assert [json.loads(data)["topic"] for data in page.batches[0].payloads] == ["t"]
+        assert [json.loads(data)["topic"] for data in page.batches[0].payloads()] == ["t"]
 
     def test_without_room_for_the_topic_it_does_not_start(self) -> None:
         broker = make_broker(limits=BrokerLimits(max_topics=0), events=True)
@@ -225,4 +225,4 @@ class BrokerTests(SynchronousTestCase):
         events.suppressed = 5
         clock.advance(1)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
-        assert json.loads(page.batches[0].payloads[0]) == {"event": "suppressed", "messages": 5}
+        assert json.loads(page.batches[0].payloads()[0]) == {"event": "suppressed", "messages": 5}

@@ -1,4 +1,4 @@
-"""Attacks on fast, each with what it gets: the code of its refusal, and nothing else."""
+"""Attacks on fast, and the code with which each is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AttackCase(FastCase):
         self.reader = self.fast.reader()
 
     def is_bad(self, raw: bytes) -> None:
-        """Every request with ``raw`` is refused with code 1, from a connection of its own."""
+        """Assert that every request with ``raw`` is refused with code 1."""
         for kind, request in (
             (1, create(raw)),
             (2, subscribe(raw)),
@@ -67,7 +67,7 @@ class AttackCase(FastCase):
             (7, rotate(raw, b"mine")),
         ):
             assert self.answer(self.fast, request) == error(kind, BAD_TOKEN), raw
-            # What was refused is not remembered, so that it is refused again.
+            # Refused tokens are not cached, so they are refused again.
             assert not self.fast.broker.tokens.known(raw)
         self.owner.send(publish(OWNER, b"as ever"))
         assert self.reader.take() == message(b"as ever")
@@ -75,7 +75,7 @@ class AttackCase(FastCase):
 
 
 class SignatureTests(AttackCase):
-    """Tokens that nobody with a secret has made"""
+    """Forged tokens"""
 
     def test_alg_none(self) -> None:
         for alg in ("none", "None", "NONE", "nOnE", "", None):
@@ -91,7 +91,7 @@ class SignatureTests(AttackCase):
         self.is_bad(token(CLAIMS, algorithm="none"))
 
     def test_a_public_key_as_hmac_secret(self) -> None:
-        """Algorithm confusion: whoever knows the public key signs with it as if it were secret."""
+        """Algorithm confusion: the public key is used as an HMAC secret."""
         raw_key = PRIVATE.public_key().public_bytes_raw()
         for key in (PUBLIC_PEM, PUBLIC_PEM.strip(), raw_key):
             for algorithm in ("HS256", "HS512"):
@@ -100,7 +100,7 @@ class SignatureTests(AttackCase):
             self.is_bad(token(CLAIMS, with_hmac(key), "EdDSA", kid="public"))
 
     def test_a_public_key_in_the_place_of_a_secret(self) -> None:
-        """As an operator's mistake: the ring then has a secret that everybody knows."""
+        """A mistake of the operator: the ring then has a secret that is publicly known."""
         fast = self.house(secrets={"main": KEY})
         fast.document["keys"]["main"] = {  # type: ignore[index]
             "secret-file": fast.secret_file("pem", PUBLIC_PEM)["public-key-file"]
@@ -146,7 +146,7 @@ class SignatureTests(AttackCase):
             self.is_bad(raw)
 
     def test_a_token_has_one_form(self) -> None:
-        """Else whoever has one token could fill the cache with other forms of it."""
+        """Otherwise one token in many encodings could fill the cache."""
         signed, _, signature = token(CLAIMS).rpartition(b".")
         for other in (signature + b"=", signature + b"!", b"-!-".join((signature[:5], b""))):
             self.is_bad(signed + b"." + other)
@@ -155,7 +155,7 @@ class SignatureTests(AttackCase):
 
 
 class TimeTests(AttackCase):
-    """Tokens out of their time"""
+    """Tokens that are expired or not yet valid"""
 
     def test_expired_and_not_yet_valid(self) -> None:
         for raw in (
@@ -184,7 +184,7 @@ class TimeTests(AttackCase):
 
 
 class LengthTests(AttackCase):
-    """Tokens that are too long, or shorter than they say"""
+    """Tokens that are too long, or shorter than their length"""
 
     def test_the_longest_token_there_can_be(self) -> None:
         for length in range(120, 10, -1):
@@ -196,7 +196,7 @@ class LengthTests(AttackCase):
         assert self.reader.take() == message(b"x")
 
     def test_a_longer_one_cannot_be_said(self) -> None:
-        """Its length has one byte: what is cut off is taken for the rest of the packet."""
+        """The length has one byte: what is cut off is parsed as the rest of the packet."""
         raw = token({**CLAIMS, "note": "n" * 200})
         assert len(raw) > 255
         client = self.fast.client(b"\x02\xff" + raw + topic_id("news").to_bytes(4))
@@ -299,14 +299,14 @@ class KeyTests(AttackCase):
         assert victim.take() == b""
 
     def test_topics_cannot_be_found_by_guessing(self) -> None:
-        """An id that is unknown and one that is another's differ: that much is told (§5.2)."""
+        """Unknown ids and ids of closed topics have different codes; no more is revealed (§5.2)."""
         mine = grant(key="mine")
         assert self.answer(self.fast, subscribe(mine, 1)) == error(2, NO_TOPIC, 1)
         assert self.answer(self.fast, subscribe(mine)) == error(2, WRONG_KEY)
 
 
 class FloodTests(AttackCase):
-    """Floods of tokens that differ"""
+    """Floods of different tokens"""
 
     def test_invalid_ones_do_not_grow_the_cache(self) -> None:
         size = len(self.fast.broker.tokens)
@@ -316,7 +316,7 @@ class FloodTests(AttackCase):
             client = self.fast.client()
             tokens = [head + b"." + part(b"%d/%d" % (connection, n)) for n in range(40)]
             client.send(b"".join(publish(raw, b"x") for raw in tokens))
-            # Four are looked at; then it has to wait, with all the rest.
+            # Four are verified; then the connection waits with the rest.
             assert client.take() == error(3, BAD_TOKEN) * 4
         assert len(self.fast.broker.tokens) == size
         assert self.fast.broker.tokens.misses - misses == 200

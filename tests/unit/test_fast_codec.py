@@ -1,4 +1,4 @@
-"""fast's codec: every packet of ``seeds/vectors/fast-frames.json``, and properties of all bytes."""
+"""fast's codec: the packets of ``seeds/vectors/fast-frames.json``, and properties."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ANY_PACKET: st.SearchStrategy[Packet] = st.one_of(
 
 
 def expected_packet(vector: dict[str, Any]) -> Packet:
-    """The packet that a vector of ``frames`` stands for."""
+    """Return the packet of a vector of ``frames``."""
     fields = {
         name: bytes.fromhex(value) if isinstance(value, str) else value
         for name, value in vector["fields"].items()
@@ -58,7 +58,7 @@ def expected_packet(vector: dict[str, Any]) -> Packet:
 
 
 def judged(data: bytes, limit: int = MAX_PAYLOAD) -> tuple[int, int, int] | None:
-    """Code, offending type and topic id of what is wrong with ``data``; None if nothing is."""
+    """Return code, offending type and topic id of a fault in ``data``; None if it is valid."""
     try:
         needed(data, 0, limit)
         decode(data)
@@ -152,11 +152,11 @@ class LayoutTests(SynchronousTestCase):
     def test_every_field_is_big_endian(self) -> None:
         for packet in PACKETS.values():
             for _name, kind in layout(packet):
-                assert "u32 big-endian" in kind.form or "u8" in kind.form
+                assert "u32 big-endian" in kind.description or "u8" in kind.description
 
 
 class PropertyTests(SynchronousTestCase):
-    """Of all packets and all bytes"""
+    """Properties of all packets and all bytes"""
 
     @given(ANY_PACKET, st.binary(max_size=20), st.binary(max_size=20))
     def test_what_is_encoded_decodes(self, packet: Packet, before: bytes, after: bytes) -> None:

@@ -1,4 +1,4 @@
-"""fast's refusals: their order, their codes, silence; and what a listener needs (§5.2, §6)."""
+"""fast's refusals: order, codes, silence; and required settings (§5.2, §6)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ErrorTests(FastCase):
 
 
 class ConfigurationTests(FastCase):
-    """What a listener needs"""
+    """Required settings"""
 
     def test_without_a_secret_it_does_not_start_and_says_how_to_make_one(self) -> None:
         with pytest.raises(NotConfigured, match=r"`pubsub secret FILE`.*--secret-file FILE"):

@@ -1,4 +1,4 @@
-"""fast's exclusive topics: one owner, who alone reads them (fast §4.4)."""
+"""fast's exclusive topics, which only their owner reads (fast §4.4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEALER = bytes.fromhex("04 1c") + b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 
 
 class OwnerTests(FastCase):
-    """Who may what"""
+    """Permissions of owners and others"""
 
     def setUp(self) -> None:
         self.fast = self.house()
@@ -138,7 +138,7 @@ GRANTED: Mapping[str, Mapping[str, object]] = {
 
 
 class OtherProtocolTests(FastCase):
-    """Nobody else reads it, whatever ``grant`` says"""
+    """No other protocol reads it, whatever ``grant`` permits"""
 
     def ask(self, fast: Fast, *lines: bytes) -> list[dict[str, object]]:
         client = fast.connect("nsd")
@@ -147,7 +147,7 @@ class OtherProtocolTests(FastCase):
         return [json.loads(line) for line in client.take().splitlines()]
 
     def spot(self, fast: Fast, *requests: str) -> Client:
-        """A DEALER that has sent these."""
+        """Return a DEALER that has sent these."""
         client = fast.connect("spot")
         client.send(GREETING + DEALER + b"".join(map(bytes.fromhex, requests)))
         assert client.take().startswith(GREETING)
@@ -184,7 +184,7 @@ class OtherProtocolTests(FastCase):
         assert spot.take() == b""
 
     def test_its_messages_are_not_to_be_had_when_it_has_ended(self) -> None:
-        """The name is free again, but what was published under it was for its owner."""
+        """The name is free again, but the messages were for the owner."""
         fast = self.house(also={"nsd": {}})
         owner = fast.owner(EXCLUSIVE)
         owner.send(publish(OWNER, b"secret"))

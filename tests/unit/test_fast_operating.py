@@ -1,4 +1,4 @@
-"""fast under its operator: the audit log, and secrets that change (fast §4.3, §5.3)."""
+"""fast in operation: the audit log, and changes of secrets (fast §4.3, §5.3)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEW_READER = grant("subscribe", key="k2", sub="bob")
 
 
 class AuditTests(FastCase):
-    """Who did what"""
+    """Records of the audit log"""
 
     def records(self, path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -138,7 +138,7 @@ class ReloadTests(FastCase):
         assert self.answer(fast, subscribe(READER)) == error(2, BAD_TOKEN)
 
     def test_an_end_that_is_set_leaves_subscriptions_until_it_comes(self) -> None:
-        """The way a secret is phased out: the new one is added, the old one gets an end."""
+        """How a secret is replaced: the new one is added, the old one gets an end."""
         fast = Fast(self)
         owner = fast.owner()
         reader = fast.reader()

@@ -1,4 +1,4 @@
-"""fast's server: what each request does, and what it is refused for (sections of seeds/fast.md)."""
+"""fast's server: the effect of each request, and its refusals (sections of seeds/fast.md)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class CreateTests(FastCase):
 
 
 class Far:
-    """A broker that hosts a topic."""
+    """An ``Upstream`` that hosts a topic."""
 
     def publish(self, topic: object, batch: object) -> None: ...
 

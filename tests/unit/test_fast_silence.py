@@ -1,4 +1,4 @@
-"""What is never told: keys, tokens and secrets (fast §1.2, §5)."""
+"""Keys, tokens and secrets are never revealed (fast §1.2, §5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.tokens import (
 
 
 class SilenceTests(FastCase):
-    """Neither in a log nor to whom it is no business of"""
+    """Neither in logs nor to other clients"""
 
     def setUp(self) -> None:
         self.fast = self.house()

@@ -32,7 +32,7 @@ NEW_READER = grant("subscribe", key="k2", sub="bob")
 
 
 class ExpiryTests(FastCase):
-    """§4.1: at that second"""
+    """§4.1: to the second"""
 
     def setUp(self) -> None:
         self.fast = self.house()
@@ -186,7 +186,7 @@ class RotationTests(FastCase):
         assert self.answer(fast, subscribe(grant(key="schlüssel"))) == b""
 
     def test_who_may_not_stay_is_put_out(self) -> None:
-        """A token that the clock has passed, before its timer could tell."""
+        """A token that has expired before its timer is called."""
         fast = self.house()
         owner = fast.owner()
         late = fast.reader(for_seconds(10, "subscribe"))

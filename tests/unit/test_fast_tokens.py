@@ -1,4 +1,4 @@
-"""The tokens of fast's vectors are what they say, signed with the secret that stands there."""
+"""The tokens in fast's vectors have the stated claims and signatures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCUMENT: dict[str, Any] = json.loads(
 
 
 def part(text: str) -> bytes:
-    """A part of a token."""
+    """Return a part of a token."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 

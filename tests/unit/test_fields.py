@@ -13,13 +13,13 @@ from pubsub.wire.fields import (
     U8,
     Counted,
     FieldError,
-    Rest,
+    Remainder,
     Unsigned,
     counted,
     decode_fields,
     encode_fields,
     layout,
-    rest,
+    remainder,
     u8,
     u64,
 )
@@ -32,7 +32,7 @@ class Example:
     small: int = u8()
     large: int = u64()
     name: bytes = counted(U8)
-    body: bytes = rest()
+    body: bytes = remainder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class UnsignedTests(SynchronousTestCase):
         assert kind.decode(b"x" + kind.encode(value) + b"y", 1) == (value, 1 + size)
 
     def test_the_form_names_width_and_order(self) -> None:
-        assert Unsigned(4).form == "u32"
-        assert Unsigned(2, big=True).form == "u16 big-endian"
-        assert Unsigned(1, big=True).form == "u8"
+        assert Unsigned(4).description == "u32"
+        assert Unsigned(2, big=True).description == "u16 big-endian"
+        assert Unsigned(1, big=True).description == "u8"
 
 
 class BytesTests(SynchronousTestCase):
@@ -99,9 +99,9 @@ class BytesTests(SynchronousTestCase):
                 Counted(U8).decode(data, 0)
 
     def test_the_rest_may_be_empty(self) -> None:
-        assert Rest().decode(b"abc", 1) == (b"bc", 3)
-        assert Rest().decode(b"abc", 3) == (b"", 3)
-        assert Rest().encode(b"abc") == b"abc"
+        assert Remainder().decode(b"abc", 1) == (b"bc", 3)
+        assert Remainder().decode(b"abc", 3) == (b"", 3)
+        assert Remainder().encode(b"abc") == b"abc"
 
 
 class FrameTests(SynchronousTestCase):

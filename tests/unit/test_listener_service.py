@@ -177,7 +177,7 @@ class DatagramTests(TestCase):
 
     def test_udp_needs_a_number(self) -> None:
         path = os.path.join(tempfile.mkdtemp(), "s")
-        with pytest.raises(StartError, match="UDP needs a TCP endpoint"):
+        with pytest.raises(StartError, match="UDP requires a TCP endpoint"):
             self.serve(f"unix:{path}")
 
     def test_without_the_option_there_is_none(self) -> None:

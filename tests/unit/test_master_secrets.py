@@ -1,4 +1,4 @@
-"""The ring of secrets, and the files they come from."""
+"""The ring of secrets, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outbox: readiness, portions, the end, what is charged; the policies have a file of their own."""
+"""Outbox: readiness, sizes of writes, shutting, memory; see test_slow_consumers for policies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, SlowPolicy
-from pubsub.broker.topics import WRITE_BYTES, Topic
+from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
 
 KIB = 1024
@@ -28,7 +29,7 @@ class OutboxCase(SynchronousTestCase):
         return transport
 
     def publish(self, *payloads: bytes, topic: Topic | None = None) -> None:
-        """A batch in a turn of its own."""
+        """Publish a batch in a tick of its own."""
         target = topic or self.topic
         self.bench.router.route(target, batch_of(payloads, target.name, offset=self.offset))
         self.offset += len(payloads)
@@ -172,7 +173,7 @@ class ReadinessTests(OutboxCase):
 
 
 class ShutTests(OutboxCase):
-    """shut: what it counts, returns and lets go of"""
+    """shut: what it counts, returns and releases"""
 
     def test_with_nothing_queued_there_is_no_first_offset(self) -> None:
         bob = self.subscriber()
@@ -215,7 +216,7 @@ class ShutTests(OutboxCase):
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
-        # A replay queues what is older than what came live while it ran.
+        # A CatchUp queues messages that are older than those delivered live meanwhile.
         bob.outbox.deliver(b"live", 1, self.topic, 100)
         bob.outbox.deliver(b"replayed", 1, self.topic, 3)
         assert bob.outbox.shut(None) == {self.topic: 3}
@@ -273,7 +274,7 @@ class ShutTests(OutboxCase):
 
 
 class MemoryTests(OutboxCase):
-    """What is charged to the process's memory"""
+    """Charges to the memory budget"""
 
     def test_a_ready_outbox_costs_nothing(self) -> None:
         self.subscriber()

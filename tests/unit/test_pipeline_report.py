@@ -1,4 +1,4 @@
-"""``pubsub pipeline report``: the figures of the page; ``tests/browser`` shows it to a browser."""
+"""The contents of the report page; see ``tests/browser`` for the page in a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAWN = re.compile(r"newPlot\('chart-(\d+)'.*\)\((\{.*\})\);")
 
 
 def row(window: int, topic: str, messages: int, **more: int) -> dict[str, Any]:
-    """A row of the metrics: one window of ten seconds, messages of 100 bytes."""
+    """Return a row of the metrics: one window of ten seconds, messages of 100 bytes."""
     start = START + timedelta(seconds=LENGTH * window)
     points = {
         f"{name}_{point}": value * (number + 1)
@@ -51,12 +51,12 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 
 
 def page_of(*rows: dict[str, Any], topics: int = 8) -> str:
-    """The page for a metrics table with these rows."""
+    """Return the page for a metrics table with these rows."""
     return report(table(*rows), "metrics", topics)
 
 
 def drawn(page: str) -> list[dict[str, Any]]:
-    """The figures of the page, as plotly gets them."""
+    """Return the figures in the page, as plotly receives them."""
     found = [_DRAWN.search(line) for line in page.splitlines()]
     figures = {int(match[1]): json.loads(match[2]) for match in found if match is not None}
     assert sorted(figures) == list(range(len(figures)))
@@ -64,7 +64,7 @@ def drawn(page: str) -> list[dict[str, Any]]:
 
 
 def series(figure: dict[str, Any]) -> dict[str, list[Any]]:
-    """The values of a chart's series by name."""
+    """Return the values of a chart's series by name."""
     return {trace["name"]: trace["y"] for trace in figure["data"]}
 
 
@@ -73,14 +73,14 @@ def facts(page: str) -> dict[str, str]:
 
 
 def cells(page: str) -> list[list[str]]:
-    """The table of topics, without its head."""
+    """Return the table of topics without its head."""
     lines = re.findall(r"<tr>(.*?)</tr>", page)
     assert len(re.findall(r"<th>", lines[0])) == 8
     return [re.findall(r"<td>(.*?)</td>", line) for line in lines[1:]]
 
 
 class ChartTests(SynchronousTestCase):
-    """What is drawn"""
+    """The charts"""
 
     def test_rates_by_topic(self) -> None:
         page = page_of(row(0, "orders", 50), row(0, "users", 20), row(2, "orders", 30))
@@ -100,7 +100,7 @@ class ChartTests(SynchronousTestCase):
     def test_many_windows_are_drawn_together(self) -> None:
         page = page_of(*(row(window, "t", 10) for window in range(500)))
         (values,) = series(drawn(page)[0]).values()
-        # Three windows a point, and two in the last.
+        # Three windows a point, and two in the last point.
         assert len(values) == 167
         assert set(values[:-1]) == {1}
         assert "30 s a point" in page
@@ -126,7 +126,7 @@ class ChartTests(SynchronousTestCase):
 
 
 class PageTests(SynchronousTestCase):
-    """What is written around the charts"""
+    """The text around the charts"""
 
     def test_facts(self) -> None:
         page = page_of(row(0, "orders", 1_234_567, age_p99=12_000), row(0, "users", 1))
@@ -162,7 +162,7 @@ class PageTests(SynchronousTestCase):
             "&lt;/script&gt;&lt;b&gt;x", "a&amp;b", "n" * 50
         ]  # fmt: skip
         assert "<b>" not in page
-        # Plotly reads tags in names, and long ones have no room.
+        # plotly interprets tags in names, and long names do not fit.
         assert list(series(drawn(page)[0])) == [
             "&lt;/script&gt;&lt;b&gt;x", "a&amp;b", "n" * 39 + "…"
         ]  # fmt: skip
@@ -186,21 +186,21 @@ class CommandTests(SynchronousTestCase):
         self.path = self.directory / "metrics"
 
     def write(self, data: pa.Table, schema: pa.Schema = SCHEMA, by: str = "day") -> None:
-        """Make a Delta table with these rows."""
+        """Write a Delta table with these rows."""
         parts = PartitionWriter(str(self.path), (by,))
         for batch in data.combine_chunks().to_batches():
             parts.add(batch)
         Delta(str(self.path), schema, (by,)).commit(parts.finish(), "query", 0)
 
     def run_command(self, *options: str) -> tuple[int, str, str]:
-        """Its exit code, and what it wrote to standard output and standard error."""
+        """Return the exit code, standard output and standard error of the command."""
         output, errors = io.StringIO(), io.StringIO()
         with redirect_stdout(output), redirect_stderr(errors):
             code = command.main(["pipeline", "report", str(self.path), *options])
         return code, output.getvalue(), errors.getvalue()
 
     def refused(self) -> str:
-        """The error of the command."""
+        """Return the error of the command."""
         code, output, errors = self.run_command()
         assert (code, output) == (1, "")
         assert errors.startswith(f"pubsub: {self.path}: ")

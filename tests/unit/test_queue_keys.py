@@ -1,4 +1,4 @@
-"""Queue keys: closing a topic, rotating its key, and who may stay."""
+"""Queue keys: closing a topic, rotating its key, and the subscriptions that stay."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.errors import NotAuthorized
+from pubsub.kernel import Columns
 from tests.unit.fakes import (
     START,
     Lines,
@@ -31,7 +31,7 @@ from tests.unit.tokens import hmac_secret, token
 
 
 class KeyHolder(Transport):
-    """A subscriber that presented a key and stays while it is the topic's."""
+    """A subscriber that has presented a key and stays as long as it is the topic's key."""
 
     def __init__(self, key: bytes) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class KeyCase(SynchronousTestCase):
         return holder
 
     def publish(self, payload: bytes) -> None:
-        self.broker.dispatcher.publish(self.topic, MessageRun.of([payload]), b"", "toy")
+        self.broker.dispatcher.publish(self.topic, Columns.of([payload]), b"", "toy")
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -187,14 +187,14 @@ class ChangeTests(KeyCase):
         assert "hidden" not in repr(KeyChange(b"first hidden", b"second hidden"))
 
     def test_whoever_signs_anything_is_audited(self) -> None:
-        """The audit log takes any subject a verified token can have."""
+        """The audit log accepts any subject that a verified token can have."""
         for subject in ('ada"\n', "\0", "zoë", "日本"):
             self.keys.close(self.topic, b"key", subject, "client")
             assert self.audited()[-1]["subject"] == subject
 
 
 class AccessTests(KeyCase):
-    """names, as the listeners see it"""
+    """names, as listeners use it"""
 
     def test_a_key_closes_the_topic_at_listeners_that_are_there_already(self) -> None:
         rules = make_listener(self.broker).access

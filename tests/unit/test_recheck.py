@@ -1,4 +1,4 @@
-"""Router: subscribers that are asked whether they may stay, and topics that end."""
+"""Router: rechecked subscriptions, and topics that end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RecheckTests(RouterCase):
     """recheck"""
 
     def asked(self, *answers: bool) -> tuple[list[Transport], list[KeyChange | None]]:
-        """Subscribers that answer so when they are asked, and what they were asked."""
+        """Return subscribers with these replies to a recheck, and the list of rechecks."""
         changes: list[KeyChange | None] = []
 
         def answering(answer: bool) -> Recheck:

@@ -30,7 +30,7 @@ from tests.unit.tokens import KEY, OTHER_KEY, PUBLIC_PEM, token, with_hmac
 
 
 def received(client: Client) -> list[tuple[int, bytes] | int]:
-    """What came: messages as channel and payload, errors as their code."""
+    """Return what was received: messages as channel and payload, errors as their code."""
     return [
         (payload[0], payload[9:]) if opcode == 0x13 else payload[0]
         for opcode, payload in frames(client.take())
@@ -38,7 +38,7 @@ def received(client: Client) -> list[tuple[int, bytes] | int]:
 
 
 class Signalled:
-    """The part of a reactor that a signal handler may call."""
+    """The part of a reactor that a signal handler uses."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -69,7 +69,7 @@ class ReloadCase(SynchronousTestCase):
         return {"secret-file": str(path)}
 
     def reload(self, keys: object = None, **settings: object) -> None:
-        """The file has these secrets and these settings of the cafe listener now."""
+        """Reload a file with these secrets and these settings of the cafe listener."""
         self.house.document["listen"] = [
             {"protocol": "cafe", **{k.replace("_", "-"): v for k, v in settings.items()}}
         ]
@@ -89,7 +89,7 @@ class ReloadCase(SynchronousTestCase):
 
 
 class SecretTests(ReloadCase):
-    """The ring"""
+    """The ring of secrets"""
 
     def holds(self, key: bytes) -> bool:
         try:
@@ -223,7 +223,7 @@ class RuleTests(ReloadCase):
 
 
 class ErrorTests(ReloadCase):
-    """A configuration that cannot be used"""
+    """Invalid configurations"""
 
     def test_it_changes_nothing(self) -> None:
         bob = self.client(hs_sub(b"\x01"))

@@ -1,4 +1,4 @@
-"""rheos's client ids: where deliveries go, what is kept, what is bounded, what comes to nothing."""
+"""rheos's client ids: the destination of deliveries, expiry, limits, revocation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.rheos_wire import (
 
 
 class PlaceTests(SynchronousTestCase):
-    """rheos §4.2: an id's deliveries go to its latest connection"""
+    """rheos §4.2: deliveries go to the latest connection of an id"""
 
     def setUp(self) -> None:
         self.rheos = Rheos()
@@ -30,7 +30,7 @@ class PlaceTests(SynchronousTestCase):
         self.sent = 0
 
     def say(self) -> bytes:
-        """Carol publishes; the response that subscribers get."""
+        """Publish as carol; return the response that subscribers get."""
         self.sent += 1
         payload = b"%d" % self.sent
         self.carol.send(publish(CAROL, payload))
@@ -99,7 +99,7 @@ class PlaceTests(SynchronousTestCase):
 
 
 class OwnMessageTests(SynchronousTestCase):
-    """rheos §5.3: to every subscriber but the publisher"""
+    """rheos §5.3: to every subscriber except the publisher"""
 
     def test_the_others_share_one_encoding(self) -> None:
         rheos = Rheos()
@@ -179,13 +179,13 @@ class OwnMessageTests(SynchronousTestCase):
         alice, other, bob = rheos.reader(ALICE), rheos.reader(CAROL), rheos.connect("rheos")
         alice.stream.stop_reading()
         bob.send(publish(BOB, bytes(60_000), bytes(60_000)))
-        # Gathered in the turn in which she publishes herself: too much.
+        # Collected in the tick in which she publishes herself: above her limit.
         bob.stream.feed(publish(BOB, bytes(60_000), bytes(60_000)))
         published = rheos.broker.counters.published
         alice.stream.feed(publish(ALICE, b"own") + publish(CAROL, b"x") + subscribe(ALICE))
         rheos.turn()
         assert alice.stream.aborted
-        # What follows in the same read is not for anybody any more.
+        # Nothing that follows in the same read is delivered.
         assert rheos.broker.counters.published == published + 1
         assert not rheos.refused("refused")
         assert other.take().endswith(response(ALICE, b"own"))
@@ -266,7 +266,7 @@ class KeptTests(SynchronousTestCase):
 
 
 class RevokedTests(SynchronousTestCase):
-    """rheos §5.6: live subscriptions are looked at again"""
+    """rheos §5.6: live subscriptions are rechecked"""
 
     def test_one_that_may_not_go_on_ends_without_a_word(self) -> None:
         rheos = Rheos()
@@ -278,7 +278,7 @@ class RevokedTests(SynchronousTestCase):
         bob.send(publish(BOB, b"hi"))
         assert alice.take() == b""
         assert not alice.closed
-        # It does not come back with a new connection either.
+        # A new connection does not restore it.
         rheos.listener.reconfigure({**rheos.listener.settings, "allow-subscribe": ("*",)})
         again = rheos.connect("rheos")
         again.send(create(ALICE))
@@ -318,7 +318,7 @@ class RevokedTests(SynchronousTestCase):
 
 
 class MoveTests(SynchronousTestCase):
-    """A subscriber that turns out to be too slow while its subscriptions move"""
+    """A subscriber that is evicted while its subscriptions move"""
 
     def test_whoever_is_given_up_meanwhile_leaves_nothing_behind(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
@@ -328,7 +328,7 @@ class MoveTests(SynchronousTestCase):
         bob.stream.stop_reading()
         carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
         carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
-        # Moving hands on what was gathered, and that is too much for the connection it comes to.
+        # Moving flushes the pending messages, which exceed the limit of the new connection.
         bob.stream.feed(create(ALICE) + subscribe(ALICE) + publish(ALICE, b"x"))
         rheos.turn()
         assert bob.stream.aborted
@@ -351,7 +351,7 @@ class MoveTests(SynchronousTestCase):
         shared.stream.stop_reading()
         carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
         carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
-        # Her deliveries go back to the connection that this is too much for.
+        # Her deliveries move back to the connection whose limit is exceeded.
         alice.stream.lose()
         assert shared.stream.aborted
         assert not topic.groups

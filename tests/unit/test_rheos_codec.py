@@ -1,4 +1,4 @@
-"""rheos's codec: the packets of ``seeds/vectors/rheos-frames.json``, and properties of them all."""
+"""rheos's codec: the packets of ``seeds/vectors/rheos-frames.json``, and properties."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ ANY_CODEC = st.sampled_from(CODECS)
 
 
 def codec_of(vector: dict[str, Any]) -> Codec:
-    """The codec of a vector's options."""
+    """Return the codec of a vector's options."""
     options = vector["options"]
     return Codec(options.get("layout", "spec"), options.get("checksum") == "crc32")
 
 
 def expected_packet(vector: dict[str, Any]) -> Packet:
-    """The packet that a vector of ``frames`` stands for."""
+    """Return the packet of a vector of ``frames``."""
     fields = {
         name: bytes.fromhex(value) if isinstance(value, str) else value
         for name, value in vector["fields"].items()
@@ -57,14 +57,14 @@ def expected_packet(vector: dict[str, Any]) -> Packet:
 
 
 def decoded(coder: Codec, vector: dict[str, Any], data: bytes, at: int = 0) -> object:
-    """What ``data`` is to whom the vector's packet is sent."""
+    """Return ``data`` decoded by the receiver of the vector's packet."""
     if vector["from"] == "client":
         return coder.decode(data, at)
     return coder.decode_answer(data, at)
 
 
 def judged(coder: Codec, data: bytes, at: int = 0) -> tuple[str, bool] | None:
-    """The fault that ``data`` is, and whether it closes; None if it is none."""
+    """Return the fault in ``data`` and whether it closes the connection; None if it is valid."""
     try:
         coder.decode(data, at)
     except RheosError as error:
@@ -147,7 +147,7 @@ class VectorTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """What the vectors leave out, as it is large"""
+    """Packets that are too large for the vectors"""
 
     def test_a_body_of_1_mib_is_read(self) -> None:
         data = b"x" * (MAX_PAYLOAD - 10)
@@ -180,7 +180,7 @@ class LimitTests(SynchronousTestCase):
 
 
 class AnswerTests(SynchronousTestCase):
-    """What clients refuse to take for an answer"""
+    """Replies that clients refuse"""
 
     def faults(self, coder: Codec, data: bytes) -> tuple[Fault, int | None]:
         with pytest.raises(RheosError) as caught:
@@ -208,7 +208,7 @@ class AnswerTests(SynchronousTestCase):
 
 
 class PropertyTests(SynchronousTestCase):
-    """Of all packets and of all bytes"""
+    """Properties of all packets and all bytes"""
 
     @given(ANY_CODEC, REQUESTS, st.binary(max_size=5))
     def test_requests_round_trip(self, coder: Codec, request: Request, tail: bytes) -> None:

@@ -1,4 +1,4 @@
-"""rheos over streams, what the conversations cannot say: ids, counters, writes, limits, the end."""
+"""rheos over streams, beyond the conversations: ids, counters, writes, limits, closing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         ids = {
             int(payload): message_id(run, batch.sequence + index).bytes
             for batch in page.batches
-            for index, payload in enumerate(batch.payloads)
+            for index, payload in enumerate(batch.payloads())
         }
         assert list(ids) == [n for n, name in enumerate(names) if name != b"void"]
         assert data == b"".join(
@@ -113,7 +113,7 @@ class AcknowledgmentTests(SynchronousTestCase):
 
 
 class FaultTests(SynchronousTestCase):
-    """rheos §6: what is FAILED is counted by its reason"""
+    """rheos §6: FAILED is counted by its reason"""
 
     def test_each_by_its_name(self) -> None:
         rheos = Rheos(allow_publish="news")
@@ -177,7 +177,7 @@ class FaultTests(SynchronousTestCase):
 
 
 class TopicTests(SynchronousTestCase):
-    """rheos §5.1: topics are the broker's"""
+    """rheos §5.1: topics belong to the broker"""
 
     def test_the_creator_is_recorded_as_the_parent(self) -> None:
         rheos = Rheos()
@@ -229,7 +229,7 @@ class TopicTests(SynchronousTestCase):
 
 
 class FormatTests(SynchronousTestCase):
-    """rheos §7: on one broker, listeners that speak differently"""
+    """rheos §7: listeners of one broker with different formats"""
 
     def test_a_listener_speaks_its_own_format_alone(self) -> None:
         rheos = Rheos(layout="original", checksum="crc32")

@@ -1,4 +1,4 @@
-"""Router: one encoding a group, one write a turn, changes in the middle of a turn."""
+"""Router: one encoding for each group, one write for each tick, changes within a tick."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
-from pubsub.broker.topics import WRITE_BYTES, Topic
+from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
 
@@ -36,7 +37,7 @@ class RouterCase(SynchronousTestCase):
 
 
 class TurnTests(RouterCase):
-    """What leaves when"""
+    """When messages are sent"""
 
     def test_nothing_leaves_before_the_turn_ends(self) -> None:
         bob = self.subscriber(self.news)
@@ -157,7 +158,7 @@ class GroupTests(RouterCase):
 
 
 class PortionTests(RouterCase):
-    """What a turn gathered is handed out in pieces"""
+    """The messages of a tick are delivered in pieces"""
 
     def test_a_large_turn_is_handed_out_in_portions(self) -> None:
         bob, eve = self.subscriber(self.news), self.subscriber(self.news)

@@ -1,4 +1,4 @@
-"""BrokerService: publishing, time, ids, stopping, the sweep."""
+"""BrokerService and its parts: publishing, time, ids, shutdown, housekeeping."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import (
     START,
@@ -32,7 +32,7 @@ from tests.unit.fakes import make_listener as listener_of
 
 
 class ServiceCase(SynchronousTestCase):
-    """A broker with a clock in the hand of the test."""
+    """A broker whose clock the test advances."""
 
     limits = BrokerLimits(max_memory=100_000, memory_seconds=5, stop_seconds=10)
 
@@ -48,10 +48,10 @@ class ServiceCase(SynchronousTestCase):
         return transport
 
     def publish(self, name: str, *payloads: bytes) -> int:
-        """The sequence of the batch."""
+        """Publish; return the sequence of the batch."""
         publisher = listener_of(self.broker).publisher(None, b"alice")
         topic = self.broker.topics.create(name)
-        return publisher.publish(topic, MessageRun.of(list(payloads))).sequence
+        return publisher.publish(topic, Columns.of(list(payloads))).sequence
 
 
 class PublishTests(ServiceCase):
@@ -64,7 +64,7 @@ class PublishTests(ServiceCase):
         self.clock.advance(0)
         assert bob.writes == [b"a\nb\n"]
         page = self.successResultOf(self.broker.store.read(0, None, 1000))
-        assert [batch.payloads for batch in page.batches] == [[b"a", b"b"], [b"c"]]
+        assert [batch.payloads() for batch in page.batches] == [[b"a", b"b"], [b"c"]]
 
     def test_the_sequence_counts_messages_and_offsets_go_with_the_store(self) -> None:
         assert self.publish("a", b"1", b"2") == 0
@@ -253,7 +253,7 @@ class StopTests(ServiceCase):
 
 
 class SweepTests(ServiceCase):
-    """The housekeeping once a second"""
+    """Housekeeping, once a second"""
 
     def setUp(self) -> None:
         super().setUp()

@@ -35,7 +35,7 @@ class SessionCase(SynchronousTestCase):
 
 
 class IdTests(SessionCase):
-    """The numbers sessions get"""
+    """The ids of sessions"""
 
     def test_an_id_is_never_zero(self) -> None:
         sessions = self.registry([0, 0, 7])
@@ -189,7 +189,7 @@ class WindowZeroTests(SessionCase):
 
 
 class LimitTests(SessionCase):
-    """How many sessions there may be"""
+    """The limit of sessions"""
 
     def opened(self, sessions: SessionRegistry, count: int) -> list[Session]:
         return [sessions.open(KIND, b"%d" % n, NOBODY) for n in range(count)]

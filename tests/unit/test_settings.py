@@ -1,4 +1,4 @@
-"""Settings: every kind, from text and from TOML values, and what it refuses."""
+"""Settings: every kind, from text and from TOML values, and invalid values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANYTHING = st.one_of(
 
 
 class KindTests(SynchronousTestCase):
-    """What each kind takes and refuses"""
+    """Valid and invalid values of each kind"""
 
     def refuses(self, kind: Kind, *values: object) -> None:
         for value in values:

@@ -1,4 +1,4 @@
-"""A second signal while the broker stops: connections that are left are cut."""
+"""A second signal during shutdown aborts the remaining connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIGNALS = signal.SIGINT, signal.SIGTERM
 
 
 class ForcedShutdownTests(TestCase):
-    """Under a broker with a connection that does not end by itself"""
+    """A broker with a connection that does not close"""
 
     def setUp(self) -> None:
         self.before = {number: signal.getsignal(number) for number in SIGNALS}
@@ -41,7 +41,7 @@ class ForcedShutdownTests(TestCase):
                 self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
                 signal.raise_signal(number)
                 self.assertNoResult(stopped)  # type: ignore[no-untyped-call]
-                # The handler interrupts anything: the broker is called from the reactor's loop.
+                # The handler may interrupt any code, so the reactor's loop calls the broker.
                 (call,) = self.reactor.calls
                 call()
                 assert [word.split(":")[0] for word in self.guest.calls] == ["drain", "abort"]

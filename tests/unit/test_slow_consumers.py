@@ -1,4 +1,4 @@
-"""Slow consumers: what each policy does to subscribers that do not read, and to publishers."""
+"""Slow subscribers: the effect of each policy on subscribers and publishers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.test_outbox import KIB, OutboxCase
 
 
 class PauseTests(OutboxCase):
-    """The policy ``pause``: publishers wait"""
+    """The policy ``pause``: publishers are held"""
 
     policy = SlowPolicy(PAUSE, 4 * KIB, 30)
 

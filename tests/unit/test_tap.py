@@ -1,4 +1,4 @@
-"""``twistd pubsub``: the command line made into a broker with its store and listeners."""
+"""``twistd pubsub``: the broker, its store and its listeners from the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.service import BrokerService
+from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
 from pubsub.wire.connection import Connection
@@ -40,18 +41,18 @@ class TapCase(TestCase):
         self.reactor = MemoryReactorClock()
 
     def make(self, *options: str) -> BrokerService:
-        """The broker that ``twistd pubsub`` with these options runs, not started."""
+        """Return the broker of ``twistd pubsub`` with these options, not started."""
         parsed = tap.Options()
         parsed.parseOptions(options)
         return tap.make_broker(parsed.config, self.reactor)
 
     def refused(self, *options: str) -> str:
-        """Why there is no such broker."""
+        """Return the error message of these options."""
         return str(raised(ConfigurationError, self.make, *options))
 
 
 class MakeBrokerTests(TapCase):
-    """What the options decide"""
+    """The effect of options"""
 
     def ports(self) -> list[int]:
         return [port for port, *_ in self.reactor.tcpServers]
@@ -127,7 +128,7 @@ class MakeBrokerTests(TapCase):
 
 
 class MakeServiceTests(TapCase):
-    """What twistd calls"""
+    """makeService"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -147,7 +148,7 @@ class MakeServiceTests(TapCase):
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
         assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
-        assert "codecs: interpreted" in lines
+        assert f"kernel: {build_kind()}" in lines
 
     def test_what_is_there_at_the_start_is_not_collected_again(self) -> None:
         gc.unfreeze()

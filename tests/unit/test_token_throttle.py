@@ -1,4 +1,4 @@
-"""What a flood of forged tokens costs, and whom (fast §5.4)."""
+"""The cost of forged tokens, and which clients are delayed (fast §5.4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAD = error(3, BAD_TOKEN)
 
 
 class TokenThrottleTests(SynchronousTestCase):
-    """Throttle"""
+    """TokenThrottle"""
 
     def setUp(self) -> None:
         self.clock = clock_at()
@@ -34,7 +34,7 @@ class TokenThrottleTests(SynchronousTestCase):
         self.throttle = TokenThrottle(self.bucket)
 
     def waits(self, failures: int) -> list[float]:
-        """How long it waits before each of the next tokens, all of which are wrong."""
+        """Return the waits before each of the next tokens, all of which are wrong."""
         waits = []
         for _ in range(failures):
             waited = self.throttle.wait()
@@ -84,7 +84,7 @@ class ForgeryCase(FastCase):
         self.owner = self.fast.owner()
 
     def forged(self, count: int, start: int = 0) -> list[bytes]:
-        """As many different tokens."""
+        """Return different forged tokens."""
         head, _, signature = OWNER.rpartition(b".")
         return [head + b".%06d" % n + signature[6:] for n in range(start, start + count)]
 
@@ -197,7 +197,7 @@ class FloodTests(ForgeryCase):
         assert len(fast.broker.tokens) == 1
         late = fast.client(subscribe(grant(sub="late")))
         assert late.stream.paused
-        # Those whose tokens were verified before go on.
+        # Clients whose tokens are cached continue.
         self.owner.send(subscribe(OWNER) + publish(OWNER, b"x"))
         assert self.owner.take() == message(b"x")
         fast.advance(1)

@@ -1,4 +1,4 @@
-"""Tokens: what verifies, for how long, and what is remembered of it."""
+"""Tokens: verification, expiry, and the cache."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TokenCase(SynchronousTestCase):
 
 
 class SignatureTests(TokenCase):
-    """Which signatures count"""
+    """Signatures"""
 
     def test_a_token_of_each_algorithm_verifies(self) -> None:
         key = bytes(range(64))
@@ -194,7 +194,7 @@ class TimeTests(TokenCase):
 
 
 class ClaimTests(TokenCase):
-    """What a token says"""
+    """Claims"""
 
     def test_everything_it_says(self) -> None:
         claims = {"sub": "zoë", "queue_key": "clé", "permissions": ["read:a", "read:b"]}
@@ -244,7 +244,7 @@ class ClaimTests(TokenCase):
 
 
 class CacheTests(TokenCase):
-    """What is remembered"""
+    """The cache"""
 
     def test_a_verified_token_is_verified_once(self) -> None:
         raw = token({"sub": "ada"})
@@ -263,7 +263,7 @@ class CacheTests(TokenCase):
         assert self.tokens.hits == 0
 
     def test_an_expired_token_is_not_kept_either(self) -> None:
-        """An old token must not push one that still counts out of the cache."""
+        """An expired token must not evict a valid one from the cache."""
         for n in range(20):
             self.refuses(token({"n": n, "exp": START - 1}))
         assert len(self.tokens) == 0
@@ -295,7 +295,7 @@ class CacheTests(TokenCase):
 
 
 class NonsenseTests(TokenCase):
-    """Anything at all"""
+    """Arbitrary bytes"""
 
     @given(st.binary(max_size=300))
     @example(b"")

@@ -1,4 +1,4 @@
-"""Topics: names, the views by id and UUID, the limit, publishers that wait."""
+"""Topics: names, look-up by id and UUID, the limit, publishers that are held."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class NameTests(SynchronousTestCase):
 
 
 class HashTests(SynchronousTestCase):
-    """fnv1a32, against the published values"""
+    """fnv1a32, with published values"""
 
     def test_known_values(self) -> None:
         known = {
@@ -314,7 +314,7 @@ class BlockTests(SynchronousTestCase):
         assert set(topic.waiting) == {publisher}
 
     def test_what_a_publisher_is_sent_does_not_keep_it_from_publishing(self) -> None:
-        """A broker that a topic's messages go to and come from would wait for itself."""
+        """A broker to and from which a topic's messages flow would wait for itself."""
         topic, own, other = self.topic, object(), object()
         publisher = Held()
         topic.block(own)

@@ -1,4 +1,4 @@
-"""Topics that another broker hosts, as the domain sees them: the seam that clusters use."""
+"""Topics that another broker hosts: the interface ``Upstream``, which spot uses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, TopicUnreachable
+from pubsub.kernel import Columns
 from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener
 
 
@@ -33,13 +33,13 @@ class Far:
 
 
 class HostedTests(SynchronousTestCase):
-    """Whose a topic is"""
+    """The broker that hosts a topic"""
 
     def test_a_topic_is_hosted_once_it_is_created_or_published_to(self) -> None:
         broker = make_broker()
         offered = broker.topics.create("t", hosted=False)
         assert not offered.hosted
-        broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(offered, Columns.of([b"x"]), b"", "toy")
         assert offered.hosted
         assert broker.topics.create("u").hosted
         broker.topics.create("v", hosted=False)
@@ -66,20 +66,20 @@ class HostedTests(SynchronousTestCase):
         offered, own = broker.topics.create("t", hosted=False), broker.topics.create("u")
         broker.topics.claim_checks.append(check)
         with pytest.raises(TopicUnreachable):
-            broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+            broker.dispatcher.publish(offered, Columns.of([b"x"]), b"", "toy")
         for name in ("t", "v"):
             with pytest.raises(TopicUnreachable):
                 broker.topics.create(name)
         assert not offered.hosted
         assert "v" not in broker.topics
         assert broker.store.next_offset == 0
-        broker.dispatcher.publish(own, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(own, Columns.of([b"x"]), b"", "toy")
         assert broker.topics.create("u") is own
         assert seen == ["t", "t", "v"]
 
 
 class WatcherTests(SynchronousTestCase):
-    """Those who want to know of new topics"""
+    """Watchers of new topics"""
 
     def test_every_new_topic_is_told_once_and_can_be_found(self) -> None:
         topics = make_broker().topics
@@ -106,16 +106,16 @@ class PublishTests(SynchronousTestCase):
         outbox = make_listener(self.broker).outbox(_Sink(), Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        batch = publisher.publish(self.topic, MessageRun.of([b"a", b"b"]))
+        batch = publisher.publish(self.topic, Columns.of([b"a", b"b"]))
         assert self.far.batches == [batch]
-        assert (batch.payloads, batch.sender) == ([b"a", b"b"], b"alice")
+        assert (batch.payloads(), batch.sender) == ([b"a", b"b"], b"alice")
         assert self.broker.store.next_offset == 0
         assert lines.batches == []
         assert self.broker.counters.published == 2
 
     def test_ids_go_on(self) -> None:
         batches = [
-            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
             for _ in range(2)
         ]
         assert [batch.sequence for batch in batches] == [0, 1]
@@ -123,7 +123,7 @@ class PublishTests(SynchronousTestCase):
     def test_unreachable_is_refused_and_changes_nothing(self) -> None:
         self.far.reachable = False
         with pytest.raises(TopicUnreachable):
-            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
         assert self.broker.counters.published == 0
         assert not self.topic.hosted
 
@@ -132,7 +132,7 @@ class PublishTests(SynchronousTestCase):
         sink = _Sink()
         outbox = make_listener(self.broker).outbox(sink, Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
-        self.broker.dispatcher.relay(self.topic, MessageRun.of([b"x"]), b"tcp://b:1", "spot")
+        self.broker.dispatcher.relay(self.topic, Columns.of([b"x"]), b"tcp://b:1", "spot")
         self.broker.router.flush()
         assert sink.written == [b"x\n"]
         assert self.far.batches == []
@@ -141,7 +141,7 @@ class PublishTests(SynchronousTestCase):
 
 
 class ReaderTests(SynchronousTestCase):
-    """Whether anybody here reads a topic that another broker hosts"""
+    """Local readers of a topic that another broker hosts"""
 
     def setUp(self) -> None:
         self.bench = Bench()
@@ -186,7 +186,7 @@ class ReaderTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """What watchers must not break"""
+    """Watchers and the limit of topics"""
 
     def test_a_topic_that_is_refused_is_told_to_nobody(self) -> None:
         topics = make_broker().topics
@@ -199,7 +199,7 @@ class LimitTests(SynchronousTestCase):
 
 
 class _Sink:
-    """A consumer that keeps what it is given."""
+    """A consumer that collects what is written."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

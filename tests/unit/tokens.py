@@ -1,4 +1,4 @@
-"""Secrets and tokens put together by hand, as nobody's library would sign some of them."""
+"""Secrets and tokens made by hand, because libraries refuse to sign some of them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Sign = Callable[[bytes], bytes]
 def hmac_secret(
     id: str = "main", key: bytes = KEY, algorithm: str = "HS256", ends: float = float("inf")
 ) -> Secret:
-    """An HMAC secret."""
+    """Return an HMAC secret."""
     return Secret(id, algorithm, key, ends)
 
 
 def public_secret(id: str = "public") -> Secret:
-    """The public half of ``PRIVATE``."""
+    """Return the public key of ``PRIVATE``."""
     return Secret(id, "EdDSA", PRIVATE.public_key())
 
 
 def with_hmac(key: bytes = KEY, algorithm: str = "HS256") -> Sign:
-    """Signs with ``key``."""
+    """Return a function that signs with ``key``."""
     return lambda data: hmac.new(key, data, _HASHES[algorithm]).digest()
 
 
 def part(data: bytes) -> bytes:
-    """``data`` as a part of a token."""
+    """Return ``data`` as a part of a token."""
     return urlsafe_b64encode(data).rstrip(b"=")
 
 
 def put_together(header: bytes, claims: bytes, sign: Sign) -> bytes:
-    """A token of exactly these bytes, signed."""
+    """Return a signed token of exactly these bytes."""
     signed = part(header) + b"." + part(claims)
     return signed + b"." + part(sign(signed))
 
@@ -57,7 +57,7 @@ def token(
     algorithm: str = "HS256",
     **header: object,
 ) -> bytes:
-    """A token with these claims; ``header`` is added to the algorithm."""
+    """Return a token with these claims; ``header`` is added to the algorithm."""
     return put_together(
         json.dumps({"alg": algorithm, "typ": "JWT", **header}).encode(),
         json.dumps(claims).encode(),

@@ -1,4 +1,4 @@
-"""HTTP in memory: a broker with the admin listener alone, and clients of it."""
+"""HTTP in memory: a broker with only the admin listener, and its clients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
 from pubsub.broker.listener import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MessageRun
 from pubsub.interfaces import IStore
+from pubsub.kernel import Columns
 from pubsub.settings import read_all
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import clock_at, make_broker
@@ -34,7 +34,7 @@ HOME = IPv4Address("TCP", "192.0.2.1", 7080)
 class WebStream(Stream):
     """A transport that twisted.web can use."""
 
-    # As Twisted does, nothing is told of it to a protocol that does not ask for that.
+    # As in Twisted, a protocol that does not provide the interface is not notified.
     _write_lost = True
 
     def getHost(self) -> IPv4Address:
@@ -42,7 +42,7 @@ class WebStream(Stream):
 
     @property
     def disconnecting(self) -> bool:
-        """Is it being closed?"""
+        """True if it is being closed."""
         return self.losing
 
     def setTcpNoDelay(self, enabled: bool) -> None: ...
@@ -55,13 +55,13 @@ class WebStream(Stream):
 
 
 class _Open(io.BytesIO):
-    """Bytes that stay there for the next response."""
+    """Bytes that are kept for the next response."""
 
     def close(self) -> None: ...
 
 
 class Answer:
-    """A response; ``complete`` if nothing of it is missing."""
+    """A response; ``complete`` if it has arrived in full."""
 
     def __init__(self, data: bytes, method: str) -> None:
         self._data = _Open(data)
@@ -78,7 +78,7 @@ class Answer:
         self.rest = self._data.read()
 
     def makefile(self, mode: str) -> io.BytesIO:
-        """As a socket does."""
+        """Return a file, as a socket does."""
         return self._data
 
     @property
@@ -99,7 +99,7 @@ class Answer:
 
     @property
     def error(self) -> tuple[int, str]:
-        """The status, and the word for it."""
+        """The status and the code."""
         return self.status, self.json["error"]
 
 
@@ -139,7 +139,7 @@ class WebClient:
         self.send("\r\n".join(head).encode() + data)
 
     def answer(self, method: str = "GET") -> Answer:
-        """What has come."""
+        """Return the response that has arrived."""
         data = bytes(self.stream.received)
         self.stream.received.clear()
         return Answer(data, method)
@@ -156,12 +156,12 @@ class WebClient:
 
     @property
     def closed(self) -> bool:
-        """Has the broker ended the connection?"""
+        """True if the broker has closed the connection."""
         return self.stream.closed
 
 
 class WebHouse:
-    """A broker with the admin listener; ``run`` stands for its threads."""
+    """A broker with the admin listener; ``run`` replaces its threads."""
 
     def __init__(
         self,
@@ -198,25 +198,23 @@ class WebHouse:
         return self.connect().post(target, body, **given)
 
     def publish(self, topic: str, *payloads: bytes, headers: list[Headers] | None = None) -> None:
-        """Messages of alice."""
+        """Publish messages of alice."""
         found = self.broker.topics.create(topic)
-        self.broker.dispatcher.publish(
-            found, MessageRun.of(list(payloads)), b"alice", "toy", headers
-        )
+        self.broker.dispatcher.publish(found, Columns.of(list(payloads)), b"alice", "toy", headers)
 
     def lock(self, topic: str, key: bytes) -> None:
-        """The topic has a key from now on."""
+        """Set the topic's queue key."""
         found = self.broker.topics.create(topic)
         self.broker.queue_keys.close(found, key, "owner", "owner")
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, in steps of half a second."""
+        """Advance the clock in steps of half a second."""
         while seconds > 0:
             self.clock.advance(min(seconds, 0.5))
             seconds -= 0.5
 
     def token(self, *permissions: str, key: str = "k", lasts: float = 3600.0) -> bytes:
-        """A token for ``sub`` bob."""
+        """Return a token for ``sub`` bob."""
         ends = self.clock.seconds() + lasts
         return token(
             {"sub": "bob", "queue_key": key, "permissions": list(permissions), "exp": ends}
@@ -224,7 +222,7 @@ class WebHouse:
 
 
 def stream_of(table: pa.Table, **options: Any) -> bytes:
-    """A table as an Arrow IPC stream."""
+    """Return a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pyarrow.ipc.new_stream(
         sink, table.schema, options=pyarrow.ipc.IpcWriteOptions(**options)

@@ -1,16 +1,18 @@
-"""cafe's view of the topic space: one byte, the channel, stands for a topic (cafe §1.1)."""
+"""cafe's view of the topic space: a channel, which is one byte, names a topic (cafe §1.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import InvalidTopicName
+from pubsub.kernel import Head
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
-from pubsub.protocols.cafe.scan import encode_messages
+from pubsub.protocols.cafe.heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_head
 from pubsub.settings import Kind
 
 _HIGHEST = 255
@@ -18,18 +20,25 @@ _HIGHEST = 255
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoding:
-    """A batch as MESSAGE frames on ``channel`` (cafe §3.6)."""
+    """Messages as MESSAGE frames on ``channel`` (cafe §3.6); see ``HeadEncoding``."""
 
     channel: int
     limit: int = MAX_MESSAGE
+    variable_at: ClassVar[int] = TIMESTAMP_AT
+    variable_size: ClassVar[int] = TIMESTAMP_SIZE
 
-    def encode(self, batch: Batch) -> bytes:
-        """See ``Encoding``."""
-        return encode_messages(self.channel, batch.timestamp // 1000, batch.payloads, batch.size)
+    @property
+    def heads(self) -> tuple[Head]:
+        """See ``HeadEncoding``."""
+        return (message_head(self.channel, self.limit),)
+
+    def variable(self, batch: Batch) -> bytes:
+        """Return the timestamp, in ms since the Unix epoch."""
+        return (batch.timestamp // 1000).to_bytes(TIMESTAMP_SIZE, "little")
 
 
 class Channels:
-    """The channels a listener offers: their ``topics``, and how each looks on the wire.
+    """The channels that a listener offers, their topics and encodings.
 
     ``limit`` is the longest message, in bytes, that the transport can carry in one frame.
     """
@@ -45,7 +54,7 @@ class Channels:
         }
 
     def encoding(self, topic: Topic) -> MessageEncoding:
-        """How messages of an offered topic are encoded."""
+        """Return the encoding of a topic that is offered."""
         return self._encodings[topic]
 
 
@@ -57,7 +66,7 @@ def _parse(value: object) -> dict[int, str]:
         numbers, colon, name = item.partition(":")
         for channel in _range(numbers, item):
             if channel in names:
-                raise ValueError(f"channel {channel} is given twice")
+                raise ValueError(f"channel {channel} is listed twice")
             names[channel] = name if colon else f"cafe/{channel}"
     _check_names(names)
     return names
@@ -81,7 +90,7 @@ def _check_names(names: dict[int, str]) -> None:
         except InvalidTopicName as error:
             raise ValueError(f"channel {channel}: {error}") from None
         if name in channels:
-            raise ValueError(f"channels {channels[name]} and {channel} are the same topic")
+            raise ValueError(f"channels {channels[name]} and {channel} have the same topic")
         channels[name] = channel
 
 

@@ -1,7 +1,7 @@
 """A blocking publisher for cafe.
 
-PUBLISH is not acknowledged, but what is refused is answered, and frames take effect in order: when
-the PONG to a PING is there without an ERROR before it, all before the PING has been published.
+PUBLISH is not acknowledged, but a refusal is answered with an ERROR, and frames take effect in
+order. If there is no ERROR before the PONG to a PING, all messages before the PING were published.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEFAULT_CHANNELS: Mapping[int, str] = {number: f"cafe/{number}" for number in ra
 
 
 class CafePublisher(BlockingPublisher):
-    """``channels`` are the topics of the listener's channels; the sender is the client's name."""
+    """Publishes as the client ``client_id``; ``channels`` are the topics of the channels."""
 
     protocol = "cafe"
 
@@ -59,9 +59,9 @@ class CafePublisher(BlockingPublisher):
     def encode(self, topic: str, payload: bytes, sender: bytes | None) -> bytes:
         channel = self._channels.get(topic)
         if channel is None:
-            raise self.impossible(f"topic {topic!r} is no channel's")
+            raise self.impossible(f"topic {topic!r} has no channel")
         if len(payload) > MAX_MESSAGE:
-            raise self.impossible(f"{len(payload)} bytes; {MAX_MESSAGE} are the most")
+            raise self.impossible(f"{len(payload)} bytes; the limit is {MAX_MESSAGE}")
         if self._stream is None:
             self._shake(self.stream, channel)
         head = _PUBLISH.pack(MAGIC, OPCODES[Publish], 1 + len(payload), channel)
@@ -90,7 +90,7 @@ class CafePublisher(BlockingPublisher):
                 if isinstance(answer, Error):
                     codes.append(answer.code)
         except ConnectionBroken:
-            # What is refused for good is said before the end.
+            # The broker sends an ERROR before it closes the connection.
             if not codes:
                 raise
         if codes:

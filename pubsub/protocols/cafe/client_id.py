@@ -1,4 +1,4 @@
-"""What a cafe client calls itself, and the session it says it had."""
+"""The client id of cafe: the client's name, and the session it wants to resume."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SESSION_ID = re.compile(rb"[0-9a-fA-F]{16}")
 
 
 def split_client_id(client_id: bytes) -> tuple[bytes, int | None]:
-    """The client's name, and the session it wants to resume (cafe §4.6).
+    """Return the client's name, and the id of the session it wants to resume (cafe §4.6).
 
-    Raises SessionUnknown if what follows ``;resume=`` is no session id.
+    Raises SessionUnknown if the text after ``;resume=`` is not a session id.
     """
     name, marker, number = client_id.rpartition(RESUME)
     if not marker:

@@ -1,7 +1,7 @@
-"""cafe: frames and the header around them. Sans-IO; ``seeds/cafe.md`` is the specification.
+"""cafe: frames and their header. Sans-IO; ``seeds/cafe.md`` is the specification.
 
-The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. ``scan.py``
-beside this module does the same for runs of PUBLISH and MESSAGE, which are most of the traffic.
+The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. Most
+PUBLISH and MESSAGE frames do not pass through this module but through the kernel (``heads.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pubsub.wire.fields import (
     counted,
     decode_fields,
     encode_fields,
-    rest,
+    remainder,
     u8,
     u64,
 )
@@ -26,14 +26,14 @@ HEADER = Struct("<HBI")
 MAGIC = 0xCAFE
 MAX_PAYLOAD = 1_048_576
 MESSAGE_OVERHEAD = HEADER.size + 9
-# MESSAGE carries 8 bytes more than PUBLISH did; this much fits both (cafe §5.2).
+# MESSAGE has 8 bytes more than PUBLISH; a payload of this length fits both (cafe §5.2).
 MAX_MESSAGE = MAX_PAYLOAD - 9
-# The magic of a peer that writes it big-endian, read little-endian.
+# The magic of a client that writes it big-endian, read little-endian.
 _SWAPPED = 0xFECA
 
 
 class ErrorCode(IntEnum):
-    """What an ERROR frame or a failed HANDSHAKE_ACK says."""
+    """The code of an ERROR frame or of a failed HANDSHAKE_ACK."""
 
     INVALID_HANDSHAKE = 0x01
     CHANNEL_NOT_FOUND = 0x02
@@ -79,40 +79,40 @@ class Publish:
     """Publisher to broker: a message."""
 
     channel: int = u8()
-    payload: bytes = rest()
+    payload: bytes = remainder()
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscriber to broker: one channel more."""
+    """Subscriber to broker: subscribe to a channel."""
 
     channel: int = u8()
 
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Subscriber to broker: one channel less."""
+    """Subscriber to broker: end the subscription to a channel."""
 
     channel: int = u8()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Broker to subscriber: a message and when it came, in ms since the Unix epoch."""
+    """Broker to subscriber: a message and its timestamp, in ms since the Unix epoch."""
 
     channel: int = u8()
     timestamp: int = u64()
-    payload: bytes = rest()
+    payload: bytes = remainder()
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Either way: are you there?"""
+    """Either way: request a PONG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Either way: yes."""
+    """Either way: the reply to a PING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +155,10 @@ HANDSHAKES = frozenset({HandshakePub, HandshakeSub})
 
 
 class CafeError(Exception):
-    """Bytes that are no frame.
+    """Bytes that are not a frame.
 
-    ``end`` is where that frame ends, if its header could be read at all, else None. The stream
-    can be followed past it only after INVALID_OPCODE.
+    ``end`` is where the frame ends if its header is valid, else None. The stream can be decoded
+    further only after INVALID_OPCODE.
     """
 
     def __init__(self, code: ErrorCode, end: int | None = None) -> None:
@@ -168,15 +168,15 @@ class CafeError(Exception):
 
 
 def encode(frame: Frame) -> bytes:
-    """The whole frame. Raises OverflowError for a value that its field cannot hold."""
+    """Return the whole frame. Raises OverflowError for a value that its field cannot hold."""
     payload = encode_fields(frame)
     return HEADER.pack(MAGIC, OPCODES[type(frame)], len(payload)) + payload
 
 
 def needed(data: bytes, at: int) -> int:
-    """How many bytes from ``at`` on the next step takes: a header, or the frame it announces.
+    """Return how many bytes there must be from ``at`` on: a header, or the frame it announces.
 
-    Raises CafeError for a header that begins no frame.
+    Raises CafeError for a header that is not valid.
     """
     if len(data) - at < HEADER.size:
         return HEADER.size
@@ -192,7 +192,7 @@ def needed(data: bytes, at: int) -> int:
 
 
 def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:
-    """The frame that starts at ``at`` and where it ends; None if there is not enough of it.
+    """Return the frame that starts at ``at`` and where it ends; None if it is incomplete.
 
     Raises CafeError.
     """
@@ -209,3 +209,18 @@ def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:
         handshake = frame in HANDSHAKES
         code = ErrorCode.INVALID_HANDSHAKE if handshake else ErrorCode.MALFORMED_MESSAGE
         raise CafeError(code, end) from None
+
+
+def split_frames(data: bytes, limit: int) -> list[bytes]:
+    """Cut whole frames into pieces of at most ``limit`` bytes, or of one longer frame."""
+    pieces: list[bytes] = []
+    start = at = 0
+    while at < len(data):
+        stop = at + HEADER.size + int(HEADER.unpack_from(data, at)[2])
+        if stop - start > limit and at > start:
+            pieces.append(data[start:at])
+            start = at
+        at = stop
+    if at > start:
+        pieces.append(data[start:at])
+    return pieces

@@ -1,4 +1,4 @@
-"""What cafe's servers say when something is wrong, or over."""
+"""cafe's error codes for the refusals of the broker, and the frames of the end."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ CODES: dict[type[Refused], ErrorCode] = {
 """The protocol's code for each refusal of the broker."""
 
 GOODBYE = encode(Disconnect())
-"""What a client is told when the broker stops."""
+"""Sent to clients when the broker stops."""
 
 
 def error(code: ErrorCode) -> bytes:
-    """An ERROR frame."""
+    """Return an ERROR frame."""
     return encode(Error(code))
 
 
 def code_of(refused: Refused) -> ErrorCode:
-    """The protocol's code for a refusal of the broker's."""
+    """Return the protocol's code for a refusal of the broker."""
     return CODES[type(refused)]

@@ -15,18 +15,18 @@ REDACTED = (re.escape(RESUME),)
 def dissect(frame: bytes) -> Dissection:
     """See ``IWireProtocol``."""
     if len(frame) < HEADER.size:
-        return Dissection(fault=f"a header has {HEADER.size} bytes, here are {len(frame)}")
+        return Dissection(fault=f"{len(frame)} bytes; a header has {HEADER.size}")
     magic, opcode, length = HEADER.unpack_from(frame)
     if magic != MAGIC:
         return Dissection(fault=f"magic 0x{magic:04x} instead of 0x{MAGIC:04x}")
     found = Dissection(fields={"opcode": opcode, "length": length}, understood=HEADER.size)
     kind = FRAMES.get(opcode)
     if kind is None:
-        found.fault = f"there is no opcode 0x{opcode:02x}"
+        found.fault = f"unknown opcode 0x{opcode:02x}"
         return found
     found.kind = kind.__name__
     if length > MAX_PAYLOAD:
-        found.fault = f"a payload of {length} bytes; {MAX_PAYLOAD} are allowed"
+        found.fault = f"a payload of {length} bytes; the limit is {MAX_PAYLOAD}"
         return found
     end = HEADER.size + length
     return check_length(decode_fields(found, kind, frame, min(len(frame), end)), frame, end)

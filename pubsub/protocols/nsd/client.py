@@ -1,6 +1,7 @@
-"""A blocking publisher for nsd, which answers every request (on a sync channel from the disk).
+"""A blocking publisher for nsd, where every request has a response.
 
-A message is published on the channel of an identity; each topic is one, opened first.
+On a sync channel the response is sent when the message is on disk. A message is published on the
+channel of an identity. The identity of each topic has its name and is opened first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _SHOWN = 200
 
 
 class NsdPublisher(BlockingPublisher):
-    """Messages are text: payloads that are not UTF-8 are an error."""
+    """Publishes text: payloads that are not UTF-8 are an error."""
 
     protocol = "nsd"
 
@@ -39,7 +40,7 @@ class NsdPublisher(BlockingPublisher):
         message = {"_class": "Message", "from": name, "when": 0, "body": body}
         line = _line({"_class": "PublishRequest", "identity": topic, "message": message})
         if len(line) > MAX_LINE:
-            raise self.impossible(f"{len(payload)} bytes are too many")
+            raise self.impossible(f"{len(payload)} bytes; the limit of a line is {MAX_LINE}")
         self._requests += 1
         return before + line
 
@@ -50,7 +51,7 @@ class NsdPublisher(BlockingPublisher):
             raise self.refused(errors[0], len(errors))
 
     def _error(self) -> str | None:
-        """What the next response says is wrong."""
+        """Return the error in the next response, if any."""
         line = self.stream.receive(_next_line)
         try:
             answer = json.loads(line)

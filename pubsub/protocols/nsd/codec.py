@@ -1,7 +1,7 @@
 """nsd: lines to requests, responses to lines. Sans-IO; ``seeds/nsd.md`` is the specification.
 
-Every request names an identity; its ``_class`` says what it is. A line is JSON, or the base64 of
-JSON, and is answered in kind.
+Every request names an identity; its ``_class`` is the kind of request. A line is JSON, or the
+base64 of JSON, and the response has the same form.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from pubsub.broker.batch import MAX_HEADERS, Batch
 
 MAX_LINE = 4 * 1024 * 1024
-# Characters of a line that its INVALID REQUEST shows.
+# Characters of a line that are shown in its INVALID REQUEST.
 SHOWN = 200
 MAX_NAME = 255
 NAME = "nsd"
@@ -25,7 +25,7 @@ _MESSAGE_FIELDS = frozenset({"_class", "from", "when", "body"})
 
 
 class InvalidRequest(Exception):
-    """A line that is no request; ``shown`` is what the answer shows of it."""
+    """A line that is not a request; ``shown`` is the part of it that the response shows."""
 
     def __init__(self, shown: str) -> None:
         super().__init__("invalid request")
@@ -34,7 +34,7 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What Publish brings: ``extra`` holds every further field as its JSON text."""
+    """The message of a Publish; ``extra`` holds every further field as its JSON text."""
 
     sender: str
     body: str
@@ -74,7 +74,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Everything after ``after`` on the identity's channels (nsd §3.5)."""
+    """Get all messages after ``after`` on the identity's channels (nsd §3.5)."""
 
     identity: str
     after: int
@@ -85,7 +85,7 @@ Request: TypeAlias = Open | Publish | Subscribe | Unsubscribe | Get
 
 # Requests
 
-# What clients poll with, as nearly all of them write it, up to numbers of 64 bits.
+# The Get that clients poll with, in the form that most of them use, with numbers up to 64 bits.
 _GET = re.compile(
     rb'\{"_class": ?"GetRequest", ?"identity": ?"([^"\\\x00-\x1f]{1,255})"'
     rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
@@ -93,7 +93,7 @@ _GET = re.compile(
 
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
-    """The JSON text of a line, and whether it came in the base64 dialect (nsd §2.2)."""
+    """Return the JSON text of a line, and whether the line was in base64 (nsd §2.2)."""
     if line and not line.startswith(b"{"):
         try:
             return base64.b64decode(line, validate=True), True
@@ -103,7 +103,7 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
 
 
 def parse(text: bytes, line: bytes) -> Request:
-    """The request that ``text`` is; ``line`` is what it came as. Raises InvalidRequest."""
+    """Return the request in ``text``, which was received as ``line``. Raises InvalidRequest."""
     try:
         if (found := _GET.fullmatch(text)) is not None:
             return Get(found[1].decode(), int(found[2]))
@@ -124,7 +124,7 @@ def _load(text: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     if b"\\u" in text:
-        # Only an escape can be a lone surrogate, and that cannot be encoded.
+        # An escape may be a lone surrogate, which cannot be encoded.
         _dump(value)
     return value
 
@@ -140,7 +140,7 @@ def _finite(text: str) -> float:
     return value
 
 
-# One for all: json.loads and json.dumps would make one for each line.
+# Shared by all lines: json.loads and json.dumps would create one for each line.
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -201,7 +201,7 @@ def _dump(value: object) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A string as JSON."""
+    """Return a string as JSON."""
     return _dump(value)
 
 
@@ -211,52 +211,52 @@ LIST_END = b"]}"
 
 
 def error(text: str) -> bytes:
-    """An ErrorResponse, without its line end."""
+    """Return an ErrorResponse, without its line end."""
     return _dump({"_class": "ErrorResponse", "error": text})
 
 
 def wrap(response: bytes, in_base64: bool) -> bytes:
-    """A response as the line that answers a request of the same dialect."""
+    """Return a response as a line in the form of its request."""
     return (base64.b64encode(response) if in_base64 else response) + b"\n"
 
 
 def messages(batch: Batch) -> Iterator[bytes]:
-    """The batch's messages as JSON objects (nsd §4)."""
+    """Yield the batch's messages as JSON objects (nsd §4)."""
     sender = _dump(batch.sender.decode(errors="replace"))
     own = batch.protocol == NAME
-    for index, payload in enumerate(batch.payloads):
+    for index, payload in enumerate(batch.payloads()):
         when = batch.offset + index + 1
         try:
-            rest = b',"body":' + _dump(payload.decode())
+            fields = b',"body":' + _dump(payload.decode())
         except UnicodeDecodeError:
-            rest = b',"body":"","data":"' + base64.b64encode(payload) + b'"'
-        # Other protocols' headers are no JSON: what they mean here would be a guess.
+            fields = b',"body":"","data":"' + base64.b64encode(payload) + b'"'
+        # Headers of other protocols are not JSON.
         if own and batch.headers is not None:
             for name, value in batch.headers[index].items():
-                rest += b"," + _dump(name) + b":" + value
-        yield b'{"_class":"Message","from":%b,"when":%d%b}' % (sender, when, rest)
+                fields += b"," + _dump(name) + b":" + value
+        yield b'{"_class":"Message","from":%b,"when":%d%b}' % (sender, when, fields)
 
 
 class LineStream:
-    """One response line in pieces, in either dialect."""
+    """Encodes one response line in pieces, in JSON or in base64."""
 
     def __init__(self, in_base64: bool) -> None:
         self._in_base64 = in_base64
-        self._left = b""
+        self._remainder = b""
 
     def feed(self, *pieces: bytes) -> bytes:
-        """What can be sent of the line now that ``pieces`` follow."""
-        # Put together once: they may be long.
+        """Add ``pieces``; return the bytes of the line that can be sent now."""
+        # Joined once, as they may be long.
         if not self._in_base64:
             return b"".join(pieces)
-        piece = b"".join((self._left, *pieces))
-        # Three bytes make four characters; what is over waits for the next piece.
+        piece = b"".join((self._remainder, *pieces))
+        # Three bytes make four characters; the remainder waits for the next piece.
         whole = len(piece) - len(piece) % 3
-        self._left = piece[whole:]
+        self._remainder = piece[whole:]
         return base64.b64encode(piece[:whole])
 
     def finish(self, *pieces: bytes) -> bytes:
-        """The end of the line, ``pieces`` being the last of it."""
+        """Add the last ``pieces``; return the end of the line."""
         if not self._in_base64:
             return self.feed(*pieces, b"\n")
-        return self.feed(*pieces) + base64.b64encode(self._left) + b"\n"
+        return self.feed(*pieces) + base64.b64encode(self._remainder) + b"\n"

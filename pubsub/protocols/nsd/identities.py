@@ -1,4 +1,7 @@
-"""nsd's identities: what each has opened and subscribed to, whatever connections come and go."""
+"""nsd's identities: whether each has opened its channel, and its subscriptions.
+
+They are independent of connections.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 TABLE = "nsd-identities"
-# What an identity and one of its subscriptions cost, estimates for the memory budget.
+# Estimated bytes of an identity and of a subscription, for the memory budget.
 IDENTITY_BYTES = 1024
 SUBSCRIPTION_BYTES = 128
 
 
 class Identity:
-    """A name that was heard: has it opened its channel, and what is it subscribed to?"""
+    """The state of one identity: whether it has opened its channel, and its subscriptions."""
 
     __slots__ = ("channels", "name", "opened")
 
@@ -30,7 +33,7 @@ class Identity:
 
 
 class Identities:
-    """Every identity, kept in the store's metadata so that a durable store brings them back."""
+    """All identities, kept in the store's metadata so that they survive with a durable store."""
 
     def __init__(self, store: IStore, memory: MemoryBudget) -> None:
         self._store = store
@@ -42,16 +45,16 @@ class Identities:
             memory.add(IDENTITY_BYTES + SUBSCRIPTION_BYTES * len(record["channels"]))
 
     def find(self, name: str) -> Identity | None:
-        """The identity of this name, if it was heard before."""
+        """Return the identity of this name, if it is known."""
         return self._known.get(name)
 
     def opened(self, name: str) -> bool:
-        """Has the identity opened its channel at some time?"""
+        """Return whether the identity has ever opened its channel."""
         identity = self._known.get(name)
         return identity is not None and identity.opened
 
     def check_room(self, name: str, channel: str | None, limit: int, subscriptions: int) -> None:
-        """Raises what ``open``, and ``subscribe`` to ``channel``, would; changes nothing."""
+        """Raise the errors of ``open`` and of ``subscribe`` to ``channel``; change nothing."""
         known = self._known.get(name)
         if known is None and len(self._known) >= limit:
             raise LimitReached("identities")
@@ -62,25 +65,25 @@ class Identities:
             raise MemoryExhausted("identities")
 
     def opened_channels(self) -> Iterator[str]:
-        """The channel of every identity that has opened it."""
+        """Yield the channel of every identity that has opened it."""
         return (name for name, identity in self._known.items() if identity.opened)
 
     def open(self, name: str) -> None:
-        """Note that the identity opened its channel; see ``check_room``."""
+        """Record that the identity opened its channel; call ``check_room`` before."""
         identity = self._make(name)
         if not identity.opened:
             identity.opened = True
             self._save(identity)
 
     def subscriptions(self) -> Iterator[str]:
-        """Every channel somebody is subscribed to, once for each that is."""
+        """Yield the channel of every subscription, once for each identity that has it."""
         for identity in self._known.values():
             yield from identity.channels
 
     def subscribe(self, name: str, channel: str, limit: int, subscriptions: int) -> bool:
-        """Subscribe; False if it was so already. Raises LimitReached or MemoryExhausted.
+        """Subscribe; return False if it was subscribed. Raises LimitReached or MemoryExhausted.
 
-        ``limit`` bounds the identities, ``subscriptions`` what one of them may have.
+        ``limit`` bounds the identities, ``subscriptions`` those of one identity.
         """
         known = self._known.get(name)
         if known is not None and channel in known.channels:
@@ -93,7 +96,7 @@ class Identities:
         return True
 
     def unsubscribe(self, name: str, channel: str) -> bool:
-        """Unsubscribe; False if it was not subscribed."""
+        """Unsubscribe; return False if it was not subscribed."""
         identity = self._known.get(name)
         if identity is None or channel not in identity.channels:
             return False

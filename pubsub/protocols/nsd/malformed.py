@@ -16,15 +16,15 @@ def dissect(frame: bytes) -> Dissection:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return Dissection(understood=getattr(error, "pos", 0), fault=f"no JSON: {error}")
+        return Dissection(understood=getattr(error, "pos", 0), fault=f"not JSON: {error}")
     if not isinstance(value, dict):
-        return Dissection(understood=len(frame), fault="JSON, but no object")
+        return Dissection(understood=len(frame), fault="JSON, but not an object")
     fields = {name: _shortened(value[name]) for name in value}
     found = Dissection(str(value.get("_class", "")), fields, len(frame))
     try:
         parse(text, line)
     except InvalidRequest:
-        found.fault = "an object, but no request"
+        found.fault = "an object, but not a request"
     return found
 
 
