@@ -1,4 +1,7 @@
-"""The examples of the documents, run as they are printed except for the ports."""
+"""The examples of the README, run as they are printed except for the ports.
+
+``tests/contract/test_documented_plugin.py`` runs those of docs/protocols.md.
+"""
 
 from __future__ import annotations
 
