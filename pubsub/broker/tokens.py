@@ -106,7 +106,7 @@ class TokenVerifier:
         if now >= self.end(token):
             raise BadToken("expired")
         if now < token.not_before:
-            raise BadToken("not yet valid")
+            raise BadToken("the token is not valid yet")
 
     def _remember(self, raw: bytes, token: Token) -> None:
         if len(self._verified) >= CACHED:

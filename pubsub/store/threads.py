@@ -115,4 +115,4 @@ class ReaderPool:
 
 def log_failure(failure: Failure) -> None:
     """Log the failure of a task that no client waits for."""
-    log.error("history: housekeeping: {reason}", reason=failure.getErrorMessage())
+    log.error("history: maintenance failed and is tried again: {reason}", reason=failure.getErrorMessage())

@@ -46,7 +46,7 @@ class TickEnds:
                 try:
                     call()
                 except Exception:
-                    log.failure("at the end of a tick")
+                    log.failure("a call at the end of a tick failed")
 
 
 def _events_of(reactor: Any) -> _Iterate | None:
@@ -78,12 +78,12 @@ def _events_of(reactor: Any) -> _Iterate | None:
                 try:
                     reason, reading = selectable.doRead(), True
                 except Exception as problem:
-                    log.failure("in an event handler")
+                    log.failure("reading from a connection failed; it is closed")
                     reason, reading = problem, False
                 if reason:
                     disconnect(selectable, reason, reading)
             except Exception:
-                log.failure("at the end of a connection")
+                log.failure("closing a connection failed")
 
     return iterate
 

@@ -72,9 +72,11 @@ def _templates(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[
             yield from _templates(body, assigned)
             yield from _templates(other, assigned)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            befores = list(_templates(left, assigned)) or [_braced(left)]
-            afters = list(_templates(right, assigned)) or [_braced(right)]
-            yield from (before + after for before in befores for after in afters)
+            befores, afters = list(_templates(left, assigned)), list(_templates(right, assigned))
+            # A sum of numbers is not a text.
+            if befores or afters:
+                for before in befores or [_braced(left)]:
+                    yield from (before + after for after in afters or [_braced(right)])
         case ast.Name(id=name):
             for value in assigned.get(name, ()):
                 if not (isinstance(value, ast.Name) and value.id == name):

@@ -167,7 +167,7 @@ class TimeTests(TokenCase):
     def test_a_token_begins_exactly_at_its_second(self) -> None:
         raw = token({"nbf": START})
         for _ in range(2):
-            self.refuses(raw, START - 0.001, match="^not yet valid$")
+            self.refuses(raw, START - 0.001, match="^the token is not valid yet$")
             found = self.check(raw, START)
             assert not self.tokens.valid(found, START - 0.001)
             assert self.tokens.valid(found, START)
