@@ -280,7 +280,10 @@ class Commits:
 
     def _not_written(self, failure: Failure) -> None:
         """Write the group to the file instead, with the messages that were added since."""
-        log.error("history: the journal cannot be written; messages go to the file instead: {reason}", reason=failure.getErrorMessage())
+        log.error(
+            "history: the journal cannot be written; messages go to the file instead: {reason}",
+            reason=failure.getErrorMessage(),
+        )
         group, self._ahead = self._ahead, None
         assert group is not None
         if not self._closing:

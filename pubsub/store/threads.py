@@ -115,4 +115,6 @@ class ReaderPool:
 
 def log_failure(failure: Failure) -> None:
     """Log the failure of a task that no client waits for."""
-    log.error("history: maintenance failed and is tried again: {reason}", reason=failure.getErrorMessage())
+    log.error(
+        "history: maintenance failed and is tried again: {reason}", reason=failure.getErrorMessage()
+    )

@@ -260,7 +260,11 @@ class NsdConnection(Connection):
             self._resume_requests()
 
     def _list_failed(self, failure: Failure) -> None:
-        self.log.failure("nsd: cannot read the history for {client!r}; its connection is closed", failure, client=self.label)
+        self.log.failure(
+            "nsd: cannot read the history for {client!r}; its connection is closed",
+            failure,
+            client=self.label,
+        )
         self.abort("the history cannot be read")
 
     def _resume_requests(self) -> None:
