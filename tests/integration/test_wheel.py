@@ -30,8 +30,10 @@ UNTOUCHED: dict[str, Any] = {"force_include": {}, "pure_python": True}
 def wheel(directory: Path, **environment: str) -> Path:
     """Build the wheel in ``directory`` with the installed tools, and return its path."""
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        + ["--wheel-dir", str(directory), str(ROOT)],
+        [
+            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
+            *("--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)),
+        ],
         check=True,
         env={**os.environ, **environment},
         timeout=TIMEOUT,
