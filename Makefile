@@ -2,6 +2,7 @@
 # make test       run all tests, and print the coverage of the unit and contract tests
 # make test-unit  the unit tests alone, in under a minute
 # make test-long  the property tests with 2000 random examples each
+# make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make lint       ruff, mypy and the form of the changelog's fragments
 # make hooks      have git run make lint's checks before each commit
 # make changelog  print what the next section of CHANGELOG.md would be
@@ -12,10 +13,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
 # The tests that run once more without the compiled kernel.
-KERNEL_TESTS := $(foreach part,kernel *_heads *_server router* catch_up*,tests/unit/test_$(part).py) \
+KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* catch_up* audience encoders, \
+	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
-.PHONY: run test test-unit test-long bench peers clean
+.PHONY: run test test-unit test-long kernel bench peers clean
 .PHONY: lint ruff-check ruff-format mypy fragments hooks changelog
 
 run: .venv/.installed-run
@@ -37,6 +39,9 @@ test-unit: .venv/.installed-dev
 
 test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
+
+kernel: .venv/.installed-dev
+	scripts/kernel
 
 lint: ruff-check ruff-format mypy fragments
 
