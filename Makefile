@@ -2,7 +2,6 @@
 # make test       run all tests, and print the coverage of the unit and contract tests
 # make test-unit  the unit tests alone, in under a minute
 # make test-long  the property tests with 2000 random examples each
-# make compiled   run the tests of what is compiled over its compiled form; make test does too
 # make lint       ruff, mypy and the form of the changelog's fragments
 # make hooks      have git run make lint's checks before each commit
 # make changelog  print what the next section of CHANGELOG.md would be
@@ -11,9 +10,12 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := pyproject.toml constraints.txt scripts/setup
+INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
+# The tests that run once more without the compiled kernel.
+KERNEL_TESTS := $(foreach part,kernel *_heads *_server router* catch_up*,tests/unit/test_$(part).py) \
+	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
-.PHONY: run test test-unit test-long compiled bench peers clean
+.PHONY: run test test-unit test-long bench peers clean
 .PHONY: lint ruff-check ruff-format mypy fragments hooks changelog
 
 run: .venv/.installed-run
@@ -24,20 +26,17 @@ run: .venv/.installed-run
 test: .venv/.installed-dev
 	$(BIN)/coverage run -m pytest -q -p no:twisted tests/unit tests/contract
 	$(BIN)/coverage report
+	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(KERNEL_TESTS)
 	HYPOTHESIS_PROFILE=smoke $(BIN)/trial --temp-directory=.venv/trial tests.unit
 	$(BIN)/pytest -q -p no:twisted tests/bench
 	$(BIN)/pytest -q tests/integration tests/crash
 	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
-	scripts/compiled
 
 test-unit: .venv/.installed-dev
 	$(BIN)/pytest -q -p no:twisted tests/unit
 
 test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
-
-compiled: .venv/.installed-dev
-	scripts/compiled
 
 lint: ruff-check ruff-format mypy fragments
 

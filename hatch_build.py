@@ -1,8 +1,8 @@
-"""Compiles the scanning and encoding of messages with mypyc when a wheel is built.
+"""Compiles the kernel when the package is built or installed in place.
 
-Without a compiler, without headers, or if the compiler rejects the code, the wheel has the same
-modules as Python only. PUBSUB_COMPILE=0 disables compilation. Editable installations are never
-compiled.
+The extension uses Python's stable ABI, so one wheel serves CPython 3.11 and later. Without a
+compiler or Python's headers the package holds the interpreted kernel alone, and works.
+PUBSUB_COMPILE=0 leaves the kernel uncompiled.
 """
 
 from __future__ import annotations
@@ -16,46 +16,49 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
 
-# Seconds that the compiler may take; eight are usual.
+KERNEL = Path("pubsub", "kernel")
+LIBRARY = "compiled.abi3.so"
+# Seconds; a build usually takes ten.
 TIMEOUT = 300
 SETUP = """\
-from mypyc.build import mypycify
-from setuptools import setup
-flags = ["--config-file=mypy.ini"]
-modules = mypycify([*flags, *{modules!r}], opt_level="3", debug_level="0")
-setup(name="pubsub-compiled", packages=[], ext_modules=modules)
-"""
-# Modules that are not compiled are not checked, so their dependencies need not be installed.
-MYPY = """\
-[mypy]
-follow_imports = silent
-ignore_missing_imports = True
-namespace_packages = True
-explicit_package_bases = True
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+kernel = Extension(
+    "pubsub.kernel.compiled",
+    ["pubsub/kernel/compiled.pyx"],
+    define_macros=[("Py_LIMITED_API", "0x030B0000")],
+    extra_compile_args=["-O3", "-g0"],
+    extra_link_args=["-s"],
+    py_limited_api=True,
+)
+setup(name="pubsub-kernel", packages=[], ext_modules=cythonize([kernel], quiet=True))
 """
 
 
 class CompileHook(BuildHookInterface[Any]):
-    """Adds the compiled modules to the wheel: those that pyproject.toml lists as ``modules``."""
+    """Adds the compiled kernel to the wheel, or puts it beside its source for development."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """See hatchling."""
-        if version == "editable" or os.environ.get("PUBSUB_COMPILE") == "0":
+        if os.environ.get("PUBSUB_COMPILE") == "0" or sys.implementation.name != "cpython":
             return
-        self._directory = TemporaryDirectory(prefix="pubsub-compile-")
+        self._directory = TemporaryDirectory(prefix="pubsub-kernel-")
+        root = Path(self.root)
         try:
-            built = compile_modules(
-                Path(self.root), Path(self._directory.name), self.config["modules"]
-            )
+            library = compile_kernel(root, Path(self._directory.name))
         except (OSError, subprocess.SubprocessError) as error:
             output = (getattr(error, "stderr", None) or b"").decode(errors="replace")
             reason = (output.strip().splitlines() or [str(error)])[-1]
-            self.app.display_warning(f"pubsub is built without compiled modules: {reason}")
+            self.app.display_warning(f"pubsub is built without the compiled kernel: {reason}")
             return
-        build_data["force_include"].update(built)
+        if version == "editable":
+            put_in_place(library, root)
+            return
+        build_data["force_include"][str(library)] = str(KERNEL / LIBRARY)
         build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+        build_data["tag"] = f"cp311-abi3-{next(sys_tags()).platform}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """See hatchling."""
@@ -63,15 +66,11 @@ class CompileHook(BuildHookInterface[Any]):
             self._directory.cleanup()
 
 
-def compile_modules(root: Path, directory: Path, modules: list[str]) -> dict[str, str]:
-    """Return the path of each built library and its path in the wheel.
-
-    Raises the errors of ``subprocess.run``.
-    """
-    ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(root / "pubsub", directory / "pubsub", ignore=ignored)
-    (directory / "setup.py").write_text(SETUP.format(modules=modules))
-    (directory / "mypy.ini").write_text(MYPY)
+def compile_kernel(root: Path, directory: Path) -> Path:
+    """Return the path of the library, built in ``directory``; raises as ``subprocess.run``."""
+    (directory / KERNEL).mkdir(parents=True)
+    shutil.copy(root / KERNEL / "compiled.pyx", directory / KERNEL)
+    (directory / "setup.py").write_text(SETUP)
     subprocess.run(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
         cwd=directory,
@@ -79,5 +78,12 @@ def compile_modules(root: Path, directory: Path, modules: list[str]) -> dict[str
         capture_output=True,
         timeout=TIMEOUT,
     )
-    libraries = [*directory.glob("*.so"), *(directory / "pubsub").rglob("*.so")]
-    return {str(path): str(path.relative_to(directory)) for path in libraries}
+    (library,) = (directory / KERNEL).glob("*.so")
+    return library
+
+
+def put_in_place(library: Path, root: Path) -> None:
+    """Copy the library beside its source. It is replaced: a process may have the old one loaded."""
+    staged = root / KERNEL / f".{LIBRARY}.new"
+    shutil.copyfile(library, staged)
+    staged.replace(root / KERNEL / LIBRARY)

@@ -1,10 +1,10 @@
-"""Whether the compiled or the interpreted form of the codecs is loaded."""
+"""Which form of the kernel is in use: compiled, or interpreted."""
 
 from __future__ import annotations
 
-from pubsub.wire import frame_runs
+from pubsub.kernel import COMPILED
 
 
 def build_kind() -> str:
-    """Return ``compiled`` if the wheel was built with a C compiler, else ``interpreted``."""
-    return "interpreted" if (frame_runs.__file__ or "").endswith(".py") else "compiled"
+    """Return ``compiled`` or ``interpreted``."""
+    return "compiled" if COMPILED else "interpreted"

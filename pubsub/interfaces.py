@@ -16,6 +16,7 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.kernel import Head
     from pubsub.store.block_ranges import Parcel, TopicCounts
 
 
@@ -144,11 +145,11 @@ class IStore(Interface):
         """Return the keys and values of ``table``."""
 
 
-class Encoding(Protocol):
-    """Writes batches for one wire; subscribers with equal encodings share the encoded bytes.
+class RunEncoding(Protocol):
+    """Writes batches of one topic for one wire.
 
-    Instances are compared and hashed by value. ``limit`` is the largest payload, in bytes, that a
-    valid frame can carry.
+    Instances are compared and hashed by value; subscribers with equal encodings share the encoded
+    bytes. ``limit`` is the largest payload, in bytes, that a valid frame can carry.
     """
 
     @property
@@ -156,6 +157,33 @@ class Encoding(Protocol):
 
     def encode(self, batch: Batch) -> bytes:
         """Return the batch as whole frames, in order. Every payload is within ``limit``."""
+
+
+class HeadEncoding(Protocol):
+    """As ``RunEncoding``, for frames that are a head and a payload: the kernel writes them.
+
+    ``heads`` are as in ``FrameEncoder``. ``variable_size`` bytes at ``variable_at`` of each head
+    differ between batches: ``variable`` returns them. Encodings of one class differ in their heads
+    only.
+    """
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def heads(self) -> tuple[Head, ...]: ...
+
+    @property
+    def variable_at(self) -> int: ...
+
+    @property
+    def variable_size(self) -> int: ...
+
+    def variable(self, batch: Batch) -> bytes:
+        """Return the variable bytes of all heads of ``batch``."""
+
+
+Encoding: TypeAlias = RunEncoding | HeadEncoding
 
 
 class Consumer(Protocol):

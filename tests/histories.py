@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from pubsub.broker.batch import Batch, Headers
-from pubsub.broker.message_run import MIXED
+from pubsub.kernel import Columns
 from pubsub.store.block import encode_block
 from pubsub.store.merge import insert_block
 from pubsub.store.schema import begin_epoch, open_writer
@@ -50,10 +50,7 @@ class History:
         headers: Sequence[Headers] | None = None,
     ) -> Batch:
         """A batch that ``put_all`` gives its place."""
-        sizes = {len(payload) for payload in payloads}
-        size = sizes.pop() if len(sizes) == 1 else MIXED
-        nbytes = sum(map(len, payloads))
-        return Batch(topic, list(payloads), nbytes, size, 0, 0, sender, protocol, headers)
+        return Batch((topic,), Columns.of(list(payloads)), 0, 0, sender, protocol, headers)
 
     def put_all(self, batches: Iterable[Batch]) -> None:
         """Batches in one block."""
@@ -62,7 +59,7 @@ class History:
             batch.offset = batch.sequence = self.next
             batch.timestamp = self._start + 1000 * (self.next // 1000)
             runs.append(record_of(batch))
-            self.next += len(batch.payloads)
+            self.next += batch.count
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")

@@ -17,8 +17,8 @@ from pubsub.admin.arrow_ipc import Compressed, Field, read_stream
 from pubsub.admin.parameters import invalid
 from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, Headers
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.topics import topic_name
+from pubsub.kernel import Columns
 
 # Messages of a part; even an empty message costs memory.
 _MAX_MESSAGES = 1_000_000
@@ -35,7 +35,7 @@ class PublishableRun:
 
     topic: str
     sender: bytes
-    run: MessageRun
+    columns: Columns
     headers: Sequence[Headers] | None
 
 
@@ -70,7 +70,7 @@ def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
             yield PublishableRun(
                 batch["topic"][start].as_py(),
                 sender if own is None else own[start].as_py(),
-                MessageRun.of(values[start:stop]),
+                Columns.of(values[start:stop]),
                 some if some and any(some) else None,
             )
 

@@ -31,6 +31,7 @@ from pubsub.admin.parameters import Parameters
 from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.staged_parts import PublishableRun, read_runs, summarize
 from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
@@ -122,7 +123,7 @@ class StagingHandler:
             raise ApiError(TOO_LARGE, "too-large", message)
         limiter = self._listener.limiter
         if limiter is not None:
-            if not limiter.admissible([b""], 0):
+            if not limiter.admissible(Columns.one(b"")):
                 raise ApiError(TOO_MANY, "rate-limited", "rate limit of the listener exceeded")
             limiter.take(messages, nbytes)
 
@@ -185,7 +186,7 @@ class StagingHandler:
             access.check_publish(names)
             row = self._publish(query, batch, runs, topics)
             if row["messages"]:
-                request.count_published(row["messages"], sum(one.run.nbytes for one in runs))
+                request.count_published(row["messages"], sum(one.columns.nbytes for one in runs))
         finally:
             self._release(ids)
         # This includes the parts of tasks that failed after staging.
@@ -233,8 +234,8 @@ class StagingHandler:
         first = store.next_offset
         with store.together():
             for one in runs:
-                publish(topics[one.topic], one.run, one.sender, PROTOCOL, one.headers)
-            messages = sum(len(one.run.payloads) for one in runs)
+                publish(topics[one.topic], one.columns, one.sender, PROTOCOL, one.headers)
+            messages = sum(one.columns.count for one in runs)
             row = {
                 "batch": batch,
                 "first": first,

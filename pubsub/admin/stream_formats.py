@@ -47,20 +47,23 @@ class JsonLines:
             for run in decode_block(block, topics):
                 if run.last >= parcel.start and run.offset < parcel.stop:
                     low, high = parcel.start - run.offset, parcel.stop - run.offset
-                    batch = run.batch().part(max(low, 0), min(high, run.count))
-                    lines += [self._line(batch, i, block.run) for i in range(len(batch.payloads))]
+                    batch = run.batch().slice(max(low, 0), min(high, run.count))
+                    lines += [
+                        self._line(batch, index, payload, block.run)
+                        for index, payload in enumerate(batch.payloads())
+                    ]
         if parcel.damaged is not None:
             lines.append(json.dumps({DAMAGED: parcel.damaged}))
         return "".join([line + "\n" for line in lines]).encode()
 
-    def _line(self, batch: Batch, index: int, run: int) -> str:
+    def _line(self, batch: Batch, index: int, payload: bytes, run: int) -> str:
         row: dict[str, Any] = {
             "offset": batch.offset + index,
             "timestamp": batch.timestamp,
             "topic": batch.topic,
             "protocol": batch.protocol,
             "key": b64encode(batch.sender).decode(),
-            **_value(batch.payloads[index]),
+            **_value(payload),
             "message_id": str(message_id(run, batch.sequence + index)),
         }
         if self._headers:

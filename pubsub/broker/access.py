@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
@@ -11,6 +11,8 @@ RESERVED = "$SYS/"
 """The prefix of the broker's own topics."""
 # Decisions cached by a rule; the cache is then cleared, so that topic names cannot fill memory.
 _CACHED = 10_000
+# Combinations of topics that are remembered likewise.
+_MAX_MIXES = 1024
 
 
 class Rule:
@@ -44,14 +46,22 @@ class AccessRules:
     match them.
     """
 
-    __slots__ = ("_closed", "_exclusive", "_grant", "_publish", "_reserved", "_subscribe")
+    __slots__ = (
+        "_allowed",
+        "_closed",
+        "_exclusive",
+        "_grant",
+        "_publish",
+        "_reserved",
+        "_subscribe",
+    )
 
     def __init__(
         self,
         publish: Sequence[str],
         subscribe: Sequence[str],
         grant: Sequence[str] = (),
-        closed: Container[str] = (),
+        closed: Collection[str] = (),
         exclusive: Container[str] = (),
     ) -> None:
         self._publish = Rule(publish)
@@ -59,12 +69,28 @@ class AccessRules:
         self._grant = Rule(grant)
         self._reserved = Rule([pattern for pattern in grant if pattern.startswith(RESERVED)])
         self._closed = closed
+        self._allowed: dict[tuple[str, ...], bool] = {}
         self._exclusive = exclusive
 
     def check_publish(self, name: str) -> None:
         """Raise NotAuthorized unless clients may publish to the topic ``name``."""
         if not self._publish.allows(name) or self._locked(name):
             raise NotAuthorized(name)
+
+    def may_publish_all(self, names: tuple[str, ...]) -> bool:
+        """True if clients may publish to all these topics and none of them has a queue key.
+
+        False does not mean that a client may not: ``check_publish`` tells for each topic.
+        """
+        allowed = self._allowed.get(names)
+        if allowed is None:
+            if len(self._allowed) >= _MAX_MIXES:
+                self._allowed.clear()
+            allowed = self._allowed[names] = all(
+                self._publish.allows(name) and not name.startswith(RESERVED) for name in names
+            )
+        closed = self._closed
+        return allowed and not (closed and any(name in closed for name in names))
 
     def may_subscribe(self, name: str) -> bool:
         """Return whether clients may read the topic ``name``."""

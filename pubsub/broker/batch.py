@@ -1,33 +1,31 @@
-"""Batches: messages that one publisher sent to one topic, and pages of them."""
+"""``Batch``: the messages of one read of one publisher, to one or several topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from pubsub.broker.message_run import MIXED
+from pubsub.kernel import Columns
 
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1
-"""Headers of one message: the largest number that the history's format can store."""
+"""Headers of one message; the limit of the history's format."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Messages that were published together.
+    """Messages that were published together, in the order of publishing.
 
-    ``nbytes`` is the sum of the payloads' lengths; ``size`` is their common length or ``MIXED``.
-    ``timestamp`` is in µs since the Unix epoch and applies to every message, as they come from one
-    read. ``sequence`` is the number of the first message within this run of the broker;
-    ``offset`` is its offset in the history, set by the store. ``headers`` is None if no message has
-    any.
+    ``topics`` has the name for each index of ``columns``. ``timestamp`` is in µs since the Unix
+    epoch and the same for all messages, because they arrived in one read. ``sequence`` numbers the
+    first message within this run of the broker. ``offset`` is the place of the first message in
+    the history, set by the store. ``headers`` has a mapping for each message, or is None if no
+    message has any.
     """
 
-    topic: str
-    payloads: list[bytes]
-    nbytes: int
-    size: int
+    topics: tuple[str, ...]
+    columns: Columns
     timestamp: int
     sequence: int
     sender: bytes
@@ -35,42 +33,81 @@ class Batch:
     headers: Sequence[Headers] | None = None
     offset: int = -1
 
-    def part(self, start: int, stop: int) -> Batch:
-        """Return the messages from index ``start`` to before ``stop`` as a batch."""
-        payloads = self.payloads[start:stop]
+    @property
+    def topic(self) -> str:
+        """The topic of a batch that has one."""
+        return self.topics[0]
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return self.columns.count
+
+    @property
+    def nbytes(self) -> int:
+        """The sum of the payloads' lengths."""
+        return self.columns.nbytes
+
+    def payloads(self) -> list[bytes]:
+        """Return the payload of each message."""
+        return self.columns.payloads()
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return the messages from position ``start`` up to ``stop``."""
         return Batch(
-            topic=self.topic,
-            payloads=payloads,
-            nbytes=sum(map(len, payloads)),
-            size=self.size,
-            timestamp=self.timestamp,
-            sequence=self.sequence + start,
-            sender=self.sender,
-            protocol=self.protocol,
-            headers=None if self.headers is None else self.headers[start:stop],
-            offset=self.offset + start,
+            self.topics,
+            self.columns.slice(start, stop),
+            self.timestamp,
+            self.sequence + start,
+            self.sender,
+            self.protocol,
+            None if self.headers is None else self.headers[start:stop],
+            self.offset + start,
         )
 
-    def within(self, limit: int) -> Batch | None:
-        """Return the batch without payloads over ``limit`` bytes; None if none is left.
+    def runs(self) -> Iterator[tuple[int, Batch]]:
+        """Return consecutive messages of one topic as a batch of that topic, with its index."""
+        if len(self.topics) == 1:
+            yield 0, self
+            return
+        start = 0
+        for index, columns in self.columns.runs():
+            stop = start + columns.count
+            yield (
+                index,
+                Batch(
+                    (self.topics[index],),
+                    columns,
+                    self.timestamp,
+                    self.sequence + start,
+                    self.sender,
+                    self.protocol,
+                    None if self.headers is None else self.headers[start:stop],
+                    self.offset + start,
+                ),
+            )
+            start = stop
 
-        For encoding only: the offsets of the remaining messages are not consecutive.
+    def within(self, limit: int) -> Batch | None:
+        """Return the batch without payloads over ``limit`` bytes; None if that leaves nothing.
+
+        For encoding only: the offsets of the messages that are left are not consecutive.
         """
-        kept = [i for i, payload in enumerate(self.payloads) if len(payload) <= limit]
+        columns = self.columns
+        if columns.largest <= limit:
+            return self
+        kept = [place for place, size in enumerate(columns.sizes()) if size <= limit]
         if not kept:
             return None
-        payloads = [self.payloads[i] for i in kept]
-        headers = None if self.headers is None else [self.headers[i] for i in kept]
+        payloads, indexes = columns.payloads(), columns.indexes()
         return Batch(
-            self.topic,
-            payloads,
-            sum(map(len, payloads)),
-            MIXED,
+            self.topics,
+            Columns.of([payloads[i] for i in kept], [indexes[i] for i in kept]),
             self.timestamp,
             self.sequence,
             self.sender,
             self.protocol,
-            headers,
+            None if self.headers is None else [self.headers[i] for i in kept],
             self.offset,
         )
 

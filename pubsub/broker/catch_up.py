@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
+
+from pubsub.broker.audience import Share
+from pubsub.broker.encoders import make_encoder
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.router import Router
     from pubsub.broker.topic_registry import TopicRegistry
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import Source, Topic
     from pubsub.interfaces import Encoding, IStore
 
 log = Logger()
@@ -88,7 +91,7 @@ class CatchUp:
             for start, stop in page.damaged:
                 self._counters.drop(self._outbox.label, "*", "damaged", stop - start)
             for batch in page.batches:
-                self._deliver(topics[batch.topic], batch)
+                self._deliver(topics, batch)
             self._offset = page.next_offset
             if self._offset >= self._store.next_offset:
                 break
@@ -109,25 +112,55 @@ class CatchUp:
             t.name: t for t in self._positions if t.name in topics and topics.named(t.name) is t
         }
 
-    def _deliver(self, topic: Topic, batch: Batch) -> None:
-        start = self._positions.get(topic)
-        end = batch.offset + len(batch.payloads)
-        if start is None or start >= end or self._outbox.closed:
+    def _deliver(self, topics: Mapping[str, Topic], batch: Batch) -> None:
+        """Queue a batch of the page, in one piece if all of it is to be delivered."""
+        if self._outbox.closed:
             return
+        wanted = [topics[name] for name in batch.topics]
+        ready = [self._is_due(topic, batch.offset + batch.count) for topic in wanted]
+        if len(wanted) > 1 and not all(
+            due and self._positions[topic] <= batch.offset
+            for topic, due in zip(wanted, ready, strict=True)
+        ):
+            for index, run in batch.runs():
+                if ready[index]:
+                    self._enqueue(run, [wanted[index]])
+        elif ready[0]:
+            self._enqueue(batch, wanted)
+
+    def _is_due(self, topic: Topic, stop: int) -> bool:
+        """Return whether messages of ``topic`` before ``stop`` are to be delivered."""
+        start = self._positions.get(topic)
+        if start is None or start >= stop:
+            return False
         if not self._outbox.recheck(topic, None):
             self.discard(topic)
+            return False
+        return True
+
+    def _enqueue(self, batch: Batch, topics: Sequence[Topic]) -> None:
+        """Queue the messages of a batch whose topics are ``topics``."""
+        start = self._positions[topics[0]]
+        if start >= batch.offset + batch.count:
             return
-        if start > batch.offset:
-            batch = batch.part(start - batch.offset, len(batch.payloads))
-        encoding = self._encodings[topic]
-        fitting = batch.within(encoding.limit)
-        count = 0 if fitting is None else len(fitting.payloads)
-        if count < len(batch.payloads):
-            lost = len(batch.payloads) - count
-            self._counters.drop(self._outbox.label, batch.topic, "too-large", lost)
-        if fitting is not None:
-            self._outbox.enqueue(encoding.encode(fitting), count, topic, fitting.offset)
+        if len(topics) == 1 and start > batch.offset:
+            batch = batch.slice(start - batch.offset, batch.count)
+        encoder = make_encoder([self._encodings[topic] for topic in topics])
+        data, count = encoder.encode(batch)
+        if count < batch.count:
+            self._count_too_large(encoder.limits, batch)
+        if count:
+            source: Source = topics[0]
+            if len(topics) > 1:
+                source = Share(topics, batch.columns.totals(), frozenset(range(len(topics))))
+            self._outbox.enqueue(data, count, source, batch.offset)
             self._counters.delivered += count
+
+    def _count_too_large(self, limits: Sequence[int], batch: Batch) -> None:
+        columns = batch.columns
+        for index, size in zip(columns.indexes(), columns.sizes(), strict=True):
+            if size > limits[index]:
+                self._counters.drop(self._outbox.label, batch.topics[index], "too-large", 1)
 
     def _drained(self) -> Deferred[None]:
         self._outbox.flush()

@@ -1,4 +1,4 @@
-"""Dispatch: a run becomes a batch, which is stored and routed."""
+"""Dispatch: the messages of a read become a batch, which is stored and routed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from pubsub.broker.message_run import MessageRun
+    from pubsub.broker.audience import TopicMix
     from pubsub.broker.router import Router
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
+    from pubsub.kernel import Columns
 
 
 class Dispatcher:
@@ -50,7 +51,7 @@ class Dispatcher:
     def publish(
         self,
         topic: Topic,
-        run: MessageRun,
+        columns: Columns,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None = None,
@@ -61,48 +62,63 @@ class Dispatcher:
         broker hosts is claimed (see ``TopicRegistry.claim``). Raises TopicUnreachable or
         HistoryUnavailable; nothing has been published in that case.
         """
-        batch = self._batch(topic, run, sender, protocol, headers)
+        batch = self._batch((topic.name,), columns, sender, protocol, headers)
         if topic.upstream is None:
             if not topic.hosted:
                 self._topics.claim(topic)
             self._store_and_route(topic, batch)
         else:
             topic.upstream.publish(topic, batch)
-        count = len(batch.payloads)
-        self._sequence += count
-        self._counters.published += count
-        self._counters.published_bytes += batch.nbytes
+        self._count(columns)
         return batch
 
-    def relay(self, topic: Topic, run: MessageRun, sender: bytes, protocol: str) -> None:
+    def publish_mixed(self, mix: TopicMix, columns: Columns, sender: bytes, protocol: str) -> Batch:
+        """Store and route messages of several topics, which this broker hosts.
+
+        All of the topics are stored, or none of them.
+        Raises HistoryUnavailable; nothing has been published in that case.
+        """
+        batch = self._batch(mix.names, columns, sender, protocol, None)
+        if mix.topics[0].durability:
+            self._store.append(batch)
+        else:
+            batch.offset = self._store.next_offset
+        self._router.route_mixed(mix, batch)
+        self._count(columns)
+        return batch
+
+    def _count(self, columns: Columns) -> None:
+        self._sequence += columns.count
+        self._counters.published += columns.count
+        self._counters.published_bytes += columns.nbytes
+
+    def relay(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> None:
         """Store and route messages that no client of this broker has published.
 
         They come from the broker that hosts ``topic``, or from this broker itself. They are not
         counted as published and never forwarded.
         """
-        batch = self._batch(topic, run, sender, protocol, None)
-        self._sequence += len(batch.payloads)
+        batch = self._batch((topic.name,), columns, sender, protocol, None)
+        self._sequence += columns.count
         try:
             self._store_and_route(topic, batch)
         except HistoryUnavailable as unavailable:
             # No client waits for a reply here, and live subscribers still get the messages.
-            self._counters.drop("history", topic.name, unavailable.reason, len(batch.payloads))
+            self._counters.drop("history", topic.name, unavailable.reason, columns.count)
             batch.offset = self._store.next_offset
             self._router.route(topic, batch)
 
     def _batch(
         self,
-        topic: Topic,
-        run: MessageRun,
+        topics: tuple[str, ...],
+        columns: Columns,
         sender: bytes,
         protocol: str,
         headers: Sequence[Headers] | None,
     ) -> Batch:
         return Batch(
-            topic.name,
-            run.payloads,
-            run.nbytes,
-            run.size,
+            topics,
+            columns,
             self.timestamp(),
             self._sequence,
             sender,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.interfaces import Holdable, MemoryHolder
+from pubsub.kernel import Columns
 
 # Estimated cost of an idle connection, for the memory budget.
 CONNECTION_BYTES = 8 * 1024
@@ -81,15 +82,15 @@ class RateLimiter:
         self._messages = TokenBucket(rate.messages, clock) if rate.messages else None
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
-    def admissible(self, payloads: Sequence[bytes], nbytes: int) -> int:
-        """Return how many of ``payloads``, from the first on, may pass now; takes nothing."""
-        count = len(payloads)
+    def admissible(self, columns: Columns) -> int:
+        """Return how many messages, from the first on, may pass now; takes nothing."""
+        count = columns.count
         if self._messages is not None:
             count = min(count, max(int(self._messages.available()), 0))
         if self._bytes is not None and count:
             left = self._bytes.available()
-            if left < nbytes:
-                count = self._within(payloads[:count], left)
+            if left < columns.nbytes:
+                count = self._within(columns.sizes()[:count], left)
         return count
 
     def take(self, count: int, nbytes: int) -> None:
@@ -100,12 +101,12 @@ class RateLimiter:
             self._bytes.take(nbytes)
 
     @staticmethod
-    def _within(payloads: Sequence[bytes], left: float) -> int:
-        for index, payload in enumerate(payloads):
+    def _within(sizes: Sequence[int], left: float) -> int:
+        for index, size in enumerate(sizes):
             if left <= 0:
                 return index
-            left -= len(payload)
-        return len(payloads)
+            left -= size
+        return len(sizes)
 
 
 class ConnectionQuota:

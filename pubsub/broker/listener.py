@@ -14,10 +14,9 @@ from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
     from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.outbox import Subscriber
     from pubsub.broker.parts import BrokerParts
     from pubsub.broker.publisher import PublishingConnection
-    from pubsub.broker.topics import Topic
+    from pubsub.broker.topics import Subscriber, Topic
     from pubsub.interfaces import Consumer, Encoding
 
 SETTINGS: tuple[Setting, ...] = (

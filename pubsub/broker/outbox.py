@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.compact_map import EMPTY_MAP
-from pubsub.broker.topics import WRITE_BYTES
 
 if TYPE_CHECKING:
     from pubsub.broker.router import Router
-    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.broker.topics import KeyChange, Source, Subscriber, Topic
     from pubsub.interfaces import Consumer, Encoding
 
 PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
@@ -31,24 +31,6 @@ _HIGH_WATER_MARK = 1024 * 1024
 _PAUSED, _HELD, _CLOSED = 1, 2, 4
 # Outboxes with more bytes than this can be evicted to free memory.
 _HOLDER_MARK = 64 * 1024
-
-
-class Subscriber(Protocol):
-    """The client that an outbox delivers to."""
-
-    @property
-    def label(self) -> str:
-        """The client's name for counters and logs."""
-
-    def evict(self, reason: str) -> None:
-        """Close the connection, because of ``reason``."""
-
-    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
-        """Return whether the subscription to ``topic`` may continue.
-
-        Access rules or secrets have changed, or the topic's key if ``change`` is given. Before it
-        returns False the client is notified in its protocol's terms.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +90,7 @@ class Outbox:
         self.policy = policy
         self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
         # Created when first needed: most are not, and an empty deque would take 700 bytes.
-        self._queue: list[tuple[bytes, int, Topic, int]] | None = None
+        self._queue: list[tuple[bytes, int, Source, int]] | None = None
         self._backlog: _Backlog | None = None
         self.queued = 0
         # The conditions that prevent writing; 0 if there is none.
@@ -127,17 +109,17 @@ class Outbox:
 
     # Deliveries
 
-    def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
-        """Queue ``count`` encoded messages of ``topic`` within the policy's limits.
+    def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
+        """Queue ``count`` encoded messages of ``source`` within the policy's limits.
 
         ``offset`` is that of the first message.
         """
         if self._state:
             if self.closed:
                 # Evicted between two deliveries of one tick.
-                self._router.dropped(self.label, topic, "disconnected", count)
+                self._router.dropped(self.label, source, "disconnected", count)
                 return
-            if not self._has_room(len(data), count, topic):
+            if not self._has_room(len(data), count, source):
                 return
             self._charge(self.held + len(data))
         elif not self._queue:
@@ -146,13 +128,13 @@ class Outbox:
         self._ready = False
         if self._queue is None:
             self._queue = []
-        self._queue.append((data, count, topic, offset))
+        self._queue.append((data, count, source, offset))
         self.queued += len(data)
 
-    def deliver_now(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+    def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together, if no other messages wait in this tick."""
         if not self._ready:
-            self.deliver(data, count, topic, offset)
+            self.deliver(data, count, source, offset)
             return
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
@@ -160,12 +142,12 @@ class Outbox:
             self._get_backlog().inflight = len(data)
             self._charge(len(data))
 
-    def enqueue(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Queue as ``deliver`` does, but without limit, for a caller that waits for the drain."""
         self._ready = False
         if self._queue is None:
             self._queue = []
-        self._queue.append((data, count, topic, offset))
+        self._queue.append((data, count, source, offset))
         self.queued += len(data)
 
     def flush(self) -> None:
@@ -187,7 +169,7 @@ class Outbox:
             self.flush()
         self._consumer.write(data)
 
-    def _next_write(self, queue: list[tuple[bytes, int, Topic, int]]) -> bytes:
+    def _next_write(self, queue: list[tuple[bytes, int, Source, int]]) -> bytes:
         if len(queue) == 1:
             data = queue.pop()[0]
         elif self.queued <= WRITE_BYTES:
@@ -286,18 +268,19 @@ class Outbox:
 
     # Limits
 
-    def _has_room(self, nbytes: int, count: int, topic: Topic) -> bool:
+    def _has_room(self, nbytes: int, count: int, source: Source) -> bool:
         """Apply the policy to a delivery that must be queued; return whether it fits."""
         backlog = self._get_backlog()
         waiting = self.queued + backlog.inflight + nbytes
         if waiting > self.policy.nbytes:
-            self._router.dropped(self.label, topic, "slow-consumer", count)
+            self._router.dropped(self.label, source, "slow-consumer", count)
             if self.policy.action != DROP:
                 self.evict(f"slow consumer: over {self.policy.nbytes} bytes behind")
             return False
         if waiting > self.policy.high_water_mark and self.policy.action == PAUSE:
-            backlog.blocking.add(topic)
-            topic.block(self)
+            backlog.blocking.update(source.topics)
+            for topic in source.topics:
+                topic.block(self)
         return True
 
     def overdue(self, now: float) -> bool:
@@ -342,11 +325,12 @@ class Outbox:
         self._ready = False
         unsent: dict[Topic, int] = {}
         queue, self._queue = self._queue or (), None
-        for _data, _count, topic, offset in queue:
-            unsent[topic] = min(offset, unsent.get(topic, offset))
+        for _data, _count, source, offset in queue:
+            for topic in source.topics:
+                unsent[topic] = min(offset, unsent.get(topic, offset))
         if reason is not None:
-            for _data, count, topic, _offset in queue:
-                self._router.dropped(self.label, topic, reason, count)
+            for _data, count, source, _offset in queue:
+                self._router.dropped(self.label, source, reason, count)
         self.queued = 0
         backlog = self._backlog
         if backlog is not None:

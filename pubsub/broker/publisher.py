@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.message_run import MessageRun
-from pubsub.errors import RateLimited
+from pubsub.errors import HistoryUnavailable, RateLimited
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
+    from pubsub.broker.audience import TopicMix
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.limits import MemoryBudget, RateLimiter
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Holdable, IStore
+    from pubsub.kernel import Columns
 
 
 class PublishingRules(Protocol):
@@ -73,11 +74,11 @@ class Publisher:
     def publish(
         self,
         topic: Topic,
-        run: MessageRun,
+        columns: Columns,
         headers: Sequence[Headers] | None = None,
         sender: bytes | None = None,
     ) -> Batch:
-        """Publish the messages of ``run``; ``headers`` has one mapping for each of them.
+        """Publish messages of one topic; ``headers`` has one mapping for each of them.
 
         Returns what was accepted: all messages, or those before the first that a rate limit
         refused. ``sender`` replaces the connection's own. Raises NotAuthorized,
@@ -90,19 +91,19 @@ class Publisher:
         ):
             raise RateLimited("a subscriber, the memory bound or the history holds this topic")
         if self._limiters:
-            admitted = self._admit(run)
-            if admitted < len(run.payloads):
-                run = MessageRun(run.payloads[:admitted], run.size)
+            admitted = self._admit(columns)
+            if admitted < columns.count:
+                columns = columns.slice(0, admitted)
                 headers = None if headers is None else headers[:admitted]
         batch = self._dispatcher.publish(
             topic,
-            run,
+            columns,
             self.sender if sender is None else sender,
             rules.protocol,
             headers,
         )
-        self.messages += len(batch.payloads)
-        self.nbytes += batch.nbytes
+        self.messages += columns.count
+        self.nbytes += columns.nbytes
         if self._connection is not None:
             if topic.blockers:
                 topic.wait(self._connection)
@@ -112,16 +113,55 @@ class Publisher:
                 rules.store.gate.wait(self._connection)
         return batch
 
-    def _admit(self, run: MessageRun) -> int:
-        """Return how many messages of ``run`` every limiter admits, and charge for them."""
-        payloads, nbytes = run.payloads, run.nbytes
-        admitted = len(payloads)
+    def publish_mixed(
+        self, mix: TopicMix, columns: Columns, sender: bytes | None = None
+    ) -> Batch | None:
+        """Publish messages of several topics at once if nothing requires to look at each of them.
+
+        Returns None, and has published nothing, if a topic may not be published to, if some topics
+        are stored and others are not, or if messages could be refused: then the messages are to be
+        published one topic after another, in their order. This broker hosts all of the topics.
+        """
+        rules, connection = self._rules, self._connection
+        if connection is None or not rules.access.may_publish_all(mix.names):
+            return None
+        topics = mix.topics
+        stored = topics[0].durability > 0
+        for topic in topics:
+            if (topic.durability > 0) is not stored:
+                return None
         for limiter in self._limiters:
-            admitted = min(admitted, limiter.admissible(payloads, nbytes))
+            if limiter.admissible(columns) < columns.count:
+                return None
+        try:
+            batch = self._dispatcher.publish_mixed(
+                mix, columns, self.sender if sender is None else sender, rules.protocol
+            )
+        except HistoryUnavailable:
+            return None
+        for limiter in self._limiters:
+            limiter.take(columns.count, columns.nbytes)
+        self.messages += columns.count
+        self.nbytes += columns.nbytes
+        for topic in topics:
+            if topic.blockers:
+                topic.wait(connection)
+        if rules.memory.full:
+            rules.memory.wait(connection)
+        if stored and rules.store.gate.shut:
+            rules.store.gate.wait(connection)
+        return batch
+
+    def _admit(self, columns: Columns) -> int:
+        """Return how many messages every limiter admits, and charge for them."""
+        admitted = columns.count
+        for limiter in self._limiters:
+            admitted = min(admitted, limiter.admissible(columns))
         if not admitted:
             raise RateLimited(self._rules.protocol)
-        if admitted < len(payloads):
-            nbytes = sum(map(len, payloads[:admitted]))
+        nbytes = columns.nbytes
+        if admitted < columns.count:
+            nbytes = columns.slice(0, admitted).nbytes
         for limiter in self._limiters:
             limiter.take(admitted, nbytes)
         return admitted

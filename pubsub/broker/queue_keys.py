@@ -35,7 +35,7 @@ class QueueKeys:
     """The key of each topic that has one.
 
     ``names`` is a live view of the closed topics, ``exclusive`` has those that only their creator
-    may read. The listeners' access rules use both.
+    may read. The listeners' access rules use both. ``version`` changes when a key does.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class QueueKeys:
         self._hasher = KeyHasher(secrets.token_bytes(SALT_BYTES))
         self._store = store
         self.exclusive: set[str] = set()
+        self.version = 0
         self._router = router
         self._tokens = tokens
         self._audit = audit
@@ -117,11 +118,13 @@ class QueueKeys:
     def drop(self, name: str) -> None:
         """Delete the key of the topic ``name``, which opens it."""
         if self._keys.pop(name, None) is not None:
+            self.version += 1
             self._hashes.pop(name, None)
             self._store.delete(KEYS, name)
 
     def _set(self, topic: Topic, key: bytes) -> None:
         self._keys[topic.name] = key
+        self.version += 1
         self._hashes.pop(topic.name, None)
         # The store hashes it in a thread.
         self._store.put(KEYS, topic.name, partial(self._hasher.hash, key))

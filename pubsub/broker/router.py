@@ -1,25 +1,32 @@
-"""Fan-out: from a batch on a topic to the outboxes of its subscribers.
+"""Fan-out: from a batch to the outboxes of the subscribers of its topics.
 
-A topic's subscribers are grouped by encoding. A batch is encoded once for each group. The messages
-that a group collects in one reactor tick are joined into one bytes object, which every outbox of
-the group receives at the end of the tick. Then each of these outboxes is flushed once.
+A batch is encoded once for each audience: subscribers of the same topics with the same encodings
+(see ``audience.py``). The messages that an audience collects in one reactor tick are joined into
+one bytes object, which every outbox of the audience receives at the end of the tick. Then each of
+these outboxes is flushed once. An outbox that belongs to several audiences of a tick receives their
+messages one by one, in the order in which they were published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pubsub.broker.audience import Audience, Share, TopicMix, joined
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.limits import MemoryBudget
-from pubsub.broker.topics import Recipient, SubscriberGroup, Topic
+from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
-    from pubsub.broker.topics import KeyChange
+    from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
+
+# Combinations of topics that are remembered.
+_MAX_MIXES = 1024
 
 
 class Router:
@@ -42,23 +49,50 @@ class Router:
         self.seconds = seconds
         self.at_tick_end = at_tick_end
         self._scheduled = False
-        self._groups: list[SubscriberGroup] = []
+        self._pending: list[Audience] = []
+        self._order = 0
+        self._mixes: dict[tuple[Topic, ...], TopicMix] = {}
         self.dirty: list[Recipient] = []
         self.slow: set[Recipient] = set()
 
+    def mix(self, topics: Iterable[Topic]) -> TopicMix:
+        """Return the mix of distinct ``topics``, in an order of its own."""
+        key = tuple(sorted(topics, key=id))
+        mix = self._mixes.get(key)
+        if mix is None:
+            if len(self._mixes) >= _MAX_MIXES:
+                self._mixes.clear()
+            mix = self._mixes[key] = TopicMix(key)
+        return mix
+
     def route(self, topic: Topic, batch: Batch) -> None:
-        """Encode ``batch`` for every group of ``topic``; it is sent at the end of the tick."""
+        """Encode ``batch`` for the groups of its only topic; it is sent at the end of the tick."""
         for group in topic.groups.values():
-            encoding = group.encoding
-            fitting = batch if batch.nbytes <= encoding.limit else self._fitting(group, batch)
-            if fitting is None:
-                continue
-            if not group.pending:
-                self._groups.append(group)
-            encoded = (encoding.encode(fitting), len(fitting.payloads), fitting.offset)
-            group.pending.append(encoded)
-        if self._groups:
+            self._collect(group, batch, topic)
+        if self._pending:
             self.flush_soon()
+
+    def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
+        """Encode ``batch`` for the audiences of the topics of ``mix``."""
+        totals: Sequence[tuple[int, int, int]] | None = None
+        for audience in mix.current_audiences():
+            if totals is None:
+                totals = batch.columns.totals()
+            self._collect(audience, batch, Share(mix.topics, totals, audience.wanted))
+        if self._pending:
+            self.flush_soon()
+
+    def _collect(self, audience: Audience, batch: Batch, source: Source) -> None:
+        encoder = audience.encoder
+        data, count = encoder.encode(batch)
+        if batch.columns.largest > encoder.limit:
+            source = self._count_too_large(audience, batch, source)
+        if not count:
+            return
+        if not audience.pending:
+            self._pending.append(audience)
+        self._order += 1
+        audience.pending.append((self._order, data, count, batch.offset, source))
 
     def flush_soon(self) -> None:
         """Flush at the end of the reactor tick."""
@@ -69,16 +103,45 @@ class Router:
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
         self._scheduled = False
-        groups, self._groups = self._groups, []
-        if len(groups) == 1:
-            count = groups[0].flush(at_once=True)
-            self.counters.delivered += count
+        if len(self._pending) == 1:
+            # Written at once: no other audience has messages.
+            (audience,) = self._pending
+            self._pending = []
+            pending, audience.pending = audience.pending, []
+            targets = audience.targets
+            for _order, data, count, offset, source in joined(pending):
+                for recipient in targets:
+                    recipient.deliver_now(data, count, source, offset)
+                self.counters.delivered += count * len(targets)
         else:
-            for group in groups:
-                self._flush_group(group)
+            self._hand_over()
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
+
+    def _hand_over(self) -> None:
+        """Deliver to the outboxes what the audiences have, in the order of publishing."""
+        audiences, self._pending = self._pending, []
+        if not audiences:
+            return
+        found = [(audience.targets, audience.pending) for audience in audiences]
+        for audience in audiences:
+            audience.pending = []
+        together: set[Recipient] = set().union(*[targets for targets, _ in found])
+        if len(together) == sum([len(targets) for targets, _ in found]):
+            for targets, pending in found:
+                for delivery in joined(pending):
+                    self._deliver(targets, delivery)
+            return
+        merged = [(targets, delivery) for targets, pending in found for delivery in pending]
+        for targets, delivery in sorted(merged, key=_order_of):
+            self._deliver(targets, delivery)
+
+    def _deliver(self, targets: Sequence[Recipient], delivery: Delivery) -> None:
+        _order, data, count, offset, source = delivery
+        for recipient in targets:
+            recipient.deliver(data, count, source, offset)
+        self.counters.delivered += count * len(targets)
 
     def subscribe(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> bool:
         """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is."""
@@ -88,8 +151,9 @@ class Router:
         if group is None:
             group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
         # Messages published earlier in this tick are not for the new subscriber.
-        self._flush_group(group)
+        self._hand_over()
         group.add(outbox)
+        topic.version += 1
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
         if topic.upstream is not None:
             topic.upstream.want(topic)
@@ -101,9 +165,10 @@ class Router:
         if encoding is None:
             return False
         outbox.subscriptions = without_item(outbox.subscriptions, topic)
+        topic.version += 1
         group = topic.groups.get(encoding)
         if group is not None:
-            self._flush_group(group)
+            self._hand_over()
             group.discard(outbox)
             if not group:
                 del topic.groups[encoding]
@@ -118,12 +183,12 @@ class Router:
         The subscription stays, and the other subscribers still share one encoding.
         """
         group = topic.groups[outbox.subscriptions[topic]]
-        self._flush_group(group)
+        self._hand_over()
         group.discard(outbox)
         try:
             yield
         finally:
-            self._flush_group(group)
+            self._hand_over()
             # A flush can evict the subscriber, which ends the subscription.
             if topic in outbox.subscriptions:
                 topic.groups.setdefault(group.encoding, group).add(outbox)
@@ -176,10 +241,11 @@ class Router:
         for blocker in tuple(topic.blockers):
             topic.unblock(blocker)
 
-    def dropped(self, label: str, topic: Topic, reason: str, count: int) -> None:
+    def dropped(self, label: str, source: Source, reason: str, count: int) -> None:
         """Count ``count`` messages as dropped that were counted as delivered before."""
         self.counters.delivered -= count
-        self.counters.drop(label, topic.name, reason, count)
+        for topic, number in source.counts(count):
+            self.counters.drop(label, topic.name, reason, number)
 
     def sweep(self) -> None:
         """Evict the subscribers that have been slow for longer than their policy allows."""
@@ -187,16 +253,19 @@ class Router:
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
             outbox.evict_overdue()
 
-    def _flush_group(self, group: SubscriberGroup) -> None:
-        # Not `delivered += flush()`, which reads the counter first and loses what flush drops.
-        count = group.flush()
-        self.counters.delivered += count
+    def _count_too_large(self, audience: Audience, batch: Batch, source: Source) -> Source:
+        """Count messages that no frame of the audience can carry; return the others' source."""
+        limits, columns = audience.encoder.limits, batch.columns
+        lost = Counter(
+            index
+            for index, size in zip(columns.indexes(), columns.sizes(), strict=True)
+            if size > limits[index]
+        )
+        for index, count in lost.items():
+            for outbox in audience.targets:
+                self.counters.drop(outbox.label, batch.topics[index], "too-large", count)
+        return source.without(lost) if isinstance(source, Share) else source
 
-    def _fitting(self, group: SubscriberGroup, batch: Batch) -> Batch | None:
-        """Return the messages that fit a frame of the group's encoding; count the others."""
-        fitting = batch.within(group.encoding.limit)
-        lost = len(batch.payloads) - (0 if fitting is None else len(fitting.payloads))
-        if lost:
-            for outbox in group:
-                self.counters.drop(outbox.label, batch.topic, "too-large", lost)
-        return fitting
+
+def _order_of(entry: tuple[Sequence[Recipient], Delivery]) -> int:
+    return entry[1][0]

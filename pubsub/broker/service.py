@@ -27,7 +27,6 @@ from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.parts import BrokerParts
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
@@ -37,6 +36,7 @@ from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.errors import Refused, StartError
+from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
     from pubsub.interfaces import IStore
@@ -200,8 +200,8 @@ class BrokerService(MultiService):
             raise StartError(f"events: cannot create topic {EVENTS_TOPIC}: {refused}") from None
 
     def _publish_events(self, payloads: list[bytes]) -> None:
-        run = MessageRun.of(payloads)
-        self.dispatcher.relay(self.topics.named(EVENTS_TOPIC), run, b"", EVENTS_PROTOCOL)
+        columns = Columns.of(payloads)
+        self.dispatcher.relay(self.topics.named(EVENTS_TOPIC), columns, b"", EVENTS_PROTOCOL)
 
     # Shutdown
 

@@ -52,6 +52,8 @@ class TokenVerifier:
     def __init__(self, ring: SecretRing) -> None:
         self._ring = ring
         self._verified: dict[bytes, Token] = {}
+        self.version = 0
+        """Changes when the secrets do."""
         self.hits = 0
         self.misses = 0
 
@@ -63,6 +65,7 @@ class TokenVerifier:
     def replace(self, ring: SecretRing) -> None:
         """Replace the secrets and clear the cache."""
         self._ring = ring
+        self.version += 1
         self._verified.clear()
 
     def __len__(self) -> int:

@@ -93,6 +93,7 @@ class TopicRegistry:
         """Remove a topic that has ended; its memory and its ids are free again."""
         if self._by_name.pop(topic.name, None) is None:
             return
+        topic.hosted = False
         self._memory.free(TOPIC_BYTES)
         del self._by_uuid[topic.uuid]
         if self._by_id.get(topic.id) is topic:

@@ -6,7 +6,7 @@ the name, so a protocol that addresses topics by number sees the same topic as o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +14,7 @@ from uuid import UUID, uuid5
 
 from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
+from pubsub.broker.encoders import make_encoder
 from pubsub.errors import InvalidTopicName
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ TOPIC_NAMESPACE = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
-
-# A group's pending messages are delivered in pieces of about this many bytes: a piece stays in the
-# processor's cache, and a subscriber that is full pauses its outbox before the next piece.
-WRITE_BYTES = 256 * 1024
-
-EncodedMessages = tuple[bytes, int, int]
-"""Encoded messages, their number, and the offset of the first."""
 
 
 def fnv1a32(data: bytes) -> int:
@@ -76,6 +70,39 @@ class Upstream(Protocol):
         """Stop the messages of ``topic``: its last local reader has gone."""
 
 
+class Source(Protocol):
+    """The topics that the messages of a delivery belong to; a ``Topic`` if there is one."""
+
+    @property
+    def topics(self) -> Iterable[Topic]: ...
+
+    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
+        """Return how many of the ``count`` messages each topic has."""
+
+
+Delivery = tuple[int, bytes, int, int, Source]
+"""A number that increases with each delivery, encoded messages, how many they are, the offset of
+the first, and their topics."""
+
+
+class Subscriber(Protocol):
+    """The client that an outbox delivers to."""
+
+    @property
+    def label(self) -> str:
+        """The client's name for counters and logs."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because of ``reason``."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """Return whether the subscription to ``topic`` may continue.
+
+        Access rules or secrets have changed, or the topic's key if ``change`` is given. Before it
+        returns False the client is notified in its protocol's terms.
+        """
+
+
 class Recipient(Protocol):
     """What a subscriber group delivers to; implemented by ``Outbox``."""
 
@@ -85,10 +112,10 @@ class Recipient(Protocol):
     def label(self) -> str:
         """The client's name for counters and logs."""
 
-    def deliver(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+    def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Queue ``count`` encoded messages until ``flush``; ``offset`` is that of the first."""
 
-    def deliver_now(self, data: bytes, count: int, topic: Topic, offset: int) -> None:
+    def deliver_now(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Do as ``deliver`` and ``flush`` together."""
 
     def flush(self) -> None:
@@ -105,16 +132,16 @@ class Recipient(Protocol):
 
 
 class SubscriberGroup:
-    """The subscribers of one topic that share an encoding, and their messages of this tick."""
+    """The subscribers of one topic that share an encoding."""
 
-    __slots__ = ("_recipients", "_targets", "encoding", "only_subscription", "pending", "topic")
+    __slots__ = ("_recipients", "_targets", "encoder", "encoding", "only_subscription", "pending")
 
     def __init__(self, topic: Topic, encoding: Encoding) -> None:
-        self.topic = topic
         self.encoding = encoding
+        self.encoder = make_encoder([encoding])
         # The subscriptions of every recipient that has no other: one object for all of them.
         self.only_subscription = SingleItemMap(topic, encoding)
-        self.pending: list[EncodedMessages] = []
+        self.pending: list[Delivery] = []
         self._recipients: dict[Recipient, None] = {}
         self._targets: tuple[Recipient, ...] = ()
 
@@ -134,38 +161,12 @@ class SubscriberGroup:
         self._recipients.pop(recipient, None)
         self._targets = ()
 
-    def flush(self, at_once: bool = False) -> int:
-        """Deliver the pending messages to every recipient; return the number of deliveries.
-
-        With ``at_once`` they are written at once: no other group has messages in this tick.
-        """
-        pending, self.pending = self.pending, []
-        # Rebuilt only after a change. The loop runs over a copy, because a delivery over a
-        # subscriber's limit removes that subscriber.
+    @property
+    def targets(self) -> tuple[Recipient, ...]:
+        """See ``Audience``."""
+        # Rebuilt only after a change.
         targets = self._targets = self._targets or tuple(self._recipients)
-        topic = self.topic
-        delivered = 0
-        for data, count, offset in pending if len(pending) < 2 else _joined(pending):
-            if at_once:
-                for recipient in targets:
-                    recipient.deliver_now(data, count, topic, offset)
-            else:
-                for recipient in targets:
-                    recipient.deliver(data, count, topic, offset)
-            delivered += count * len(targets)
-        return delivered
-
-
-def _joined(pending: list[EncodedMessages]) -> Iterator[EncodedMessages]:
-    """Join neighbours up to about WRITE_BYTES each."""
-    start = size = 0
-    for index, (data, _count, _offset) in enumerate(pending):
-        size += len(data)
-        if size >= WRITE_BYTES or index == len(pending) - 1:
-            piece = pending[start : index + 1]
-            joined = b"".join([one[0] for one in piece]) if len(piece) > 1 else data
-            yield joined, sum(one[1] for one in piece), piece[0][2]
-            start, size = index + 1, 0
+        return targets
 
 
 class Topic:
@@ -178,6 +179,7 @@ class Topic:
     there and not delivered here, and what arrives from there is delivered here. ``hosted`` is True
     if this broker hosts the topic. A topic that a listener only offers is neither until it is
     used. ``history_readers`` counts the readers that have no outbox but read the history.
+    ``version`` increases when a subscription begins or ends.
     """
 
     __slots__ = (
@@ -189,6 +191,7 @@ class Topic:
         "id",
         "name",
         "upstream",
+        "version",
         "waiting",
     )
 
@@ -201,7 +204,17 @@ class Topic:
         self.upstream: Upstream | None = None
         self.hosted = False
         self.history_readers = 0
+        self.version = 0
         self.durability = Durability.ASYNC
+
+    @property
+    def topics(self) -> tuple[Topic]:
+        """See ``Source``: a topic is that of deliveries of its own."""
+        return (self,)
+
+    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
+        """See ``Source``."""
+        return ((self, count),)
 
     @property
     def has_readers(self) -> bool:

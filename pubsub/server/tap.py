@@ -46,7 +46,7 @@ def makeService(options: ParsedOptions) -> IService:
         raise SystemExit(f"pubsub: {error}") from None
     keep_freed_memory()
     freeze_startup_objects()
-    log.info("codecs: {build_kind}", build_kind=build_kind())
+    log.info("kernel: {build_kind}", build_kind=build_kind())
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]

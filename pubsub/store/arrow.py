@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
-from pubsub.broker.message_run import MIXED
 from pubsub.store.block_ranges import (
     Parcel,
     Piece,
@@ -34,6 +33,7 @@ from pubsub.store.block_ranges import (
 from pubsub.store.block_reader import read_bounds as bounds
 from pubsub.store.columns import (
     HAS_HEADERS,
+    MIXED,
     RUN,
     RUN_TOPIC,
     RUN_WORDS,

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import islice
 from zlib import crc32
 
-from pubsub.broker.message_run import MIXED
 from pubsub.store.columns import (
     HAS_HEADERS,
+    MIXED,
     RUN,
     RUN_PROTOCOL,
     RUN_SENDER,

@@ -25,6 +25,8 @@ RUN = struct.Struct("<IIIIIiqq")
 
 Messages are numbered from the block's base; topic, sender and protocol are indexes into ``names``.
 """
+MIXED = -1
+"""The size of a run whose payloads differ in length."""
 RUN_WORDS = RUN.size // 4
 RUN_TOPIC, RUN_SENDER, RUN_PROTOCOL = 2, 3, 4
 """The positions of these indexes in a record, in words of 32 bits."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from pubsub.broker.batch import Batch, Page
 from pubsub.store.stored_runs import (
+    MESSAGE_BYTES,
     REMOVED,
     RunRecord,
     StoredRun,
+    batch_of,
+    count_of,
     first_offset_of,
     last_offset_of,
+    mixed_topics_of,
     nbytes_of,
     record_of,
+    split,
     timestamp_of,
     topic_of,
 )
@@ -57,7 +63,7 @@ class RunLog:
         batch.offset = self.next_offset
         run = record_of(batch) if self.max_messages else None
         # Counted only now, so that an error above leaves no gap in the offsets.
-        self.next_offset += len(batch.payloads)
+        self.next_offset += batch.count
         if run is None:
             return None
         self._runs.append(run)
@@ -82,10 +88,10 @@ class RunLog:
         for record in runs[start : start + _SCAN]:
             if first_offset_of(record) >= last:
                 return Page(found, max(next_offset, last))
-            if (topics is None or topic_of(record) in topics) and self._is_shown(record):
-                run = StoredRun.of(record)
-                found.append(run.batch(offset))
-                room -= run.cost()
+            for one in self._shown(record, topics):
+                if last_offset_of(one) >= offset:
+                    found.append(batch_of(one, offset))
+                    room -= nbytes_of(one) + MESSAGE_BYTES * count_of(one)
             next_offset = last_offset_of(record) + 1
             if room <= 0:
                 return Page(found, next_offset)
@@ -105,9 +111,10 @@ class RunLog:
                 return found, stop
             if max_bytes <= 0:
                 return found, max(start, first_offset_of(record))
-            if (topics is None or topic_of(record) in topics) and self._is_shown(record):
-                found.append(StoredRun.of(record))
-                max_bytes -= found[-1].cost()
+            for one in chain.from_iterable(map(split, self._shown(record, topics))):
+                if last_offset_of(one) >= start:
+                    found.append(StoredRun.of(one))
+                    max_bytes -= found[-1].cost()
         if begin + _SCAN < len(self._runs):
             stop = min(stop, first_offset_of(self._runs[begin + _SCAN]))
         return found, max(start, stop)
@@ -118,9 +125,12 @@ class RunLog:
         for record in self._runs[begin:]:
             if first_offset_of(record) >= stop:
                 return
-            if self._is_shown(record):
-                run = StoredRun.of(record)
-                yield run if start <= run.offset and run.last < stop else run.within(start, stop)
+            for one in chain.from_iterable(map(split, self._shown(record, None))):
+                run = StoredRun.of(one)
+                if start <= run.offset and run.last < stop:
+                    yield run
+                elif start <= run.last and run.offset < stop:
+                    yield run.within(start, stop)
 
     def offset_at(self, timestamp: int) -> int:
         """Return the offset of the first message at or after ``timestamp`` (µs).
@@ -138,12 +148,28 @@ class RunLog:
         """
         self._forgotten[topic] = self.next_offset
         if len(self._forgotten) > _FORGOTTEN:
-            self._runs, self._head = [r for r in self._runs[self._head :] if self._is_shown(r)], 0
+            self._runs = [one for run in self._runs[self._head :] for one in self._shown(run, None)]
+            self._head = 0
             self._bytes = sum(map(nbytes_of, self._runs))
             self._forgotten.clear()
 
-    def _is_shown(self, record: RunRecord) -> bool:
-        return first_offset_of(record) >= self._forgotten.get(topic_of(record), 0)
+    def _shown(self, record: RunRecord, topics: frozenset[str] | None) -> Iterable[RunRecord]:
+        """Return the record, or records of those of its messages that are of ``topics``.
+
+        Messages of a topic that has ended are left out.
+        """
+        mixed = mixed_topics_of(record)
+        if mixed is None:
+            return (record,) if self._is_shown(record, topics) else ()
+        if not self._forgotten and (topics is None or topics.issuperset(mixed)):
+            return (record,)
+        return [one for one in split(record) if self._is_shown(one, topics)]
+
+    def _is_shown(self, record: RunRecord, topics: frozenset[str] | None) -> bool:
+        topic = topic_of(record)
+        if topics is not None and topic not in topics:
+            return False
+        return first_offset_of(record) >= self._forgotten.get(topic, 0)
 
     def _trim(self) -> None:
         """Remove the oldest runs, but never the newest."""

@@ -10,27 +10,30 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from pubsub.broker.batch import Batch, Headers
-from pubsub.broker.message_run import MIXED
-from pubsub.store.columns import HAS_HEADERS, RUN, encode_headers, little_endian
-from pubsub.wire.frame_runs import cut_run
+from pubsub.kernel import Columns
+from pubsub.store.columns import HAS_HEADERS, MIXED, RUN, encode_headers, little_endian
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
-# Bytes that a message costs its reader beside the payload, so that empty messages count in a page.
-_MESSAGE_BYTES = 64
+MESSAGE_BYTES = 64
+"""Bytes of a page that a message takes beside its payload, so that empty messages count."""
 
+_Mix = tuple[tuple[str, ...], bytes]
 RunRecord = tuple[
     int, int, int, int, str, int, bytes, int, bytes | None, int, bytes, str,
-    "Sequence[Headers] | None",
+    "Sequence[Headers] | None", "_Mix | None",
 ]  # fmt: skip
 """A run at rest: last offset, first offset, timestamp, bytes with overhead, topic, count, joined
 payloads, size of each or MIXED, lengths if MIXED (u32 each, in this machine's byte order),
-sequence, sender, protocol, headers.
+sequence, sender, protocol, headers, mix.
+
+Where the messages are of several topics, the mix has these and the index of each message's topic,
+and the topic is empty.
 
 It is a plain tuple for the garbage collector, which soon finds that a tuple of texts and numbers
 cannot be part of a cycle and does not visit it again. Tens of thousands of instances of a class
@@ -39,35 +42,76 @@ would be visited again and again, which takes milliseconds each time."""
 _TOPIC: Final = 4
 _COUNT: Final = 5
 _DATA: Final = 6
+_MIX: Final = 13
 last_offset_of: Callable[[RunRecord], int] = itemgetter(0)
 first_offset_of: Callable[[RunRecord], int] = itemgetter(1)
 timestamp_of: Callable[[RunRecord], int] = itemgetter(2)
 nbytes_of: Callable[[RunRecord], int] = itemgetter(3)
 """The bytes of the payloads, with the overhead of the run."""
 topic_of: Callable[[RunRecord], str] = itemgetter(_TOPIC)
+count_of: Callable[[RunRecord], int] = itemgetter(_COUNT)
 payloads_of: Callable[[RunRecord], bytes] = itemgetter(_DATA)
 """The payloads, joined."""
 
-REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None)
+REMOVED: RunRecord = (0, 0, 0, 0, "", 0, b"", 0, None, 0, b"", "", None, None)
 """Takes the place of a record that has been removed."""
 
 
 def record_of(batch: Batch) -> RunRecord:
     """Return the record of ``batch``, which has its offset."""
-    payloads, size, offset, headers = batch.payloads, batch.size, batch.offset, batch.headers
-    count = len(payloads)
-    nbytes = batch.nbytes + RUN_BYTES
-    lengths = None
-    if size == MIXED:
-        lengths = array("I", map(len, payloads)).tobytes()
-        nbytes += len(lengths)
+    columns, offset, headers = batch.columns, batch.offset, batch.headers
+    count, size = columns.count, columns.largest
+    data, sizes, indexes = columns.pack()
+    lengths, mix = None, None
+    nbytes = columns.nbytes + RUN_BYTES
+    topic = batch.topics[0]
+    if columns.smallest != size:
+        size, lengths = MIXED, sizes
+        nbytes += len(sizes)
+    if len(batch.topics) > 1:
+        topic, mix = "", (batch.topics, indexes)
+        nbytes += len(indexes)
     if headers is not None:
         nbytes += sum(len(key) + len(value) + 200 for h in headers for key, value in h.items())
     return (
-        offset + count - 1, offset, batch.timestamp, nbytes, batch.topic, count,
-        payloads[0] if count == 1 else b"".join(payloads), size, lengths, batch.sequence,
-        batch.sender, batch.protocol, headers,
+        offset + count - 1, offset, batch.timestamp, nbytes, topic, count, data, size, lengths,
+        batch.sequence, batch.sender, batch.protocol, headers, mix,
     )  # fmt: skip
+
+
+def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
+    """Return the topics of a record that has messages of several; None for any other."""
+    mix = record[_MIX]
+    return None if mix is None else mix[0]
+
+
+def split(record: RunRecord) -> Iterable[RunRecord]:
+    """Return records of one topic each, for consecutive messages."""
+    if record[_MIX] is None:
+        return (record,)
+    return [record_of(run) for _index, run in batch_of(record).runs()]
+
+
+def batch_of(record: RunRecord, offset: int = 0) -> Batch:
+    """Return the messages from ``offset`` on as the batch they were made from."""
+    (
+        _, first, timestamp, _, topic, count, data,
+        size, lengths, sequence, sender, protocol, headers, mix,
+    ) = record  # fmt: skip
+    topics = (topic,) if mix is None else mix[0]
+    columns = _columns(data, count, size, lengths, mix)
+    batch = Batch(topics, columns, timestamp, sequence, sender, protocol, headers, first)
+    return batch if offset <= first else batch.slice(offset - first, count)
+
+
+def _columns(
+    data: bytes, count: int, size: int, lengths: bytes | None, mix: _Mix | None
+) -> Columns:
+    if mix is None and lengths is None:
+        return Columns.equal(data, size, count)
+    if lengths is None:
+        lengths = array("I", [size]).tobytes() * count
+    return Columns.unpack(data, lengths, b"" if mix is None else mix[1])
 
 
 class RunColumns(NamedTuple):
@@ -94,10 +138,10 @@ def encode_runs(
     all_headers: list[bytes] = []
     payloads: list[bytes] = []
     timestamps: list[int] = []
-    for record in records:
+    for record in chain.from_iterable(map(split, records)):
         (
             _, offset, timestamp, _, topic, count, data,
-            size, lengths, sequence, sender, protocol, headers,
+            size, lengths, sequence, sender, protocol, headers, _,
         ) = record  # fmt: skip
         start = offset - base
         if headers is not None:
@@ -133,15 +177,20 @@ def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
     """Return the number of messages and of payload bytes of each topic."""
     totals: dict[str, tuple[int, int]] = {}
     for record in records:
-        topic = record[_TOPIC]
-        count, nbytes = totals.get(topic, (0, 0))
-        totals[topic] = (count + record[_COUNT], nbytes + len(record[_DATA]))
+        mix = record[_MIX]
+        found = [(0, record[_COUNT], len(record[_DATA]))]
+        topics: tuple[str, ...] = (record[_TOPIC],)
+        if mix is not None:
+            topics, found = mix[0], batch_of(record).columns.totals()
+        for index, number, size in found:
+            count, nbytes = totals.get(topics[index], (0, 0))
+            totals[topics[index]] = (count + number, nbytes + size)
     return totals
 
 
 @dataclass(slots=True, eq=False)
 class StoredRun:
-    """A run to be read, with the fields of a ``RunRecord``.
+    """A run of one topic to be read, with the fields of a ``RunRecord``.
 
     ``nbytes`` counts the payloads and the overhead of the run.
     """
@@ -165,15 +214,15 @@ class StoredRun:
         lengths = None if self.lengths is None else self.lengths.tobytes()
         return (
             self.last, self.offset, self.timestamp, self.nbytes, self.topic, self.count, self.data,
-            self.size, lengths, self.sequence, self.sender, self.protocol, self.headers,
+            self.size, lengths, self.sequence, self.sender, self.protocol, self.headers, None,
         )  # fmt: skip
 
     @classmethod
     def of(cls, record: RunRecord) -> StoredRun:
-        """Return the run that ``record`` holds."""
+        """Return the run that ``record``, which is of one topic, holds."""
         (
             last, offset, timestamp, nbytes, topic, count, data,
-            size, lengths, sequence, sender, protocol, headers,
+            size, lengths, sequence, sender, protocol, headers, _,
         ) = record  # fmt: skip
         return cls(
             last, offset, timestamp, nbytes, topic, count, data, size,
@@ -182,38 +231,13 @@ class StoredRun:
 
     def cost(self) -> int:
         """Return how many bytes of a page the run takes."""
-        return self.nbytes + _MESSAGE_BYTES * self.count
+        return self.nbytes + MESSAGE_BYTES * self.count
 
     def within(self, start: int, stop: int) -> StoredRun:
         """Return the messages from the offset ``start`` to before ``stop``."""
-        batch = self.batch()
-        part = batch.part(max(start - self.offset, 0), min(stop - self.offset, self.count))
+        part = self.batch().slice(max(start - self.offset, 0), min(stop - self.offset, self.count))
         return StoredRun.of(record_of(part))
 
     def batch(self, offset: int = 0) -> Batch:
         """Return the messages from ``offset`` on as the batch they were made from."""
-        data = self.data
-        batch = Batch(
-            self.topic,
-            cut_payloads(data, self.count, self.size, self.lengths),
-            len(data),
-            self.size,
-            self.timestamp,
-            self.sequence,
-            self.sender,
-            self.protocol,
-            self.headers,
-            self.offset,
-        )
-        return batch if offset <= self.offset else batch.part(offset - self.offset, self.count)
-
-
-def cut_payloads(data: bytes, count: int, size: int, lengths: Sequence[int] | None) -> list[bytes]:
-    """Cut ``data`` into ``count`` payloads of ``size`` bytes each, or of ``lengths`` if given."""
-    if count == 1:
-        return [data]
-    if lengths is None:
-        return cut_run(data, 0, b"", size) if size else [b""] * count
-    ends = list(accumulate(lengths))
-    starts = [0, *ends[:-1]]
-    return [data[a:b] for a, b in zip(starts, ends, strict=True)]
+        return batch_of(self.record(), offset)

@@ -18,8 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.message_run import MIXED
 from pubsub.client.history_client import HistoryClient
+from pubsub.kernel import Columns
 from pubsub.store import arrow
 from pubsub.store.retention import Retention
 from pubsub.store.schema import begin_epoch, open_reader
@@ -68,7 +68,7 @@ def write(path: Path, messages: int, longest: int) -> None:
             group.runs.append(
                 record_of(
                     Batch(
-                        f"topic/{chance.randrange(_TOPICS)}", some, sum(map(len, some)), MIXED,
+                        (f"topic/{chance.randrange(_TOPICS)}",), Columns.of(some),
                         offset, offset, b"bench", "cafe", None, offset,
                     )
                 )

@@ -16,24 +16,33 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.build_info import build_kind
-from pubsub.protocols.cafe import scan as cafe
+from pubsub.interfaces import HeadEncoding
+from pubsub.kernel import FrameEncoder, HeadTable
+from pubsub.kernel.interpreted import Learn
+from pubsub.protocols.cafe import heads as cafe
+from pubsub.protocols.cafe.channels import MessageEncoding as CafeMessage
 from pubsub.protocols.cafe.codec import Publish, encode
-from pubsub.protocols.fast import scan as fast
-from pubsub.protocols.rheos import scan as rheos
-from pubsub.protocols.rheos.codec import Codec
-from pubsub.protocols.spot import scan as spot
+from pubsub.protocols.fast import heads as fast
+from pubsub.protocols.fast.subscriptions import MessageEncoding as FastMessage
+from pubsub.protocols.rheos import heads as rheos
+from pubsub.protocols.rheos.codec import Codec, Opcode, Request
+from pubsub.protocols.rheos.delivery import ResponseEncoding
+from pubsub.protocols.spot import heads as spot
+from pubsub.protocols.spot.zmtp import frame_head
 
 BASELINE = Path(__file__).with_name("instructions.json")
 REFERENCE = "reference"
 # Lengths of messages: many equal ones, then some that differ from their neighbours.
 LENGTHS = [64] * 400 + [17, 64, 300, 64, 9, 1000, 64, 64, 31, 5] * 10
+# Lengths of messages that go from topic to topic.
+MIXED_LENGTHS = [16 + index * 37 % 241 for index in range(500)]
 _HEAD = Struct("<HBIBQ")
 _TIMED = 60
 ALLOWED = 1.2
@@ -41,8 +50,9 @@ ALLOWED = 1.2
 Case = Callable[[], object]
 
 
-def _payloads() -> list[bytes]:
-    return [bytes([index % 251]) * length for index, length in enumerate(LENGTHS)]
+def _payloads(topics: int = 1) -> list[bytes]:
+    lengths = LENGTHS if topics == 1 else MIXED_LENGTHS
+    return [bytes([index % 251]) * length for index, length in enumerate(lengths)]
 
 
 def _reference() -> Case:
@@ -64,61 +74,61 @@ def _reference() -> Case:
     return run
 
 
-def _cafe() -> Case:
-    data = b"".join(encode(Publish(1, payload)) for payload in _payloads())
-
-    def run() -> list[bytes]:
-        _, runs = cafe.scan(data, 0)
-        return [cafe.encode_messages(c, 1, run.payloads, run.size) for c, run in runs]
-
-    return run
-
-
-def _fast() -> Case:
-    head = b"\3\xdc" + b"t" * 220 + bytes(4)
-    data = b"".join(head + len(p).to_bytes(4, "big") + p for p in _payloads())
-    scanner = fast.Scanner(1 << 20)
-
-    def run() -> list[bytes]:
-        _, rows = scanner.scan(data, 0)
-        return [fast.encode_messages(r.topic_id, r.run.payloads, r.run.size) for r in rows]
-
-    return run
-
-
-def _rheos() -> Case:
-    def request(payload: bytes) -> bytes:
-        body = b"\5\0topic" + len(payload).to_bytes(2, "little") + payload
-        return b"\xfa" + len(body).to_bytes(4, "little") + b"i" * 16 + b"\2" + body
-
-    data = b"".join(map(request, _payloads()))
-    scanner = rheos.Scanner(Codec())
-
-    def run() -> list[bytes]:
-        _, rows = scanner.scan(data, 0)
-        return [rheos.encode_acks(bytes(16), len(row.run.payloads), False) for row in rows]
-
-    return run
-
-
-def _spot() -> Case:
-    stem = spot.publish_stem(b"topic")
-    data = b"".join(spot.encode_run(stem, [payload], len(payload)) for payload in _payloads())
+def _case(learn: Learn, frames: Sequence[bytes], encoding: HeadEncoding) -> Case:
+    """A scan of ``frames``, and their payloads encoded."""
+    data = b"".join(frames)
+    table = HeadTable(learn)
+    heads, size = encoding.heads, encoding.variable_size
 
     def run() -> bytes:
-        found = MessageRun([], MIXED)
-        spot.scan(data, 0, stem, 1 << 20, found)
-        return spot.encode_run(stem, found.payloads, found.size)
+        columns = table.scan(data)
+        assert columns.end == len(data)
+        encoder = FrameEncoder([heads] * len(columns.addresses), encoding.variable_at, size)
+        return encoder.encode(columns, bytes(size))[0]
 
     return run
+
+
+def _cafe(topics: int) -> Case:
+    frames = [encode(Publish(n % topics, p)) for n, p in enumerate(_payloads(topics))]
+    return _case(cafe.learn_publish, frames, CafeMessage(1))
+
+
+def _fast(topics: int) -> Case:
+    frames = [
+        b"\3\xdc" + b"t" * 220 + (n % topics).to_bytes(4, "big") + len(p).to_bytes(4, "big") + p
+        for n, p in enumerate(_payloads(topics))
+    ]
+    return _case(partial(fast.learn_publish, max_payload=1 << 20), frames, FastMessage(1))
+
+
+def _rheos(topics: int) -> Case:
+    codec = Codec()
+    frames = [
+        codec.encode(Request(Opcode.PUBLISH, b"i" * 16, b"topic/%d" % (n % topics), p))
+        for n, p in enumerate(_payloads(topics))
+    ]
+    return _case(partial(rheos.learn_publish, codec=codec), frames, ResponseEncoding())
+
+
+def _spot(topics: int) -> Case:
+    known = spot.KnownPublications(1 << 20)
+    prefixes = [spot.publish_prefix(b"topic/%d" % n) for n in range(topics)]
+    for prefix in prefixes:
+        known.add(spot.Publication(prefix, "topic", None))
+    frames = [
+        prefixes[n % topics] + frame_head(len(p)) + p for n, p in enumerate(_payloads(topics))
+    ]
+    return _case(known.learn, frames, spot.MessageEncoding(prefixes[0]))
 
 
 CASES: Mapping[str, Callable[[], Case]] = {
     REFERENCE: _reference,
-    "cafe": _cafe,
-    "fast": _fast,
-    "rheos": _rheos,
-    "spot": _spot,
+    **{
+        f"{name}, {row}": partial(make, topics)
+        for name, make in (("cafe", _cafe), ("fast", _fast), ("rheos", _rheos), ("spot", _spot))
+        for row, topics in (("uniform", 1), ("mixed", 10))
+    },
 }
 
 

@@ -36,7 +36,7 @@ class Told(SynchronousTestCase):
         """The events since the last time."""
         self.house.pump(3)
         page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
-        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         seen, self._seen = getattr(self, "_seen", 0), len(events)
         return events[seen:]
 

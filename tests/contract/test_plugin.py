@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pubsub.errors import Refused
 from pubsub.settings import BOOLEAN, COUNT, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
-from pubsub.broker.message_run import MessageRun
+from pubsub.kernel import Columns
 
 SETTINGS = (
     Setting("max-line", COUNT, 1000, "bytes a line may have"),
@@ -40,7 +40,7 @@ class Lines:
 
     def encode(self, batch):
         name = self.topic.encode()
-        lines = b"".join(b"%s %s\\n" % (name, payload) for payload in batch.payloads)
+        lines = b"".join(b"%s %s\\n" % (name, payload) for payload in batch.payloads())
         return lines.upper() if self.shout else lines
 
 
@@ -65,7 +65,7 @@ class ToyConnection(Connection):
             match line.split(b" ", 2):
                 case [b"PUB", name, payload]:
                     topic = listener.topics.create(name)
-                    self.publisher.publish(topic, MessageRun.of([payload]))
+                    self.publisher.publish(topic, Columns.of([payload]))
                 case [b"SUB", name]:
                     topic = listener.topics.create(name)
                     listener.access.check_subscribe(topic.name)

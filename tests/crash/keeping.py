@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
 from pubsub.store.merge import Merger
 from pubsub.store.retention import Retention
 from pubsub.store.run_log import RunLog
@@ -32,7 +33,7 @@ def main(path: Path) -> None:
     for number in count():
         payload = b"%d" % log.next_offset
         now = time.time_ns() // 1000
-        batch = Batch("t", [payload], len(payload), len(payload), now, log.next_offset, b"", "toy")
+        batch = Batch(("t",), Columns.one(payload), now, log.next_offset, b"", "toy")
         run = log.append(batch)
         assert run is not None
         writer.commit(Group([run]))

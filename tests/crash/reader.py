@@ -72,11 +72,11 @@ class Reader:
                 if start <= self.position:
                     self.position = max(self.position, min(end_of_damage, batch.offset))
             assert batch.offset == self.position, f"{self.position} is missing"
-            for offset, payload in enumerate(batch.payloads, batch.offset):
+            for offset, payload in enumerate(batch.payloads(), batch.offset):
                 name = payload.rstrip()
                 assert name not in self.offsets, f"{name!r} is there twice"
                 self.offsets[name] = offset
-            self.position = batch.offset + len(batch.payloads)
+            self.position = batch.offset + batch.count
         moved = page.next_offset > self.position or bool(page.batches)
         self.position = max(self.position, page.next_offset)
         return moved

@@ -20,16 +20,17 @@ from zope.interface import implementer
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.encoders import make_encoder
 from pubsub.broker.limits import BrokerLimits, MemoryBudget
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MIXED
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import KeyChange, Topic
-from pubsub.interfaces import IStore
+from pubsub.interfaces import Encoding, IStore
+from pubsub.kernel import Columns
 from pubsub.plugin import IWireProtocol
 from pubsub.settings import Setting, read_all
 from pubsub.store.memory import MemoryStore
@@ -174,7 +175,7 @@ class Lines:
 
     def encode(self, batch: Batch) -> bytes:
         self.batches.append(batch)
-        return b"".join(self.tag + payload + b"\n" for payload in batch.payloads)
+        return b"".join(self.tag + payload + b"\n" for payload in batch.payloads())
 
 
 @implementer(IWireProtocol)
@@ -202,14 +203,10 @@ def batch_of(
     sequence: int = 0,
     offset: int = -1,
 ) -> Batch:
-    """Return a batch with these payloads and correct sizes."""
-    listed = list(payloads)
-    sizes = {len(payload) for payload in listed}
+    """Return a batch with these payloads."""
     return Batch(
-        topic=topic,
-        payloads=listed,
-        nbytes=sum(map(len, listed)),
-        size=sizes.pop() if len(sizes) == 1 else MIXED,
+        topics=(topic,),
+        columns=Columns.of(list(payloads)),
         timestamp=1_700_000_000_000_000,
         sequence=sequence,
         sender=b"alice",
@@ -217,6 +214,11 @@ def batch_of(
         headers=headers,
         offset=offset,
     )
+
+
+def encoded(encoding: Encoding, batch: Batch) -> bytes:
+    """The frames of a batch of one topic."""
+    return make_encoder([encoding]).encode(batch)[0]
 
 
 def scratch(case: SynchronousTestCase) -> Path:

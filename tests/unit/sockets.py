@@ -127,4 +127,4 @@ class PublisherCase(SynchronousTestCase):
     def published(self, house: House, topic: str) -> list[bytes]:
         """The payloads of ``topic`` in the history."""
         page = self.successResultOf(house.store.read(0, frozenset([topic]), 2**30))
-        return [payload for batch in page.batches for payload in batch.payloads]
+        return [payload for batch in page.batches for payload in batch.payloads()]

@@ -41,8 +41,8 @@ def messages(batches: Iterable[Batch]) -> list[Stored]:
     """The messages of ``batches``, with their offsets."""
     found = []
     for batch in batches:
-        assert batch.nbytes == sum(map(len, batch.payloads))
-        for index, payload in enumerate(batch.payloads):
+        assert batch.nbytes == sum(map(len, batch.payloads()))
+        for index, payload in enumerate(batch.payloads()):
             own = None if batch.headers is None else batch.headers[index]
             found.append(Stored(batch.offset + index, batch.topic, payload, own))
     return found

@@ -34,7 +34,7 @@ def blocks(draw: st.DrawFn) -> list[Block]:
         for batch in draw(st.lists(batches(), min_size=1, max_size=6)):
             batch.offset = at
             batch.sequence = draw(SEQUENCES)
-            at += len(batch.payloads)
+            at += batch.count
             if draw(st.integers(0, 4)):
                 runs.append(record_of(batch))
         if draw(st.integers(0, 3)) == 0:
@@ -76,7 +76,7 @@ def row(batch: Batch, index: int, run: int, partition: int) -> dict[str, Any]:
         "timestamp": batch.timestamp,
         "protocol": batch.protocol,
         "key": batch.sender,
-        "value": batch.payloads[index],
+        "value": batch.payloads()[index],
         "message_id": str(message_id(run, batch.sequence + index)),
         "headers": [{"key": key, "value": value} for key, value in headers.items()],
     }

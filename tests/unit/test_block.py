@@ -52,7 +52,7 @@ def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
     runs = []
     for batch in appended:
         batch.offset = at
-        at += len(batch.payloads)
+        at += batch.count
         runs.append(record_of(batch))
     return runs, encode_block(runs, 7, base, at)
 
@@ -70,7 +70,7 @@ class RoundTripTests(SynchronousTestCase):
         _, block = rows(appended, base)
         block.check()
         assert [run.batch() for run in decode_block(block)] == appended
-        assert (block.base, block.stop) == (base, base + sum(len(b.payloads) for b in appended))
+        assert (block.base, block.stop) == (base, base + sum(b.count for b in appended))
         stamps = [batch.timestamp for batch in appended]
         assert (block.first, block.last) == (min(stamps), max(stamps))
         assert block.topics() == {batch.topic for batch in appended}

@@ -49,7 +49,7 @@ class Log:
         base = self.next
         for batch in added:
             batch.offset = self.next
-            self.next += len(batch.payloads)
+            self.next += batch.count
         runs = [record_of(batch) for batch in added]
         block = encode_block(runs, RUN, base, self.next)
         insert_block(self.connection, block)
@@ -92,7 +92,7 @@ class Log:
         return [
             row(batch, index, RUN, 0)
             for batch in self.batches
-            for index in range(len(batch.payloads))
+            for index in range(batch.count)
             if start <= batch.offset + index < stop and (topics is None or batch.topic in topics)
         ]
 

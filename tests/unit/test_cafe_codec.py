@@ -25,6 +25,7 @@ from pubsub.protocols.cafe.codec import (
     decode,
     encode,
     needed,
+    split_frames,
 )
 
 VECTORS: dict[str, Any] = json.loads(
@@ -237,3 +238,37 @@ class PropertyTests(SynchronousTestCase):
         else:
             frame, end = decoded
             assert encode(frame) == data[at:end]
+
+
+class SplitTests(SynchronousTestCase):
+    """split_frames"""
+
+    @given(
+        st.lists(st.builds(codec.Publish, U8S, st.binary(max_size=40)), max_size=20),
+        st.integers(1, 100),
+    )
+    def test_pieces_are_whole_frames_within_the_limit(
+        self, frames: list[codec.Publish], limit: int
+    ) -> None:
+        data = b"".join(map(encode, frames))
+        pieces = split_frames(data, limit)
+        assert b"".join(pieces) == data
+        found: list[list[Frame]] = []
+        for piece in pieces:
+            found.append([])
+            at = 0
+            while (decoded := decode(piece, at)) is not None:
+                found[-1].append(decoded[0])
+                at = decoded[1]
+            assert at == len(piece) > 0
+            assert len(piece) <= limit or len(found[-1]) == 1
+        assert [frame for piece in found for frame in piece] == frames
+        for piece, following in zip(pieces, found[1:], strict=False):
+            assert len(piece) + len(encode(following[0])) > limit
+
+    def test_a_frame_that_fills_the_limit_exactly_is_not_split(self) -> None:
+        data = b"".join(encode(codec.Publish(1, payload)) for payload in (b"ab", b"cd", b"ef"))
+        assert split_frames(data, 20) == [data[:20], data[20:]]
+        assert split_frames(data, 30) == [data]
+        assert split_frames(data, 29) == [data[:20], data[20:]]
+        assert split_frames(b"", 10) == []

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
 from pubsub.broker.catch_up import PAGE_BYTES, CatchUp
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import Topic
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport, clock_at, make_broker, make_listener
 
@@ -57,7 +57,7 @@ class CatchUpCase(SynchronousTestCase):
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        publisher.publish(topic, MessageRun.of(list(payloads)))
+        publisher.publish(topic, Columns.of(list(payloads)))
 
     def catch_up(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> CatchUp:
         return self.catch_up_from(dict.fromkeys(topics, offset), limit)

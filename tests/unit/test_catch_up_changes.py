@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pubsub.broker.listener import Listener
-from pubsub.broker.message_run import MessageRun
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener
 from tests.unit.test_catch_up import LARGE, CatchUpCase
@@ -33,7 +33,7 @@ class CatchUpChangeCase(CatchUpCase):
         for topic in (self.news, self.sport):
             name = topic.name.encode()
             # Not through a listener's rules: the subscriber is tested.
-            self.broker.dispatcher.publish(topic, MessageRun.of([name]), b"", "toy")
+            self.broker.dispatcher.publish(topic, Columns.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
 

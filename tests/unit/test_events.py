@@ -128,7 +128,7 @@ class SecrecyTests(SynchronousTestCase):
         house.client(fast_wire.create(token)).send(fast_wire.rotate(token, b"the new key"))
         house.pump()
         page = self.successResultOf(house.store.read(0, frozenset({TOPIC}), 2**24))
-        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [e["event"] for e in events].count("malformed") == 3
         assert [e["event"] for e in events].count("rotated") == 1
         for event in events:
@@ -157,7 +157,7 @@ class DatagramTests(SynchronousTestCase):
         udp.advance(301)
         udp.broker.stopService()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [event["event"] for event in told] == [
             "connect", "connect", "malformed", "disconnect", "malformed", "disconnect",
         ]  # fmt: skip
@@ -176,7 +176,7 @@ class DatagramTests(SynchronousTestCase):
         udp.send(ALICE, cafe_wire.publish(1, b"x" * 20))
         udp.pump()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [event["event"] for event in told[2:]] == ["dropped", "evicted", "disconnect"]
         assert told[3]["reason"] == told[4]["reason"] == "slow consumer: over 10 bytes behind"
 
@@ -209,7 +209,7 @@ class BrokerTests(SynchronousTestCase):
         broker.counters.drop("bob", "t", "slow-consumer", 3)
         clock.advance(0)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
-        assert [json.loads(data)["topic"] for data in page.batches[0].payloads] == ["t"]
+        assert [json.loads(data)["topic"] for data in page.batches[0].payloads()] == ["t"]
 
     def test_without_room_for_the_topic_it_does_not_start(self) -> None:
         broker = make_broker(limits=BrokerLimits(max_topics=0), events=True)
@@ -225,4 +225,4 @@ class BrokerTests(SynchronousTestCase):
         events.suppressed = 5
         clock.advance(1)
         page = self.successResultOf(broker.store.read(0, None, 2**20))
-        assert json.loads(page.batches[0].payloads[0]) == {"event": "suppressed", "messages": 5}
+        assert json.loads(page.batches[0].payloads()[0]) == {"event": "suppressed", "messages": 5}

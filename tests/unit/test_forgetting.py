@@ -5,14 +5,14 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
 from pubsub.store import run_log
 from pubsub.store.run_log import RunLog
 
 
 def batch(topic: str, *payloads: bytes) -> Batch:
-    """A batch of ``payloads``, all of one size."""
-    size = len(payloads[0])
-    return Batch(topic, list(payloads), size * len(payloads), size, 1, 0, b"", "cafe")
+    """A batch of ``payloads``."""
+    return Batch((topic,), Columns.of(list(payloads)), 1, 0, b"", "cafe")
 
 
 class ForgettingTests(SynchronousTestCase):
@@ -25,7 +25,7 @@ class ForgettingTests(SynchronousTestCase):
         """All payloads of ``topics``, or of all topics."""
         page = self.log.read(0, frozenset(topics) or None, 10**9)
         assert page.next_offset == self.log.next_offset
-        return [payload for each in page.batches for payload in each.payloads]
+        return [payload for each in page.batches for payload in each.payloads()]
 
     def test_what_was_there_is_not_shown_and_what_comes_is(self) -> None:
         self.log.append(batch("a", b"old", b"old"))

@@ -29,7 +29,7 @@ class EventsCase(SynchronousTestCase):
         """Return the events so far, without the fields that every HTTP event has."""
         self.house.pass_time(0.5)
         page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
-        events = [json.loads(data) for batch in page.batches for data in batch.payloads]
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         for event in events:
             assert (event.pop("protocol"), event.pop("listener")) == ("http", "")
         return events

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import ConnectionQuota, MemoryBudget, Rate, RateLimiter, TokenBucket
 from pubsub.errors import LimitReached, MemoryExhausted
+from pubsub.kernel import Columns
 from tests.unit.fakes import Big, Held, clock_at
 
 
@@ -96,45 +97,45 @@ class RateLimiterTests(SynchronousTestCase):
 
     def test_messages_are_admitted_as_far_as_the_tokens_go(self) -> None:
         limiter = self.limiter(messages=3)
-        assert limiter.admissible([b""] * 2, 0) == 2
-        assert limiter.admissible([b"x"] * 5, 5) == 3
+        assert limiter.admissible(Columns.of([b""] * 2)) == 2
+        assert limiter.admissible(Columns.of([b"x"] * 5)) == 3
         limiter.take(3, 3)
-        assert limiter.admissible([b"x"], 1) == 0
+        assert limiter.admissible(Columns.of([b"x"])) == 0
         self.clock.advance(1 / 3 + 0.001)
-        assert limiter.admissible([b"x"] * 5, 5) == 1
+        assert limiter.admissible(Columns.of([b"x"] * 5)) == 1
 
     def test_asking_takes_nothing(self) -> None:
         limiter = self.limiter(messages=3, nbytes=30)
         for _ in range(5):
-            assert limiter.admissible([b"0123456789"] * 9, 90) == 3
+            assert limiter.admissible(Columns.of([b"0123456789"] * 9)) == 3
 
     def test_bytes_admit_the_message_that_crosses_the_limit_and_none_after_it(self) -> None:
         limiter = self.limiter(nbytes=10)
         payloads = [b"x" * 4] * 5
-        assert limiter.admissible(payloads, 20) == 3
+        assert limiter.admissible(Columns.of(payloads)) == 3
         limiter.take(3, 12)
-        assert limiter.admissible(payloads, 20) == 0
+        assert limiter.admissible(Columns.of(payloads)) == 0
         self.clock.advance(0.125)
-        assert limiter.admissible(payloads, 20) == 0
+        assert limiter.admissible(Columns.of(payloads)) == 0
         self.clock.advance(0.125)
-        assert limiter.admissible(payloads, 20) == 1
+        assert limiter.admissible(Columns.of(payloads)) == 1
 
     def test_a_message_larger_than_the_whole_bucket_passes_now_and_then(self) -> None:
         limiter = self.limiter(nbytes=10)
-        assert limiter.admissible([b"x" * 1000, b"y"], 1001) == 1
+        assert limiter.admissible(Columns.of([b"x" * 1000, b"y"])) == 1
         limiter.take(1, 1000)
         self.clock.advance(98)
-        assert limiter.admissible([b"y"], 1) == 0
+        assert limiter.admissible(Columns.of([b"y"])) == 0
         self.clock.advance(2)
-        assert limiter.admissible([b"y"], 1) == 1
+        assert limiter.admissible(Columns.of([b"y"])) == 1
 
     def test_the_stricter_bucket_decides(self) -> None:
-        assert self.limiter(messages=2, nbytes=100).admissible([b"x"] * 5, 5) == 2
-        assert self.limiter(messages=100, nbytes=2).admissible([b"x"] * 5, 5) == 2
+        assert self.limiter(messages=2, nbytes=100).admissible(Columns.of([b"x"] * 5)) == 2
+        assert self.limiter(messages=100, nbytes=2).admissible(Columns.of([b"x"] * 5)) == 2
 
     def test_bytes_beyond_the_message_limit_do_not_count(self) -> None:
         limiter = self.limiter(messages=2, nbytes=10)
-        assert limiter.admissible([b"x" * 5, b"x" * 5, b"x" * 1000], 1010) == 2
+        assert limiter.admissible(Columns.of([b"x" * 5, b"x" * 5, b"x" * 1000])) == 2
 
     @given(st.lists(st.binary(max_size=20)), st.integers(0, 12), st.integers(0, 50))
     @example([], 1, 1)
@@ -146,7 +147,7 @@ class RateLimiterTests(SynchronousTestCase):
     ) -> None:
         limiter = Rate(messages, nbytes).limiter(self.clock.seconds)
         total = sum(map(len, payloads))
-        admitted = len(payloads) if limiter is None else limiter.admissible(payloads, total)
+        admitted = len(payloads) if limiter is None else limiter.admissible(Columns.of(payloads))
         crossed = len(payloads)
         if nbytes and total > nbytes:
             starts = [sum(map(len, payloads[:index])) for index in range(len(payloads))]

@@ -12,9 +12,9 @@ from zope.interface import provider
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
+from pubsub.kernel import Columns
 from tests.unit.fakes import Reader, Transport, make_broker, make_listener
 
 
@@ -106,9 +106,9 @@ class ListenerTests(SynchronousTestCase):
         listener.reconfigure({**listener.settings, "listener-rate-messages": 1})
         topic = listener.topics.create("t")
         one, other = listener.publisher(None, b""), listener.publisher(None, b"")
-        one.publish(topic, MessageRun.of([b"x"]))
+        one.publish(topic, Columns.of([b"x"]))
         with pytest.raises(RateLimited):
-            other.publish(topic, MessageRun.of([b"x"]))
+            other.publish(topic, Columns.of([b"x"]))
         listener.reconfigure({**listener.settings, "listener-rate-messages": 0})
         assert listener.limiter is None
 

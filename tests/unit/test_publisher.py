@@ -6,10 +6,10 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
 from pubsub.errors import NotAuthorized, RateLimited
+from pubsub.kernel import Columns
 from tests.unit.fakes import Held, clock_at, make_broker, make_listener
 
 
@@ -28,33 +28,31 @@ class PublisherCase(SynchronousTestCase):
 
     def send(self, publisher: Publisher, *payloads: bytes, topic: Topic | None = None) -> int:
         """Publish; return how many messages were accepted."""
-        batch = publisher.publish(topic or self.topic, MessageRun.of(list(payloads)))
-        assert batch.payloads == list(payloads[: len(batch.payloads)])
-        assert batch.nbytes == sum(map(len, batch.payloads))
-        return len(batch.payloads)
+        batch = publisher.publish(topic or self.topic, Columns.of(list(payloads)))
+        assert batch.payloads() == list(payloads[: batch.count])
+        assert batch.nbytes == sum(map(len, batch.payloads()))
+        return batch.count
 
 
 class AcceptTests(PublisherCase):
     """The fields of a batch"""
 
     def test_the_batch_has_the_sender_and_the_protocol(self) -> None:
-        batch = self.publisher().publish(self.topic, MessageRun.of([b"hi", b"ho"]))
+        batch = self.publisher().publish(self.topic, Columns.of([b"hi", b"ho"]))
         assert batch.topic == "news"
         assert batch.sender == b"alice"
         assert batch.protocol == "toy"
         assert batch.headers is None
-        assert (batch.nbytes, batch.size, batch.offset) == (4, 2, 0)
+        assert (batch.nbytes, batch.columns.largest, batch.offset) == (4, 2, 0)
 
     def test_another_sender_may_stand_in(self) -> None:
         publisher = self.publisher()
-        assert (
-            publisher.publish(self.topic, MessageRun.of([b"x"]), sender=b"carol").sender == b"carol"
-        )
-        assert publisher.publish(self.topic, MessageRun.of([b"x"]), sender=b"").sender == b""
+        assert publisher.publish(self.topic, Columns.of([b"x"]), sender=b"carol").sender == b"carol"
+        assert publisher.publish(self.topic, Columns.of([b"x"]), sender=b"").sender == b""
 
     def test_headers_travel_along(self) -> None:
         headers = [{"a": b"1"}, {}]
-        batch = self.publisher().publish(self.topic, MessageRun.of([b"x", b"y"]), headers)
+        batch = self.publisher().publish(self.topic, Columns.of([b"x", b"y"]), headers)
         assert batch.headers == headers
 
     def test_accepted_messages_are_counted(self) -> None:
@@ -138,10 +136,8 @@ class RateTests(PublisherCase):
 
     def test_the_headers_of_what_is_refused_go_with_it(self) -> None:
         publisher = self.publisher(rate_messages=1)
-        batch = publisher.publish(
-            self.topic, MessageRun.of([b"a", b"b"]), [{"n": b"1"}, {"n": b"2"}]
-        )
-        assert batch.payloads == [b"a"]
+        batch = publisher.publish(self.topic, Columns.of([b"a", b"b"]), [{"n": b"1"}, {"n": b"2"}])
+        assert batch.payloads() == [b"a"]
         assert batch.headers == [{"n": b"1"}]
 
 

@@ -110,7 +110,7 @@ class WriterTests(SynchronousTestCase):
         assert isinstance(result, TaskResult)
         assert (result.messages, result.parts) == (3, ())
         page = self.successResultOf(house.store.read(0, None, 2**20))
-        found = [(b.topic, b.sender, payload) for b in page.batches for payload in b.payloads]
+        found = [(b.topic, b.sender, payload) for b in page.batches for payload in b.payloads()]
         assert sorted(found) == [("a", b"ada", b"1"), ("a", b"bob", b"3"), ("b", b"", b"2")]
         assert socket.closed
 

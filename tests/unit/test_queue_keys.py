@@ -12,10 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.errors import NotAuthorized
+from pubsub.kernel import Columns
 from tests.unit.fakes import (
     START,
     Lines,
@@ -64,7 +64,7 @@ class KeyCase(SynchronousTestCase):
         return holder
 
     def publish(self, payload: bytes) -> None:
-        self.broker.dispatcher.publish(self.topic, MessageRun.of([payload]), b"", "toy")
+        self.broker.dispatcher.publish(self.topic, Columns.of([payload]), b"", "toy")
 
     def audited(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

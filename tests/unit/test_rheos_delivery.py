@@ -12,7 +12,7 @@ from pubsub.broker.batch import Batch
 from pubsub.broker.topics import Topic
 from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, Response
 from pubsub.protocols.rheos.delivery import client_name, encoding_of, sender_id
-from tests.unit.fakes import batch_of
+from tests.unit.fakes import batch_of, encoded
 from tests.unit.rheos_wire import ALICE, SENDERS, body, response
 
 
@@ -50,22 +50,22 @@ class EncodingTests(SynchronousTestCase):
 
     def test_the_data_alone(self) -> None:
         encoding = encoding_of(Topic("news"), Codec(), envelope=False)
-        assert encoding.encode(from_alice(b"hi", b"ho")) == response(ALICE, b"hi", b"ho")
-        assert encoding.encode(from_alice(b"", b"hey")) == response(ALICE, b"", b"hey")
+        assert encoded(encoding, from_alice(b"hi", b"ho")) == response(ALICE, b"hi", b"ho")
+        assert encoded(encoding, from_alice(b"", b"hey")) == response(ALICE, b"", b"hey")
         assert encoding.limit == MAX_PAYLOAD
 
     def test_in_an_envelope(self) -> None:
         for layout, length in (("spec", "<H"), ("original", "<I")):
             encoding = encoding_of(Topic("zoë"), Codec(layout), envelope=True)
             wanted = [body("zoë".encode(), data, length) for data in (b"hi", b"", b"hey")]
-            assert encoding.encode(from_alice(b"hi", b"", b"hey")) == response(ALICE, *wanted)
-            assert encoding.encode(from_alice(b"hi")) == response(ALICE, wanted[0])
+            assert encoded(encoding, from_alice(b"hi", b"", b"hey")) == response(ALICE, *wanted)
+            assert encoded(encoding, from_alice(b"hi")) == response(ALICE, wanted[0])
 
     def test_the_limits_are_what_still_fits(self) -> None:
         for layout, limit in (("spec", 65_535), ("original", MAX_PAYLOAD - 6 - 4)):
             encoding = encoding_of(Topic("news"), Codec(layout), envelope=True)
             assert encoding.limit == limit
-            packet = encoding.encode(from_alice(b"x" * limit))
+            packet = encoded(encoding, from_alice(b"x" * limit))
             decoded = Codec().decode_answer(packet)
             assert decoded is not None
             assert decoded[1] == len(packet)
@@ -81,7 +81,7 @@ class EncodingTests(SynchronousTestCase):
     def test_clients_read_what_was_sent(self, payloads: list[bytes], layout: str) -> None:
         codec = Codec(layout)
         for envelope in (False, True):
-            data = encoding_of(Topic("t"), codec, envelope).encode(from_alice(*payloads))
+            data = encoded(encoding_of(Topic("t"), codec, envelope), from_alice(*payloads))
             at = 0
             for payload in payloads:
                 decoded = codec.decode_answer(data, at)

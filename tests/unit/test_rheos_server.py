@@ -80,7 +80,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         ids = {
             int(payload): message_id(run, batch.sequence + index).bytes
             for batch in page.batches
-            for index, payload in enumerate(batch.payloads)
+            for index, payload in enumerate(batch.payloads())
         }
         assert list(ids) == [n for n, name in enumerate(names) if name != b"void"]
         assert data == b"".join(

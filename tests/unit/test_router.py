@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
-from pubsub.broker.topics import WRITE_BYTES, Topic
+from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
 

@@ -9,10 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import BrokerLimits
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topic_registry import TOPIC_BYTES
+from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import (
     START,
@@ -51,7 +51,7 @@ class ServiceCase(SynchronousTestCase):
         """Publish; return the sequence of the batch."""
         publisher = listener_of(self.broker).publisher(None, b"alice")
         topic = self.broker.topics.create(name)
-        return publisher.publish(topic, MessageRun.of(list(payloads))).sequence
+        return publisher.publish(topic, Columns.of(list(payloads))).sequence
 
 
 class PublishTests(ServiceCase):
@@ -64,7 +64,7 @@ class PublishTests(ServiceCase):
         self.clock.advance(0)
         assert bob.writes == [b"a\nb\n"]
         page = self.successResultOf(self.broker.store.read(0, None, 1000))
-        assert [batch.payloads for batch in page.batches] == [[b"a", b"b"], [b"c"]]
+        assert [batch.payloads() for batch in page.batches] == [[b"a", b"b"], [b"c"]]
 
     def test_the_sequence_counts_messages_and_offsets_go_with_the_store(self) -> None:
         assert self.publish("a", b"1", b"2") == 0

@@ -101,7 +101,7 @@ class PairTests(SynchronousTestCase):
         self.world.settle()
         page = self.successResultOf(self.a.store.read(0, None, 1000))
         (batch,) = page.batches
-        assert (batch.payloads, batch.sender, batch.protocol) == ([b"x"], B.encode(), "spot")
+        assert (batch.payloads(), batch.sender, batch.protocol) == ([b"x"], B.encode(), "spot")
         assert self.a.broker.counters.published == 0
 
     def test_an_identity_of_nsd_reads_it(self) -> None:

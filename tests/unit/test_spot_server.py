@@ -158,7 +158,7 @@ class EndTests(SynchronousTestCase):
         client = join(home, b"DEALER", publish(b"t", b"x"))
         client.send(publish(b"t", b"y") * 1000)
         page = self.successResultOf(home.store.read(0, None, 10_000))
-        assert [len(batch.payloads) for batch in page.batches] == [1, 1000]
+        assert [batch.count for batch in page.batches] == [1, 1000]
 
     def test_unsubscribing_from_what_is_gone(self) -> None:
         home = house()
@@ -214,7 +214,7 @@ class OrderTests(SynchronousTestCase):
             wanted = [publish(topic, b"%03d" % n) for n in range(first, 100, 2)]
             assert [m for m in messages if m[7:8] == topic] == wanted
         page = self.successResultOf(home.store.read(2, None, 1_000_000))
-        stored = [data for batch in page.batches for data in batch.payloads]
+        stored = [data for batch in page.batches for data in batch.payloads()]
         assert stored == [b"%03d" % n for n in range(100)]
 
     def test_one_topic_from_several_origins(self) -> None:
@@ -231,7 +231,7 @@ class OrderTests(SynchronousTestCase):
             )
             assert reader.take() == b"".join(publish(b"t", b"%03d" % n) for n in range(50))
         page = self.successResultOf(home.store.read(0, frozenset("t"), 10_000))
-        senders = [(b.sender, data) for b in page.batches for data in b.payloads]
+        senders = [(b.sender, data) for b in page.batches for data in b.payloads()]
         assert senders[:3] == [(b"me", b"000"), (b"you", b"001"), (b"you", b"002")]
 
     def test_what_is_a_publication_to_one_socket_is_none_to_another(self) -> None:

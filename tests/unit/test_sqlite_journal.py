@@ -71,7 +71,7 @@ class CommitTests(JournalCase):
             assert parcel.first == 0
             for block, names in parcel.blocks:
                 for run in decode_block(block, names):
-                    found |= enumerate(run.batch().payloads, run.offset)
+                    found |= enumerate(run.batch().payloads(), run.offset)
             start = parcel.stop
         return [payload for offset, payload in found.items() if first <= offset < stop]
 

@@ -183,7 +183,7 @@ class MergeTests(Tidied):
         await self.tidy()
         page = await self.store.read(0, None, 10**6)
         assert page.damaged == ((7, 8),)
-        assert sum(len(b.payloads) for b in page.batches) == 19
+        assert sum(b.count for b in page.batches) == 19
 
     async def test_what_is_new_or_large_or_far_apart_stays(self) -> None:
         ages = [8000.0] * 12 + [3000.0] * 12 + [2.0] * 12
@@ -216,7 +216,7 @@ class MergeTests(Tidied):
         await self.tidy()
         page = await self.store.read(0, None, 10**6)
         assert page.damaged == ((7, 8),)
-        assert sum(len(b.payloads) for b in page.batches) == 29
+        assert sum(b.count for b in page.batches) == 29
 
 
 class FullTests(StoreCase):

@@ -45,7 +45,7 @@ class LostEndTests(StoreCase):
         self.open()
         await self.put(batch_of([b"new"], "a"))
         page = await self.store.read(0, None, 10**6)
-        assert [(b.offset, b.payloads[0]) for b in page.batches] == [(0, b"old"), (30, b"new")]
+        assert [(b.offset, b.payloads()[0]) for b in page.batches] == [(0, b"old"), (30, b"new")]
 
     async def test_it_is_reported_once_and_stays_so(self) -> None:
         await self.lose()

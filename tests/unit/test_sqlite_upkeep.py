@@ -41,7 +41,7 @@ class CheckTests(StoreCase):
         assert len(reports(lines)) == 2
         page = await self.store.read(0, None, 10**6)
         assert page.damaged == ((1, 2), (MANY - 1, MANY))
-        assert sum(len(batch.payloads) for batch in page.batches) == MANY - 2
+        assert sum(batch.count for batch in page.batches) == MANY - 2
 
 
 def reports(lines: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.service import BrokerService
+from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError, LimitReached, StartError
 from pubsub.server import tap
 from pubsub.wire.connection import Connection
@@ -147,7 +148,7 @@ class MakeServiceTests(TapCase):
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
         assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
-        assert "codecs: interpreted" in lines
+        assert f"kernel: {build_kind()}" in lines
 
     def test_what_is_there_at_the_start_is_not_collected_again(self) -> None:
         gc.unfreeze()

@@ -6,9 +6,9 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.broker.message_run import MessageRun
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, TopicUnreachable
+from pubsub.kernel import Columns
 from tests.unit.fakes import Bench, Lines, Reader, make_broker, make_listener
 
 
@@ -39,7 +39,7 @@ class HostedTests(SynchronousTestCase):
         broker = make_broker()
         offered = broker.topics.create("t", hosted=False)
         assert not offered.hosted
-        broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(offered, Columns.of([b"x"]), b"", "toy")
         assert offered.hosted
         assert broker.topics.create("u").hosted
         broker.topics.create("v", hosted=False)
@@ -66,14 +66,14 @@ class HostedTests(SynchronousTestCase):
         offered, own = broker.topics.create("t", hosted=False), broker.topics.create("u")
         broker.topics.claim_checks.append(check)
         with pytest.raises(TopicUnreachable):
-            broker.dispatcher.publish(offered, MessageRun.of([b"x"]), b"", "toy")
+            broker.dispatcher.publish(offered, Columns.of([b"x"]), b"", "toy")
         for name in ("t", "v"):
             with pytest.raises(TopicUnreachable):
                 broker.topics.create(name)
         assert not offered.hosted
         assert "v" not in broker.topics
         assert broker.store.next_offset == 0
-        broker.dispatcher.publish(own, MessageRun.of([b"x"]), b"", "toy")
+        broker.dispatcher.publish(own, Columns.of([b"x"]), b"", "toy")
         assert broker.topics.create("u") is own
         assert seen == ["t", "t", "v"]
 
@@ -106,16 +106,16 @@ class PublishTests(SynchronousTestCase):
         outbox = make_listener(self.broker).outbox(_Sink(), Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
         publisher = make_listener(self.broker).publisher(None, b"alice")
-        batch = publisher.publish(self.topic, MessageRun.of([b"a", b"b"]))
+        batch = publisher.publish(self.topic, Columns.of([b"a", b"b"]))
         assert self.far.batches == [batch]
-        assert (batch.payloads, batch.sender) == ([b"a", b"b"], b"alice")
+        assert (batch.payloads(), batch.sender) == ([b"a", b"b"], b"alice")
         assert self.broker.store.next_offset == 0
         assert lines.batches == []
         assert self.broker.counters.published == 2
 
     def test_ids_go_on(self) -> None:
         batches = [
-            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
             for _ in range(2)
         ]
         assert [batch.sequence for batch in batches] == [0, 1]
@@ -123,7 +123,7 @@ class PublishTests(SynchronousTestCase):
     def test_unreachable_is_refused_and_changes_nothing(self) -> None:
         self.far.reachable = False
         with pytest.raises(TopicUnreachable):
-            self.broker.dispatcher.publish(self.topic, MessageRun.of([b"x"]), b"", "toy")
+            self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
         assert self.broker.counters.published == 0
         assert not self.topic.hosted
 
@@ -132,7 +132,7 @@ class PublishTests(SynchronousTestCase):
         sink = _Sink()
         outbox = make_listener(self.broker).outbox(sink, Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
-        self.broker.dispatcher.relay(self.topic, MessageRun.of([b"x"]), b"tcp://b:1", "spot")
+        self.broker.dispatcher.relay(self.topic, Columns.of([b"x"]), b"tcp://b:1", "spot")
         self.broker.router.flush()
         assert sink.written == [b"x\n"]
         assert self.far.batches == []

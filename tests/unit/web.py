@@ -20,8 +20,8 @@ from pubsub.admin.server import AdminFactory
 from pubsub.broker.batch import Headers
 from pubsub.broker.listener import SETTINGS
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.message_run import MessageRun
 from pubsub.interfaces import IStore
+from pubsub.kernel import Columns
 from pubsub.settings import read_all
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import clock_at, make_broker
@@ -200,9 +200,7 @@ class WebHouse:
     def publish(self, topic: str, *payloads: bytes, headers: list[Headers] | None = None) -> None:
         """Publish messages of alice."""
         found = self.broker.topics.create(topic)
-        self.broker.dispatcher.publish(
-            found, MessageRun.of(list(payloads)), b"alice", "toy", headers
-        )
+        self.broker.dispatcher.publish(found, Columns.of(list(payloads)), b"alice", "toy", headers)
 
     def lock(self, topic: str, key: bytes) -> None:
         """Set the topic's queue key."""

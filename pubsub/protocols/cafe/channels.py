@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pubsub.broker.batch import Batch
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import InvalidTopicName
+from pubsub.kernel import Head
 from pubsub.protocols.cafe.codec import MAX_MESSAGE
-from pubsub.protocols.cafe.scan import encode_messages
+from pubsub.protocols.cafe.heads import TIMESTAMP_AT, TIMESTAMP_SIZE, message_head
 from pubsub.settings import Kind
 
 _HIGHEST = 255
@@ -18,14 +20,21 @@ _HIGHEST = 255
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoding:
-    """Encodes a batch as MESSAGE frames on ``channel`` (cafe §3.6)."""
+    """Messages as MESSAGE frames on ``channel`` (cafe §3.6); see ``HeadEncoding``."""
 
     channel: int
     limit: int = MAX_MESSAGE
+    variable_at: ClassVar[int] = TIMESTAMP_AT
+    variable_size: ClassVar[int] = TIMESTAMP_SIZE
 
-    def encode(self, batch: Batch) -> bytes:
-        """See ``Encoding``."""
-        return encode_messages(self.channel, batch.timestamp // 1000, batch.payloads, batch.size)
+    @property
+    def heads(self) -> tuple[Head]:
+        """See ``HeadEncoding``."""
+        return (message_head(self.channel, self.limit),)
+
+    def variable(self, batch: Batch) -> bytes:
+        """Return the timestamp, in ms since the Unix epoch."""
+        return (batch.timestamp // 1000).to_bytes(TIMESTAMP_SIZE, "little")
 
 
 class Channels:

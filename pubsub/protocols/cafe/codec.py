@@ -1,7 +1,7 @@
 """cafe: frames and their header. Sans-IO; ``seeds/cafe.md`` is the specification.
 
-The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. ``scan.py``
-decodes and encodes runs of PUBLISH and MESSAGE, which are most of the traffic.
+The header is ``<HBI``: magic 0xCAFE (on the wire ``fe ca``), opcode, payload length. Most
+PUBLISH and MESSAGE frames do not pass through this module but through the kernel (``heads.py``).
 """
 
 from __future__ import annotations
@@ -209,3 +209,18 @@ def decode(data: bytes, at: int = 0) -> tuple[Frame, int] | None:
         handshake = frame in HANDSHAKES
         code = ErrorCode.INVALID_HANDSHAKE if handshake else ErrorCode.MALFORMED_MESSAGE
         raise CafeError(code, end) from None
+
+
+def split_frames(data: bytes, limit: int) -> list[bytes]:
+    """Cut whole frames into pieces of at most ``limit`` bytes, or of one longer frame."""
+    pieces: list[bytes] = []
+    start = at = 0
+    while at < len(data):
+        stop = at + HEADER.size + int(HEADER.unpack_from(data, at)[2])
+        if stop - start > limit and at > start:
+            pieces.append(data[start:at])
+            start = at
+        at = stop
+    if at > start:
+        pieces.append(data[start:at])
+    return pieces

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.catch_up import shut_and_get_offsets
 from pubsub.broker.compact_map import EMPTY_MAP
-from pubsub.broker.message_run import MessageRun
+from pubsub.broker.mixes import AddressMixes
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
+from pubsub.kernel import Columns, HeadTable
 from pubsub.protocols.cafe.client_id import split_client_id
 from pubsub.protocols.cafe.codec import (
     FROM_BROKER,
@@ -47,7 +48,7 @@ from pubsub.protocols.cafe.codec import (
     needed,
 )
 from pubsub.protocols.cafe.error_codes import code_of, error
-from pubsub.protocols.cafe.scan import HEAD, publish_length, scan
+from pubsub.protocols.cafe.heads import PUBLISH_HEAD, learn_publish
 from pubsub.protocols.cafe.served_client import State
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class Conversations:
     def __init__(self, listener: Listener, channels: Channels) -> None:
         self._listener = listener
         self._channels = channels
+        self._heads = HeadTable(learn_publish)
+        self._mixes = AddressMixes(listener.router, self._topic)
 
     # Input
 
@@ -87,9 +90,12 @@ class Conversations:
         at = 0
         while not client.closing:
             if client.state is State.PUBLISHER:
-                at, runs = scan(data, at)
-                for channel, run in runs:
-                    self._publish(client, channel, run)
+                columns = self._heads.scan(data, at)
+                at = columns.end
+                if len(columns.addresses) == 1:
+                    self._publish(client, columns.addresses[0], columns)
+                elif columns.count:
+                    self._publish_mixed(client, columns)
                 if at == len(data):
                     break
             try:
@@ -116,11 +122,11 @@ class Conversations:
         self, client: ServedClient, head: bytes, need: int
     ) -> tuple[int, PayloadHandler] | None:
         """See ``Connection.large_payload``: a PUBLISH."""
-        if client.state is not State.PUBLISHER or publish_length(head) != need:
+        learnt = learn_publish(head, 0) if client.state is State.PUBLISHER else None
+        if learnt is None or learnt[0].frame_length(head) != need:
             return None
-        return HEAD, lambda payload: self._publish(
-            client, head[7], MessageRun([payload], len(payload))
-        )
+        channel = learnt[1]
+        return PUBLISH_HEAD, lambda payload: self._publish(client, channel, Columns.one(payload))
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
         """Fail a NEW client that sends another frame than it may, even a malformed one."""
@@ -232,7 +238,7 @@ class Conversations:
     # Publishing and subscribing
 
     def _publish_one(self, client: ServedClient, frame: Publish) -> None:
-        """A PUBLISH that ``scan`` does not take: from a subscriber, or too long to deliver."""
+        """A PUBLISH that no head fits: from a subscriber, or too long to deliver."""
         channel = frame.channel
         if client.state is not State.PUBLISHER:
             self._refuse(client, ErrorCode.UNAUTHORIZED, "not-a-publisher")
@@ -242,19 +248,27 @@ class Conversations:
             topic = self._topic_name(channel)
             self._refuse(client, ErrorCode.MESSAGE_TOO_LARGE, MessageTooLarge.reason, topic=topic)
         else:
-            self._publish(client, channel, MessageRun([frame.payload], len(frame.payload)))
+            self._publish(client, channel, Columns.one(frame.payload))
 
-    def _publish(self, client: ServedClient, channel: int, run: MessageRun) -> None:
-        """Publish a run; each message refused gets an ERROR of its own (cafe §5.1)."""
+    def _publish_mixed(self, client: ServedClient, columns: Columns) -> None:
+        """Publish messages of several channels in their order."""
         assert client.publisher is not None
-        count = len(run.payloads)
+        mixed = self._mixes.find(columns)
+        if mixed is None or client.publisher.publish_mixed(*mixed) is None:
+            for _index, run in columns.runs():
+                self._publish(client, run.addresses[0], run)
+
+    def _publish(self, client: ServedClient, channel: int, columns: Columns) -> None:
+        """Publish messages of a channel; each one refused gets an ERROR (cafe §5.1)."""
+        assert client.publisher is not None
+        count = columns.count
         try:
-            batch = client.publisher.publish(self._topic(channel), run)
+            batch = client.publisher.publish(self._topic(channel), columns)
         except Refused as refused:
             topic = self._topic_name(channel)
             self._refuse(client, code_of(refused), refused.reason, count, topic)
         else:
-            over_limit = count - len(batch.payloads)
+            over_limit = count - batch.count
             if over_limit:
                 code = ErrorCode.RATE_LIMIT_EXCEEDED
                 self._refuse(client, code, RateLimited.reason, over_limit, batch.topic)

@@ -18,10 +18,10 @@ from pubsub.protocols.cafe.codec import (
     CafeError,
     ErrorCode,
     needed,
+    split_frames,
 )
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
-from pubsub.protocols.cafe.scan import split_frames
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 
 if TYPE_CHECKING:

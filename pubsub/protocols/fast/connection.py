@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
@@ -24,11 +25,13 @@ from pubsub.errors import (
     TopicUnreachable,
     WrongKey,
 )
+from pubsub.kernel import Columns, Head, HeadTable
 from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
     MAX_KEY,
     PUBLISH,
+    PUBLISH_OVERHEAD,
     TYPES,
     Create,
     Error,
@@ -43,8 +46,9 @@ from pubsub.protocols.fast.codec import (
     encode,
     needed,
 )
+from pubsub.protocols.fast.heads import Source, learn_publish
 from pubsub.protocols.fast.ownership import TopicOwnership
-from pubsub.protocols.fast.scan import Scanner, TokenRun
+from pubsub.protocols.fast.proofs import Proofs
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.read_buffer import PayloadHandler
@@ -103,13 +107,11 @@ class FastConnection(Connection):
         """See ``Connection``. Stops early if the client has to wait for its tokens."""
         at, need = 0, 1
         while not (self.closing or self._waits_for_token):
-            start = at
-            at, rows = self._server.scanner.scan(data, at)
-            for row in rows:
-                if self._must_wait(row.token):
-                    return start, need
-                self._publish(row)
-                start = row.end
+            columns = self._server.heads.scan(data, at)
+            if columns.count:
+                at, waits = self._publish_columns(columns, at)
+                if waits:
+                    return at, need
             try:
                 need = needed(data, at, self._server.max_payload)
                 left = len(data) - at
@@ -128,19 +130,14 @@ class FastConnection(Connection):
         return at, need
 
     def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a PUBLISH, unless its token has to wait."""
-        found = None if self._waits_for_token else self._server.scanner.first(head)
+        """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
+        found = None if self._waits_for_token else learn_publish(head, 0, self._server.max_payload)
         if found is None:
             return None
-        row, start = found
-        if start + row.run.size != need or self._must_wait(row.token):
+        frame, source = found
+        if frame.frame_length(head) != need or self._must_wait(source.token):
             return None
-
-        def take(payload: bytes) -> None:
-            row.run.extend([payload])
-            self._publish(row)
-
-        return start, take
+        return len(frame.data), lambda payload: self._publish(source, Columns.one(payload))
 
     def _handle(self, packet: Packet) -> None:
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id
@@ -158,17 +155,41 @@ class FastConnection(Connection):
         except Refused as refused:
             self._refuse(TYPES[type(packet)], refused, topic_id)
 
-    def _publish(self, row: TokenRun) -> None:
-        """Publish a run; each refused message gets an ERROR."""
-        count = len(row.run.payloads)
+    def _publish_columns(self, columns: Columns, at: int) -> tuple[int, bool]:
+        """Publish messages scanned from ``at`` on.
+
+        Returns where they end, and False; or where the first begins that has to wait for its
+        token, and True.
+        """
+        if len(columns.addresses) > 1 and self._publish_mixed(columns):
+            return columns.end, False
+        for _index, run in columns.runs():
+            source = run.addresses[0]
+            if self._must_wait(source.token):
+                return at, True
+            self._publish(source, run)
+            at += run.count * (PUBLISH_OVERHEAD + len(source.token)) + run.nbytes
+        return columns.end, False
+
+    def _publish_mixed(self, columns: Columns) -> bool:
+        """Publish messages of several sources at once; False if that is not possible."""
+        sender = self._server.proofs.sender_of(columns.addresses)
+        mixed = None if sender is None else self._server.mixes.find(columns)
+        return (
+            mixed is not None and self._publisher.publish_mixed(*mixed, sender=sender) is not None
+        )
+
+    def _publish(self, source: Source, columns: Columns) -> None:
+        """Publish messages of one source; each message refused gets an ERROR of its own."""
+        count = columns.count
         try:
-            token, topic = self._authorized(row.token, row.topic_id, "publish")
-            batch = self._publisher.publish(topic, row.run, sender=token.subject.encode())
+            token, topic = self._authorized(source.token, source.topic_id, "publish")
+            batch = self._publisher.publish(topic, columns, sender=token.subject.encode())
         except Refused as refused:
-            self._refuse(PUBLISH, refused, row.topic_id, count)
+            self._refuse(PUBLISH, refused, source.topic_id, count)
         else:
-            if len(batch.payloads) < count:
-                self._refuse(PUBLISH, RateLimited(), row.topic_id, count - len(batch.payloads))
+            if batch.count < count:
+                self._refuse(PUBLISH, RateLimited(), source.topic_id, count - batch.count)
 
     # Tokens
 
@@ -302,8 +323,16 @@ class FastFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self.max_payload: int = listener.settings["max-payload"]
-        self.scanner = Scanner(self.max_payload)
+        self.heads = HeadTable(self._learn)
+        self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.proofs = Proofs(listener)
         self.ownership = TopicOwnership(listener)
+
+    def _learn(self, data: bytes, at: int) -> tuple[Head, Source] | None:
+        return learn_publish(data, at, self.max_payload)
+
+    def _topic_of(self, source: Source) -> Topic:
+        return self.listener.topics.by_id(source.topic_id)
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:
         """See IProtocolFactory."""

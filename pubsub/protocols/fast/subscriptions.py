@@ -6,13 +6,14 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.broker.batch import Batch
 from pubsub.errors import LimitReached
-from pubsub.protocols.fast.scan import encode_messages
+from pubsub.kernel import Head
+from pubsub.protocols.fast.heads import message_head
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
@@ -23,14 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoding:
-    """Encodes a batch as MESSAGE packets of one topic (fast §3.4)."""
+    """Messages as MESSAGE packets of one topic (fast §3.4); see ``HeadEncoding``."""
 
     topic_id: int
     limit: int = 2**32 - 1
+    variable_at: ClassVar[int] = 0
+    variable_size: ClassVar[int] = 0
 
-    def encode(self, batch: Batch) -> bytes:
-        """See ``Encoding``."""
-        return encode_messages(self.topic_id, batch.payloads, batch.size)
+    @property
+    def heads(self) -> tuple[Head]:
+        """See ``HeadEncoding``."""
+        return (message_head(self.topic_id, self.limit),)
+
+    def variable(self, batch: Batch) -> bytes:
+        """See ``HeadEncoding``."""
+        return b""
 
 
 @dataclass(slots=True, eq=False)

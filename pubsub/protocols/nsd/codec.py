@@ -224,7 +224,7 @@ def messages(batch: Batch) -> Iterator[bytes]:
     """Yield the batch's messages as JSON objects (nsd §4)."""
     sender = _dump(batch.sender.decode(errors="replace"))
     own = batch.protocol == NAME
-    for index, payload in enumerate(batch.payloads):
+    for index, payload in enumerate(batch.payloads()):
         when = batch.offset + index + 1
         try:
             fields = b',"body":' + _dump(payload.decode())

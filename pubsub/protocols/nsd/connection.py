@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import ensureDeferred
 
 from pubsub.broker.durability import Durability
-from pubsub.broker.message_run import MessageRun
 from pubsub.errors import (
     HistoryUnavailable,
     LimitReached,
@@ -19,6 +18,7 @@ from pubsub.errors import (
     TopicNotFound,
     TopicUnreachable,
 )
+from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import (
     MAX_LINE,
     SHOWN,
@@ -127,7 +127,7 @@ class NsdConnection(Connection):
         try:
             topic, batch = self._publish(template.request, bodies)
             self._encoded.note_plain(batch)
-            accepted = len(batch.payloads)
+            accepted = batch.count
             if topic.durability is Durability.SYNC:
                 failed = wrap(error(TEXTS[HistoryUnavailable]), False) * accepted
                 self.reply_when_stored(wrap(SUCCESS, False) * accepted, failed, accepted)
@@ -222,7 +222,7 @@ class NsdConnection(Connection):
         message = request.message
         batch = self._publisher.publish(
             topic,
-            MessageRun.of(payloads),
+            Columns.of(payloads),
             headers=[message.extra] * len(payloads) if message.extra else None,
             sender=message.sender.encode(),
         )

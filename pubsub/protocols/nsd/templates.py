@@ -118,12 +118,12 @@ def encode_batch(batch: Batch, known_plain: bool = False) -> bytes:
     With ``known_plain`` the payloads are not examined.
     """
     has_extra = batch.protocol == NAME and batch.headers is not None
-    if has_extra or not (known_plain or is_plain(batch.payloads)):
+    if has_extra or not (known_plain or is_plain(batch.payloads())):
         return b",".join(messages(batch))
     head = b'{"_class":"Message","from":%b,"when":' % text(batch.sender.decode(errors="replace"))
     between = b'"},' + head
     pieces: list[bytes] = []
-    for when, body in enumerate(batch.payloads, batch.offset + 1):
+    for when, body in enumerate(batch.payloads(), batch.offset + 1):
         pieces += (b'%b%d,"body":"' % (between, when), body)
     pieces[0] = pieces[0].removeprefix(b'"},')
     pieces.append(b'"}')
@@ -135,7 +135,7 @@ _Key: TypeAlias = tuple[int, int, int]
 
 
 def _key(batch: Batch) -> _Key:
-    return batch.offset, len(batch.payloads), batch.timestamp
+    return batch.offset, batch.count, batch.timestamp
 
 
 class EncodedBatches:

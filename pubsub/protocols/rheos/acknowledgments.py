@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from struct import pack
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from pubsub.broker.batch import message_number
-from pubsub.protocols.rheos.scan import encode_acks
+from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, SUCCESS
 
 if TYPE_CHECKING:
     from pubsub.protocols.rheos.codec import Codec
+
+
+_ACK, _DONE = bytes((ACK_MAGIC,)), bytes((SUCCESS,))
+_LOW_BYTES = bytes(range(256))
+# Behind the last byte of an id that is the same for 256 consecutive messages but for it: the code.
+_TAILS = [bytes((low, SUCCESS)) for low in _LOW_BYTES]
 
 
 class Replies:
@@ -72,3 +80,35 @@ class Replies:
     def _append(self, reply: bytes, failed: bytes) -> None:
         self._replies.append(reply)
         self._failed.append(failed)
+
+
+def encode_acks(first: bytes, count: int, checksum: bool) -> bytes:
+    """Acknowledgments of ``count`` messages whose ids count up from ``first``, big-endian."""
+    if count == 1 and not checksum:
+        return _ACK + first + _DONE
+    number = int.from_bytes(first, "big")
+    pages = []
+    while count > 0:
+        low = number & 0xFF
+        page = min(count, 256 - low)
+        pages.append(_ack_page(number.to_bytes(16, "big"), low, page, checksum))
+        number += page
+        count -= page
+    return b"".join(pages)
+
+
+def _ack_page(first: bytes, low: int, count: int, checksum: bool) -> bytes:
+    """As ``encode_acks``, for ids that differ in their last byte alone, which starts at ``low``.
+
+    One acknowledgment is repeated, then what differs is written a column at a time.
+    """
+    size = ACK_SIZE + CHECKSUM_SIZE * checksum
+    ack = bytes((ACK_MAGIC,)) + first + bytes(size - ACK_SIZE + 1)
+    acks = bytearray(ack * count)
+    acks[16::size] = _LOW_BYTES[low : low + count]
+    if checksum:
+        crc = crc32(ack[:16])
+        crcs = pack(f"<{count}I", *[crc32(tail, crc) for tail in _TAILS[low : low + count]])
+        for column in range(CHECKSUM_SIZE):
+            acks[ACK_SIZE + column :: size] = crcs[column::CHECKSUM_SIZE]
+    return bytes(acks)

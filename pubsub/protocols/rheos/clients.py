@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.message_run import MessageRun
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
+    from pubsub.kernel import Columns
 
 # Estimated cost of a client id and of one of its subscriptions, for the memory budget.
 CLIENT_BYTES = 768
@@ -189,12 +189,14 @@ class Clients:
         for client in place.clear(topic):
             self._forget(client, topic)
 
-    def publish(self, client: Client, publisher: Publisher, topic: Topic, run: MessageRun) -> Batch:
-        """Publish to all subscribers except ``client``; see ``Publisher.publish``."""
+    def publish(
+        self, client: Client, publisher: Publisher, topic: Topic, columns: Columns
+    ) -> Batch:
+        """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
         if topic not in client.topics:
-            return publisher.publish(topic, run, sender=client.sender)
+            return publisher.publish(topic, columns, sender=client.sender)
         with client.places[-1].excluding(client, topic):
-            return publisher.publish(topic, run, sender=client.sender)
+            return publisher.publish(topic, columns, sender=client.sender)
 
     def _make_room(self, client: Client) -> None:
         """Drop subscriptions to topics that have ended, if the limit is reached."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from hashlib import sha1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from uuid import UUID
 
-from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec, response_head
-from pubsub.wire.frame_runs import join_run
+from pubsub.kernel import Head
+from pubsub.protocols.rheos.codec import MAX_PAYLOAD, Codec
+from pubsub.protocols.rheos.heads import SENDER_AT, SENDER_SIZE, response_heads
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -45,17 +46,17 @@ class ResponseEncoding:
     before: bytes = b""
     data_length: int = 0
     limit: int = MAX_PAYLOAD
+    variable_at: ClassVar[int] = SENDER_AT
+    variable_size: ClassVar[int] = SENDER_SIZE
 
-    def encode(self, batch: Batch) -> bytes:
-        """See ``Encoding``."""
-        sender = sender_id(batch.protocol, batch.sender)
-        return join_run(partial(self._head, sender), batch.payloads, batch.size)
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """See ``HeadEncoding``."""
+        return response_heads(self.before, self.data_length, self.limit)
 
-    def _head(self, sender: bytes, length: int) -> bytes:
-        envelope = b""
-        if self.before:
-            envelope = self.before + length.to_bytes(self.data_length, "little")
-        return response_head(sender, len(envelope) + length) + envelope
+    def variable(self, batch: Batch) -> bytes:
+        """Return the sender's id."""
+        return sender_id(batch.protocol, batch.sender)
 
 
 _BARE = ResponseEncoding()

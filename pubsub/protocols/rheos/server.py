@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import topic_name
 from pubsub.errors import (
     InvalidTopicName,
@@ -15,6 +16,7 @@ from pubsub.errors import (
     Refused,
     TopicExists,
 )
+from pubsub.kernel import Columns, Head, HeadTable
 from pubsub.protocols.rheos.acknowledgments import Replies
 from pubsub.protocols.rheos.clients import Client, Clients, Place
 from pubsub.protocols.rheos.codec import (
@@ -28,7 +30,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
-from pubsub.protocols.rheos.scan import ClientRun, Scanner
+from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 
@@ -88,14 +90,16 @@ class RheosConnection(Connection):
     # Input
 
     def consume(self, data: bytes) -> tuple[int, int]:
-        """See ``Connection``. All replies to a read are sent in one write."""
-        codec, scanner = self._server.codec, self._server.scanner
+        """See ``Connection``. All the acknowledgments of a read are one write."""
+        codec = self._server.codec
         replies = Replies(codec, self.listener.dispatcher.run_id)
         at, need = 0, HEADER_SIZE
         while not self.closing:
-            at, rows = scanner.scan(data, at)
-            for row in rows:
-                self._publish(row, replies)
+            columns, at = self._server.scan(data, at)
+            if len(columns.addresses) > 1:
+                self._publish_mixed(columns, replies)
+            elif columns.count:
+                self._publish(columns.addresses[0], columns, replies)
             if self.closing or at == len(data):
                 break
             try:
@@ -171,24 +175,49 @@ class RheosConnection(Connection):
         listener.store.put(PARENTS, name, client.id)
         return topic
 
-    def _publish(self, row: ClientRun, replies: Replies) -> None:
-        """Publish a run; each message gets an acknowledgment (rheos §5.3)."""
+    def _publish_mixed(self, columns: Columns, replies: Replies) -> None:
+        """Publish messages of several sources in their order."""
+        if not self._publish_at_once(columns, replies):
+            for _index, run in columns.runs():
+                self._publish(run.addresses[0], run, replies)
+
+    def _publish_at_once(self, columns: Columns, replies: Replies) -> bool:
+        """Publish messages of one client to several topics; False if that is not possible."""
+        ids = {source.client_id for source in columns.addresses}
+        mixed = self._server.mixes.find(columns) if len(ids) == 1 else None
+        client = None if mixed is None else self._clients.get(ids.pop())
+        if mixed is None or client is None or self._publisher is None:
+            return False
+        mix = mixed[0]
+        # A client does not receive its own messages (rheos §5.4).
+        if not client.topics.keys().isdisjoint(mix.topics):
+            return False
+        batch = self._publisher.publish_mixed(*mixed, sender=client.sender)
+        if batch is None:
+            return False
+        self._latest = client.id
+        sync = any(topic.durability >= Durability.SYNC for topic in mix.topics)
+        replies.accepted(batch.sequence, batch.count, sync)
+        return True
+
+    def _publish(self, source: Source, columns: Columns, replies: Replies) -> None:
+        """Publish messages of one source; each one gets an acknowledgment (rheos §5.3)."""
         if self.closing:
             return
         if self._publisher is None:
             self._publisher = self.listener.publisher(self, b"")
         try:
-            name = topic_name(row.topic)
-            client = self._client(row.client_id)
+            name = topic_name(source.topic)
+            client = self._client(source.client_id)
             topic = self.listener.topics.named(name)
-            batch = self._server.clients.publish(client, self._publisher, topic, row.run)
+            batch = self._server.clients.publish(client, self._publisher, topic, columns)
         except Refused as refused:
-            self._refuse(refused, row.topic, replies, len(row.run.payloads))
+            self._refuse(refused, source.topic, replies, columns.count)
             return
-        accepted, refused_count = len(batch.payloads), len(row.run.payloads) - len(batch.payloads)
-        replies.accepted(batch.sequence, accepted, topic.durability >= Durability.SYNC)
-        if refused_count:
-            self._refuse(RateLimited(), row.topic, replies, refused_count)
+        over_limit = columns.count - batch.count
+        replies.accepted(batch.sequence, batch.count, topic.durability >= Durability.SYNC)
+        if over_limit:
+            self._refuse(RateLimited(), source.topic, replies, over_limit)
 
     def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
         reason = REASONS.get(type(refused), refused.reason)
@@ -221,9 +250,23 @@ class RheosFactory(ConnectionFactory):
         super().__init__(listener)
         settings = listener.settings
         self.codec = Codec(settings["layout"], settings["checksum"] == "crc32")
-        self.scanner = Scanner(self.codec)
+        self._heads = HeadTable(self._learn)
+        self.mixes = AddressMixes(listener.router, self._topic_of)
         self.clients = Clients(listener)
         self._envelope = settings["envelope"] == "topic"
+
+    def scan(self, data: bytes, at: int) -> tuple[Columns, int]:
+        """Return the messages whose requests follow one another from ``at`` on, and their end."""
+        columns = self._heads.scan(data, at)
+        if not self.codec.checksum:
+            return columns, columns.end
+        return unseal(columns, data, at, self.codec)
+
+    def _learn(self, data: bytes, at: int) -> tuple[Head, Source] | None:
+        return learn_publish(data, at, self.codec)
+
+    def _topic_of(self, source: Source) -> Topic:
+        return self.listener.topics.named(topic_name(source.topic))
 
     def encoding(self, topic: Topic) -> ResponseEncoding:
         """Return the encoding of ``topic`` on this listener."""

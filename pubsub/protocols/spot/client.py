@@ -15,7 +15,7 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.scan import publish_stem
+from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
@@ -59,7 +59,7 @@ class SpotPublisher(BlockingPublisher):
         self._published.add(name)
         if sender is not None:
             return encode_message([b"", PUBLISH, sender, name, payload])
-        return publish_stem(name) + frame_head(len(payload)) + payload
+        return publish_prefix(name) + frame_head(len(payload)) + payload
 
     def _shake(self) -> None:
         self.stream.send(GREETING + ready(b"DEALER"))

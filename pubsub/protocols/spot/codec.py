@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pubsub.protocols.spot.scan import publish_stem
+from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.zmtp import encode_message, frame_head
 
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
@@ -82,7 +82,7 @@ def encode_request(request: Request) -> bytes:
     """Return the message, with a delimiter."""
     match request:
         case Publish(topic, data):
-            return publish_stem(topic) + frame_head(len(data)) + data
+            return publish_prefix(topic) + frame_head(len(data)) + data
         case Subscribe(topic):
             return encode_message([b"", SUBSCRIBE, topic])
         case Unsubscribe(topic):

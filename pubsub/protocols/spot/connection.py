@@ -10,13 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pubsub.broker.message_run import MIXED, MessageRun
 from pubsub.broker.topics import topic_name
 from pubsub.errors import InvalidTopicName, Refused
+from pubsub.kernel import Columns
 from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.latest_replies import LatestReplies
-from pubsub.protocols.spot.role import MessageHead
-from pubsub.protocols.spot.scan import scan, stem_at
 from pubsub.protocols.spot.zmtp import (
     GREETING,
     Command,
@@ -43,8 +42,6 @@ NODE = b"X-Node"
 """The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
 MAX_MALFORMED = 10
 """Malformed messages after which the connection is closed (spot §6.1)."""
-# Heads of publications that are cached; the cache is cleared when it is full.
-_CACHED_HEADS = 4096
 # Bytes before the body of a frame that is not a short one (RFC 37).
 _LONG_HEAD = 9
 
@@ -52,10 +49,11 @@ _LONG_HEAD = 9
 class ZmtpConnection(Connection):
     """The base of both sides.
 
-    ``limits`` apply to frames and messages that are received. ``heads`` caches the heads of
-    publications by their bytes; connections whose roles are of one kind may share it.
+    ``limits`` apply to frames and messages that are received. ``known`` has the publications
+    that arrived before; connections whose roles are of one kind share it.
     """
 
+    known: KnownPublications
     _role: Role | None = None
     _partial_unit: Partial | None = None
     _malformed_messages = 0
@@ -72,7 +70,6 @@ class ZmtpConnection(Connection):
         super().__init__(listener)
         self.limits = limits
         self.handshake = Handshake()
-        self.heads: dict[bytes, MessageHead] = {}
 
     # For subclasses
 
@@ -128,7 +125,7 @@ class ZmtpConnection(Connection):
     def _consume_messages(self, role: Role, data: bytes, at: int) -> tuple[int, int]:
         limits = self.limits
         while not self.closing and not self._paused:
-            start, at = at, self._consume_runs(role, data, at)
+            start, at = at, self._consume_known(role, data, at)
             unit = decode(data, at, limits, self._partial_unit if at == start else None)
             if isinstance(unit, Partial):
                 self._partial_unit = unit if unit.length else None
@@ -141,30 +138,26 @@ class ZmtpConnection(Connection):
             at = unit.end
         return at, 0
 
-    def _consume_runs(self, role: Role, data: bytes, at: int) -> int:
-        """Handle the publications from ``at`` on whose heads are cached; return where they end."""
-        while (head := self.heads.get(stem_at(data, at))) is not None:
-            run = MessageRun([], MIXED)
-            stop = scan(data, at, head.wire, self.limits.frame, run)
-            if stop == at:
-                break
-            role.receive(head, run)
-            at = stop
-        return at
+    def _consume_known(self, role: Role, data: bytes, at: int) -> int:
+        """Handle the publications from ``at`` on whose prefixes are known; return their end."""
+        columns = self.known.scan(data, at)
+        if columns.count:
+            role.receive(columns)
+        return columns.end
 
     def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a publication whose head is cached."""
-        role = None if self._paused else self._role
-        found = self.heads.get(stem_at(head, 0))
-        if role is None or found is None:
+        """See ``Connection``: a publication whose prefix is known."""
+        role = None if self._paused or self._role is None else self._role
+        publication = None if role is None else self.known.at(head, 0)
+        if role is None or publication is None:
             return None
-        before = found.wire + frame_head(need - len(found.wire) - _LONG_HEAD)
+        before = publication.prefix + frame_head(need - len(publication.prefix) - _LONG_HEAD)
         if not head.startswith(before):
             return None
 
         def handle(payload: bytes) -> None:
             self._partial_unit = None
-            role.receive(found, MessageRun([payload], len(payload)))
+            role.receive(Columns.one(payload, publication))
 
         return len(before), handle
 
@@ -174,17 +167,15 @@ class ZmtpConnection(Connection):
             publication = role.message(unit.frames)
             if publication is None:
                 return
-            head = MessageHead(before, topic_name(publication.topic), publication.origin)
+            found = Publication(before, topic_name(publication.topic), publication.origin)
         except (SpotError, InvalidTopicName):
             self._count_malformed(before + unit.frames[-1])
         except Refused as refused:
             self.refuse(refused.reason)
         else:
             if not unit.commands:
-                if len(self.heads) >= _CACHED_HEADS:
-                    self.heads.clear()
-                self.heads[before] = head
-            role.receive(head, MessageRun([publication.data], len(publication.data)))
+                self.known.add(found)
+            role.receive(Columns.one(publication.data, found))
 
     def _handle_command(self, role: Role, command: Command) -> None:
         if command.name == b"PING":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.interfaces import ITCPTransport
 
+from pubsub.broker.encoders import make_encoder
 from pubsub.errors import MessageTooLarge, Refused
 from pubsub.protocols.spot.codec import (
     Publish,
@@ -19,7 +20,7 @@ from pubsub.protocols.spot.codec import (
     encode_request,
 )
 from pubsub.protocols.spot.connection import NODE, ZmtpConnection
-from pubsub.protocols.spot.scan import StemEncoding, publish_stem
+from pubsub.protocols.spot.heads import KnownPublications, MessageEncoding, publish_prefix
 from pubsub.protocols.spot.zmtp import Command, FrameLimits, ZmtpError, ping, ready
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
-    from pubsub.broker.message_run import MessageRun
     from pubsub.broker.topics import Topic
-    from pubsub.protocols.spot.role import MessageHead, Role
+    from pubsub.kernel import Columns
+    from pubsub.protocols.spot.role import Role
 
 # Another broker is trusted more than a client: it may have larger limits and many topics.
 FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
@@ -71,6 +72,7 @@ class PeerConnection(ZmtpConnection):
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, FRAME_LIMITS)
+        self.known = KnownPublications(FRAME_LIMITS.frame)
         self._node = node
         self._subscribed: set[Topic] = set()
         self.is_open = False
@@ -136,19 +138,15 @@ class PeerConnection(ZmtpConnection):
     def publish(self, topic: Topic, batch: Batch) -> None:
         """Send a batch; messages over the limit are dropped. Raises MessageTooLarge if all are."""
         assert self.outbox is not None
-        fitting: Batch | None = batch
         limit: int = self.listener.settings["max-message"]
-        if batch.nbytes > limit:
-            fitting = batch.within(limit)
-            if fitting is None:
-                raise MessageTooLarge(batch.nbytes)
-        assert fitting is not None
-        listener, count = self.listener, len(fitting.payloads)
-        if count < len(batch.payloads):
-            listener.counters.drop(
-                self.label, topic.name, MessageTooLarge.reason, len(batch.payloads) - count
-            )
-        data = StemEncoding(publish_stem(topic.name.encode())).encode(fitting)
+        encoder = make_encoder([MessageEncoding(publish_prefix(topic.name.encode()), limit)])
+        data, count = encoder.encode(batch)
+        if not count:
+            raise MessageTooLarge(batch.nbytes)
+        listener = self.listener
+        if count < batch.count:
+            reason = MessageTooLarge.reason
+            listener.counters.drop(self.label, topic.name, reason, batch.count - count)
         listener.counters.delivered += count
         self._sent += count
         self.outbox.deliver(data, count, topic, -1)
@@ -178,19 +176,23 @@ class PeerConnection(ZmtpConnection):
         # A server sends no requests to a client.
         raise SpotError
 
-    def receive(self, head: MessageHead, run: MessageRun) -> None:
+    def receive(self, columns: Columns) -> None:
         """See ``Role``: deliver messages of the other broker here, and only here."""
+        for _index, run in columns.runs():
+            self._relay(run.addresses[0].topic, run)
+
+    def _relay(self, name: str, columns: Columns) -> None:
         listener = self.listener
         try:
-            topic = listener.topics.create(head.topic, hosted=False)
+            topic = listener.topics.create(name, hosted=False)
         except Refused as refused:
-            self.listener.refuse(refused.reason, self.label, len(run.payloads))
+            self.listener.refuse(refused.reason, self.label, columns.count)
             return
         if topic not in self._subscribed:
             # The UNSUBSCRIBE was still on its way, or the topic was never subscribed to.
             return
         sender = self._node.endpoint.encode()
-        listener.dispatcher.relay(topic, run, sender, listener.protocol)
+        listener.dispatcher.relay(topic, columns, sender, listener.protocol)
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
         if listener.memory.full:

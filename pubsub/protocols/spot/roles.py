@@ -24,15 +24,16 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.scan import publish_stem, topic_stem
+from pubsub.protocols.spot.heads import publish_prefix, topic_prefix
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
-    from pubsub.broker.message_run import MessageRun
+    from pubsub.broker.mixes import AddressMixes
     from pubsub.broker.sessions import Session
+    from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
-    from pubsub.protocols.spot.role import MessageHead
+    from pubsub.protocols.spot.heads import Publication
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
@@ -40,8 +41,9 @@ _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 class XSubSide:
     """The role for PUB and XPUB sockets (spot §4.2)."""
 
-    def __init__(self, connection: ZmtpConnection) -> None:
+    def __init__(self, connection: ZmtpConnection, mixes: AddressMixes) -> None:
         self._connection = connection
+        self._mixes = mixes
         identity = connection.handshake.metadata.get(b"identity", b"")
         self._publisher = connection.listener.publisher(connection, identity)
 
@@ -54,21 +56,36 @@ class XSubSide:
             raise SpotError
         return Publish(*frames)
 
-    def receive(self, head: MessageHead, run: MessageRun) -> None:
+    def receive(self, columns: Columns) -> None:
         """See ``Role``: there is no reply; refusals are counted (spot §5.1)."""
-        listener, count = self._connection.listener, len(run.payloads)
+        if len(columns.addresses) == 1:
+            self._publish(columns.addresses[0], columns)
+        elif not self._publish_mixed(columns):
+            for _index, run in columns.runs():
+                self._publish(run.addresses[0], run)
+
+    def _publish_mixed(self, columns: Columns) -> bool:
+        """Publish messages of one origin to several topics; False if that is not possible."""
+        origins = {publication.origin for publication in columns.addresses}
+        mixed = self._mixes.find(columns) if len(origins) == 1 else None
+        if mixed is None:
+            return False
+        return self._publisher.publish_mixed(*mixed, sender=origins.pop()) is not None
+
+    def _publish(self, publication: Publication, columns: Columns) -> None:
+        listener, name = self._connection.listener, publication.topic
         try:
-            listener.access.check_publish(head.topic)
-            topic = listener.topics.create(head.topic, hosted=False)
+            listener.access.check_publish(name)
+            topic = listener.topics.create(name, hosted=False)
             if topic.upstream is not None and self._connection.is_node:
-                raise TopicUnreachable(head.topic)
-            batch = self._publisher.publish(topic, run, sender=head.origin)
+                raise TopicUnreachable(name)
+            batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
-            self._connection.refuse(refused.reason, count, head.topic)
+            self._connection.refuse(refused.reason, columns.count, name)
         else:
-            over_limit = count - len(batch.payloads)
+            over_limit = columns.count - batch.count
             if over_limit:
-                self._connection.refuse(RateLimited.reason, over_limit, head.topic)
+                self._connection.refuse(RateLimited.reason, over_limit, name)
 
     def closed(self) -> None:
         """See ``Role``."""
@@ -80,14 +97,15 @@ class RouterSide(XSubSide):
     def __init__(
         self,
         connection: ZmtpConnection,
+        mixes: AddressMixes,
         prefix_readers: PrefixReaders,
         session: Session | None = None,
     ) -> None:
-        super().__init__(connection)
+        super().__init__(connection, mixes)
         self._session = session
         kept = None if session is None else session.state
         assert kept is None or isinstance(kept, KeptSubscriptions)
-        self._subscriptions = Subscriptions(connection, prefix_readers, publish_stem, kept)
+        self._subscriptions = Subscriptions(connection, prefix_readers, publish_prefix, kept)
         if kept is not None:
             # The program at the other end does not know that its connection is a new one.
             self._subscriptions.restore(kept)
@@ -164,7 +182,7 @@ class XPubSide:
     """The XPUB for SUB and XSUB sockets (spot §4.1)."""
 
     def __init__(self, connection: ZmtpConnection, prefix_readers: PrefixReaders) -> None:
-        self._subscriptions = Subscriptions(connection, prefix_readers, topic_stem)
+        self._subscriptions = Subscriptions(connection, prefix_readers, topic_prefix)
 
     def command(self, command: Command) -> None:
         """See ``Role``: subscriptions of peers with ZMTP 3.1."""
@@ -184,7 +202,7 @@ class XPubSide:
             self._subscriptions.discard_prefix(first[1:])
         return None
 
-    def receive(self, head: MessageHead, run: MessageRun) -> None:
+    def receive(self, columns: Columns) -> None:
         """See ``Role``: these peers do not publish."""
 
     def closed(self) -> None:

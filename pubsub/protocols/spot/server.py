@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 
+from pubsub.broker.mixes import AddressMixes
+from pubsub.broker.topics import Topic
 from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
 from pubsub.protocols.spot.connection import NODE, ZmtpConnection
+from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.subscriptions import PrefixReaders
 from pubsub.protocols.spot.zmtp import (
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.sessions import Session
-    from pubsub.protocols.spot.role import MessageHead, Role
+    from pubsub.protocols.spot.role import Role
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
@@ -80,16 +83,17 @@ class SpotConnection(ZmtpConnection):
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
         self.reply(ready(ours, {NODE: b"%015x" % self.listener.dispatcher.run_id}))
-        self.heads = self._factory.heads[ours]
+        self.known = self._factory.known[ours]
         if ours == b"ROUTER":
-            return RouterSide(self, self._factory.prefix_readers, self._session())
+            factory = self._factory
+            return RouterSide(self, factory.mixes, factory.prefix_readers, self._session())
         if ours == b"XPUB":
             return XPubSide(self, self._factory.prefix_readers)
         if self.handshake.has_commands:
             self.reply(encode_command(Command(b"SUBSCRIBE")))
         else:
             self.reply(encode_message([b"\x01"]))
-        return XSubSide(self)
+        return XSubSide(self, self._factory.mixes)
 
     def _session(self) -> Session | None:
         """Open or resume the peer's session; None for a peer without an identity (spot §3.5)."""
@@ -128,9 +132,13 @@ class SpotFactory(ConnectionFactory):
         )
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         # By our socket type: a ROUTER and an XSUB read the same bytes differently.
-        self.heads: Mapping[bytes, dict[bytes, MessageHead]] = {
-            ours: {} for ours in SERVER_TYPES.values()
+        self.known: Mapping[bytes, KnownPublications] = {
+            ours: KnownPublications(self.limits.frame) for ours in SERVER_TYPES.values()
         }
+        self.mixes = AddressMixes(listener.router, self._topic_of)
+
+    def _topic_of(self, publication: Publication) -> Topic:
+        return self.listener.topics.named(publication.topic)
 
     def buildProtocol(self, addr: IAddress | None) -> SpotConnection:
         """See IProtocolFactory."""

@@ -17,7 +17,7 @@ from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, Refused
-from pubsub.protocols.spot.scan import StemEncoding
+from pubsub.protocols.spot.heads import MessageEncoding
 
 if TYPE_CHECKING:
     from pubsub.protocols.spot.connection import ZmtpConnection
@@ -76,7 +76,8 @@ class KeptSubscriptions:
 
 
 class Subscriptions:
-    """The subscriptions of one connection; ``stem`` gives the bytes before a topic's payloads.
+    """The subscriptions of one connection; ``prefix_of`` returns the frames before a
+    topic's payloads.
 
     ``kept`` are those of the client's last connection.
     """
@@ -85,13 +86,13 @@ class Subscriptions:
         self,
         connection: ZmtpConnection,
         prefix_readers: PrefixReaders,
-        stem: Callable[[bytes], bytes],
+        prefix_of: Callable[[bytes], bytes],
         kept: KeptSubscriptions | None = None,
     ) -> None:
         self._connection = connection
         self._listener = connection.listener
         self._prefix_readers = prefix_readers
-        self._stem = stem
+        self._prefix_of = prefix_of
         self._names: set[str] = set()
         self._prefixes: Counter[bytes] = Counter()
         self._kept = kept
@@ -225,8 +226,8 @@ class Subscriptions:
             self._catch_up is not None and topic in self._catch_up.positions
         )
 
-    def _encoding(self, topic: Topic) -> StemEncoding:
-        return StemEncoding(self._stem(topic.name.encode()))
+    def _encoding(self, topic: Topic) -> MessageEncoding:
+        return MessageEncoding(self._prefix_of(topic.name.encode()))
 
     def _start_catch_up(self) -> None:
         """Deliver missed messages, unless that is already under way for other topics."""

@@ -178,7 +178,7 @@ def _our_reads(path: Path, broker: Broker, expected: int) -> tuple[int, float, f
     start, cpu = time.perf_counter(), time.process_time()
     while offset < stop:
         page = read_page(connection, offset, None, 1 << 20)
-        found += sum(len(batch.payloads) for batch in page.batches)
+        found += sum(batch.count for batch in page.batches)
         offset = page.next_offset
     used = time.perf_counter() - start, time.process_time() - cpu
     connection.close()

@@ -1,0 +1,170 @@
+"""Audiences: the outboxes that receive the same messages, and these messages until the tick ends.
+
+The subscribers of one topic with one encoding are a ``SubscriberGroup``. Where a read brings
+messages of several topics, the subscribers that want the same of these topics in the same encodings
+are a ``MixedAudience``: they receive the messages of these topics in the order of publishing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.encoders import BatchEncoder, make_encoder
+
+if TYPE_CHECKING:
+    from pubsub.broker.topics import Delivery, Recipient, Source, Topic
+    from pubsub.interfaces import Encoding
+
+# Pending messages are delivered in pieces of about this many bytes: a piece stays in the
+# processor's cache, and a subscriber that is full pauses its outbox before the next piece.
+WRITE_BYTES = 256 * 1024
+
+
+class Share:
+    """The messages of several topics in a delivery.
+
+    ``totals`` is as from ``Columns.totals``, ``wanted`` has the indexes that are delivered.
+    """
+
+    __slots__ = ("_topics", "_totals", "_wanted")
+
+    def __init__(
+        self,
+        topics: Sequence[Topic],
+        totals: Sequence[tuple[int, int, int]],
+        wanted: frozenset[int],
+    ) -> None:
+        self._topics = topics
+        self._totals = totals
+        self._wanted = wanted
+
+    @property
+    def topics(self) -> Iterable[Topic]:
+        """See ``Source``."""
+        return [topic for topic, _ in self.counts(0)]
+
+    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
+        """See ``Source``."""
+        return [
+            (self._topics[index], number)
+            for index, number, _ in self._totals
+            if index in self._wanted
+        ]
+
+    def without(self, lost: Mapping[int, int]) -> Share:
+        """Return the share without ``lost`` messages of each index."""
+        totals = [(index, number - lost.get(index, 0), 0) for index, number, _ in self._totals]
+        return Share(self._topics, totals, self._wanted)
+
+
+class Shares:
+    """The shares of deliveries that were joined."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    @property
+    def topics(self) -> Iterable[Topic]:
+        """See ``Source``."""
+        return {topic for source in self._sources for topic in source.topics}
+
+    def counts(self, count: int) -> Iterable[tuple[Topic, int]]:
+        """See ``Source``."""
+        totals: Counter[Topic] = Counter()
+        for source in self._sources:
+            for topic, number in source.counts(0):
+                totals[topic] += number
+        return totals.items()
+
+
+class Audience(Protocol):
+    """Outboxes that receive the same messages; ``pending`` are those of this tick."""
+
+    encoder: BatchEncoder
+    pending: list[Delivery]
+
+    @property
+    def targets(self) -> tuple[Recipient, ...]:
+        """The outboxes. The tuple does not change while it is iterated over."""
+
+
+class MixedAudience:
+    """Subscribers that want the same of several topics; ``wanted`` has the topics' indexes."""
+
+    __slots__ = ("encoder", "pending", "targets", "wanted")
+
+    def __init__(
+        self, encodings: Sequence[Encoding | None], targets: tuple[Recipient, ...]
+    ) -> None:
+        self.encoder = make_encoder(encodings)
+        self.wanted = frozenset(
+            index for index, encoding in enumerate(encodings) if encoding is not None
+        )
+        self.targets = targets
+        self.pending: list[Delivery] = []
+
+
+class TopicMix:
+    """Topics of which messages arrive in one read, and their audiences.
+
+    There is one object for each combination of topics (see ``Router.mix``), made in an order that
+    does not depend on the read. ``audiences`` is valid for ``version``.
+    """
+
+    __slots__ = ("audiences", "names", "topics", "version")
+
+    def __init__(self, topics: tuple[Topic, ...]) -> None:
+        self.topics = topics
+        self.names = tuple(topic.name for topic in topics)
+        self.version = -1
+        self.audiences: tuple[MixedAudience, ...] = ()
+
+    def current_audiences(self) -> tuple[MixedAudience, ...]:
+        """Return the audiences, made again if a subscription has changed."""
+        version = sum([topic.version for topic in self.topics])
+        if version != self.version:
+            self.version = version
+            self.audiences = tuple(self._make_audiences())
+        return self.audiences
+
+    def _make_audiences(self) -> Iterator[MixedAudience]:
+        wanted: dict[Recipient, list[tuple[int, Encoding]]] = {}
+        for index, topic in enumerate(self.topics):
+            for encoding, group in topic.groups.items():
+                for recipient in group:
+                    wanted.setdefault(recipient, []).append((index, encoding))
+        alike: dict[tuple[tuple[int, Encoding], ...], list[Recipient]] = {}
+        for recipient, found in wanted.items():
+            alike.setdefault(tuple(found), []).append(recipient)
+        for found_by_all, recipients in alike.items():
+            encodings: list[Encoding | None] = [None] * len(self.topics)
+            for index, encoding in found_by_all:
+                encodings[index] = encoding
+            yield MixedAudience(encodings, tuple(recipients))
+
+
+def joined(pending: list[Delivery]) -> Iterator[Delivery]:
+    """Join neighbours up to about WRITE_BYTES each."""
+    if len(pending) == 1:
+        yield pending[0]
+        return
+    start = size = 0
+    for index, delivery in enumerate(pending):
+        size += len(delivery[1])
+        if size >= WRITE_BYTES or index == len(pending) - 1:
+            yield _join(pending[start : index + 1])
+            start, size = index + 1, 0
+
+
+def _join(piece: list[Delivery]) -> Delivery:
+    if len(piece) == 1:
+        return piece[0]
+    order, _, _, offset, source = piece[0]
+    if any(one[4] is not source for one in piece):
+        source = Shares([one[4] for one in piece])
+    data = b"".join([one[1] for one in piece])
+    return order, data, sum([one[2] for one in piece]), offset, source

@@ -1,0 +1,24 @@
+"""The kernel: scanning and encoding of messages, compiled where the package was built so.
+
+``PUBSUB_KERNEL=interpreted`` selects plain Python in any case.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pubsub.kernel.layout import Head, LengthField
+
+if TYPE_CHECKING or os.environ.get("PUBSUB_KERNEL") == "interpreted":
+    from pubsub.kernel.interpreted import Columns, FrameEncoder, HeadTable
+else:
+    try:
+        from pubsub.kernel.compiled import Columns, FrameEncoder, HeadTable
+    except ImportError:
+        from pubsub.kernel.interpreted import Columns, FrameEncoder, HeadTable
+
+COMPILED = Columns.__module__ == "pubsub.kernel.compiled"
+"""True if the compiled kernel is in use."""
+
+__all__ = ["COMPILED", "Columns", "FrameEncoder", "Head", "HeadTable", "LengthField"]

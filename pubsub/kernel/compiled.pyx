@@ -1,0 +1,712 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False
+"""The kernel in C: one step for each message, without the interpreter. See ``interpreted.py``.
+
+``interpreted.py`` defines the behaviour; both are compared by tests with random input. Memory is
+read only through ``data`` objects that are held, at offsets that were compared with their length.
+"""
+
+from secrets import randbits as getrandbits
+
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    FIELDS = 2
+    MAX_SHAPES = 64
+cdef Py_ssize_t MAX_DATA = 0x7FFFFFFF
+cdef int MAX_HEADS = 16384
+
+cdef enum Match:
+    DIFFERENT
+    INCOMPLETE
+    WHOLE
+
+cdef struct Message:
+    uint32_t start
+    uint32_t size
+    uint32_t index
+
+cdef struct Field:
+    Py_ssize_t at
+    int width
+    bint big
+    # Of two's complement: what is added may be negative.
+    uint64_t add
+
+cdef struct Entry:
+    const uint8_t *data
+    Py_ssize_t length
+    Field fields[FIELDS]
+    int field_count
+    Py_ssize_t least
+    Py_ssize_t limit
+    uint32_t address
+    int shape
+    int next
+    uint64_t digest
+
+
+cdef struct Seen:
+    # The scan in which an address was last seen, and its index in the columns of that scan.
+    uint64_t scan
+    uint32_t index
+
+
+cdef inline uint64_t read_field(const uint8_t *p, Field *field) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int i
+    for i in range(field.width):
+        if field.big:
+            value = value << 8 | p[field.at + i]
+        else:
+            value |= <uint64_t>p[field.at + i] << (8 * i)
+    return value
+
+
+cdef inline void write_field(uint8_t *p, Field *field, uint64_t value) noexcept nogil:
+    cdef int i
+    for i in range(field.width):
+        if field.big:
+            p[field.at + field.width - 1 - i] = <uint8_t>(value >> (8 * i))
+        else:
+            p[field.at + i] = <uint8_t>(value >> (8 * i))
+
+
+cdef inline Match match(
+    const uint8_t *p, Py_ssize_t left, Entry *entry, Py_ssize_t *size
+) noexcept nogil:
+    """Compare the ``left`` bytes at ``p`` with a head; set ``size`` to the payload's length."""
+    cdef Py_ssize_t at = 0
+    cdef uint64_t value, found = 0
+    cdef int i
+    cdef Field *field
+    if left < entry.length:
+        return DIFFERENT
+    for i in range(entry.field_count):
+        field = &entry.fields[i]
+        if memcmp(p + at, entry.data + at, field.at - at) != 0:
+            return DIFFERENT
+        value = read_field(p, field) - field.add
+        if i > 0 and value != found:
+            return DIFFERENT
+        found = value
+        at = field.at + field.width
+    if memcmp(p + at, entry.data + at, entry.length - at) != 0:
+        return DIFFERENT
+    # A field smaller than what is added to it has become very large here.
+    if found < <uint64_t>entry.least or found > <uint64_t>entry.limit:
+        return DIFFERENT
+    size[0] = <Py_ssize_t>found
+    return WHOLE if size[0] <= left - entry.length else INCOMPLETE
+
+
+cdef inline uint64_t mix(uint64_t value, const uint8_t *p, Py_ssize_t size) noexcept nogil:
+    cdef uint64_t word
+    while size > 0:
+        word = 0
+        memcpy(&word, p, 8 if size > 8 else size)
+        value = (value ^ word) * <uint64_t>0x9E3779B97F4A7C15
+        value ^= value >> 29
+        p += 8
+        size -= 8
+    return value
+
+
+cdef uint64_t digest(const uint8_t *p, Entry *shape, uint64_t seed) noexcept nogil:
+    """Hash a head of the shape of another, without its length fields."""
+    cdef Py_ssize_t at = 0
+    cdef int i
+    for i in range(shape.field_count):
+        seed = mix(seed, p + at, shape.fields[i].at - at)
+        at = shape.fields[i].at + shape.fields[i].width
+    return mix(seed, p + at, shape.length - at)
+
+
+cdef bint same_shape(Entry *one, Entry *other) noexcept nogil:
+    cdef int i
+    if one.length != other.length or one.field_count != other.field_count:
+        return False
+    for i in range(one.field_count):
+        if (
+            one.fields[i].at != other.fields[i].at
+            or one.fields[i].width != other.fields[i].width
+        ):
+            return False
+    return True
+
+
+cdef bint equal(Entry *one, Entry *other) noexcept nogil:
+    cdef int i
+    if (
+        not same_shape(one, other)
+        or one.least != other.least
+        or one.limit != other.limit
+        or memcmp(one.data, other.data, one.length) != 0
+    ):
+        return False
+    for i in range(one.field_count):
+        if one.fields[i].big != other.fields[i].big or one.fields[i].add != other.fields[i].add:
+            return False
+    return True
+
+
+cdef int fill_entry(Entry *entry, head, uint32_t address) except -1:
+    cdef bytes data = head.data
+    cdef Py_ssize_t before = 0
+    entry.data = <const uint8_t *>PyBytes_AsString(data)
+    entry.length = PyBytes_Size(data)
+    entry.field_count = <int>len(head.fields)
+    if not 1 <= entry.field_count <= FIELDS:
+        raise ValueError(f"a head has 1 or {FIELDS} length fields, not {entry.field_count}")
+    for i, field in enumerate(head.fields):
+        entry.fields[i].at = field.at
+        entry.fields[i].width = field.width
+        entry.fields[i].big = field.big
+        entry.fields[i].add = <uint64_t><int64_t>field.add
+        if field.at < before or not 1 <= field.width <= 8:
+            raise ValueError("length fields are in ascending order, of 1 to 8 bytes")
+        before = field.at + field.width
+    if before > entry.length:
+        raise ValueError("a length field is outside its head")
+    if head.least < 0:
+        raise ValueError("the least length of a payload is negative")
+    entry.least = head.least
+    entry.limit = min(head.limit, MAX_DATA)
+    if entry.limit < entry.least:
+        # Nothing fits. A negative limit would be a very large one where it is compared.
+        entry.least, entry.limit = 1, 0
+    entry.address = address
+    entry.next = -1
+    entry.shape = 0
+    entry.digest = 0
+    return 0
+
+
+cdef class Columns:
+    """See ``interpreted.Columns``."""
+
+    cdef readonly bytes data
+    cdef readonly Py_ssize_t end
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t nbytes
+    cdef readonly Py_ssize_t largest
+    cdef readonly Py_ssize_t smallest
+    cdef readonly list addresses
+    cdef Message *messages
+    cdef Py_ssize_t room
+
+    def __dealloc__(self):
+        free(self.messages)
+
+    def __eq__(self, other):
+        """See ``interpreted.Columns.__eq__``."""
+        return isinstance(other, Columns) and self.pack() == other.pack()
+
+    __hash__ = None
+
+    cdef int reserve(self, Py_ssize_t room) except -1:
+        cdef Message *grown
+        if room > self.room:
+            grown = <Message *>realloc(self.messages, room * sizeof(Message))
+            if grown == NULL:
+                raise MemoryError
+            self.messages = grown
+            self.room = room
+        return 0
+
+    cdef inline int append(self, Py_ssize_t start, Py_ssize_t size, uint32_t index) except -1:
+        if self.count == self.room:
+            self.reserve(2 * self.room if self.room else 8)
+        self.messages[self.count].start = <uint32_t>start
+        self.messages[self.count].size = <uint32_t>size
+        self.messages[self.count].index = index
+        if size > self.largest:
+            self.largest = size
+        if size < self.smallest or self.count == 0:
+            self.smallest = size
+        self.count += 1
+        self.nbytes += size
+        return 0
+
+    cdef Columns like(self):
+        cdef Columns made = Columns.__new__(Columns)
+        made.data = self.data
+        made.end = self.end
+        made.addresses = self.addresses
+        made.reserve(self.count)
+        return made
+
+    @staticmethod
+    def one(bytes payload not None, address=0, Py_ssize_t end=0):
+        """See ``interpreted.Columns.one``."""
+        cdef Columns made = Columns.__new__(Columns)
+        if PyBytes_Size(payload) > MAX_DATA:
+            raise ValueError("too many bytes for one batch")
+        made.data = payload
+        made.addresses = [address]
+        made.reserve(1)
+        made.append(0, PyBytes_Size(payload), 0)
+        made.end = end
+        return made
+
+    @staticmethod
+    def of(list payloads not None, indexes=None, list addresses=None):
+        """See ``interpreted.Columns.of``."""
+        cdef Columns made = Columns.__new__(Columns)
+        cdef Py_ssize_t i, at = 0
+        cdef bytes payload
+        made.data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
+        if PyBytes_Size(made.data) > MAX_DATA:
+            raise ValueError("too many bytes for one batch")
+        made.reserve(len(payloads))
+        made.addresses = [0] if addresses is None else addresses
+        if indexes is not None and len(indexes) != len(payloads):
+            raise ValueError("indexes and payloads differ in number")
+        for i in range(len(payloads)):
+            payload = payloads[i]
+            made.append(at, PyBytes_Size(payload), 0 if indexes is None else indexes[i])
+            at += PyBytes_Size(payload)
+        made.end = at
+        return made
+
+    @staticmethod
+    def unpack(bytes data not None, bytes sizes not None, bytes indexes not None):
+        """See ``interpreted.Columns.unpack``."""
+        cdef Columns made = Columns.__new__(Columns)
+        cdef Py_ssize_t i, at = 0, count = PyBytes_Size(sizes) // 4
+        cdef Py_ssize_t nbytes = PyBytes_Size(data)
+        cdef const uint32_t *size = <const uint32_t *>PyBytes_AsString(sizes)
+        cdef const uint32_t *index = NULL
+        if PyBytes_Size(indexes):
+            index = <const uint32_t *>PyBytes_AsString(indexes)
+            if PyBytes_Size(indexes) != 4 * count:
+                raise ValueError("indexes and sizes differ in number")
+        made.data = data
+        made.addresses = [0]
+        made.reserve(count)
+        for i in range(count):
+            if size[i] > nbytes - at:
+                raise ValueError("the sizes exceed the data")
+            made.append(at, size[i], 0 if index == NULL else index[i])
+            at += size[i]
+        if at != nbytes:
+            raise ValueError("the data exceeds the sizes")
+        made.end = at
+        return made
+
+    @staticmethod
+    def equal(bytes data not None, Py_ssize_t size, Py_ssize_t count):
+        """See ``interpreted.Columns.equal``."""
+        cdef Columns made = Columns.__new__(Columns)
+        cdef Py_ssize_t i
+        if size < 0 or count < 0 or PyBytes_Size(data) > MAX_DATA or (
+            size * count if size == 0 or count <= MAX_DATA // size else -1
+        ) != PyBytes_Size(data):
+            raise ValueError("the size and the data differ in length")
+        made.data = data
+        made.addresses = [0]
+        made.reserve(count)
+        for i in range(count):
+            made.append(i * size, size, 0)
+        made.end = PyBytes_Size(data)
+        return made
+
+    def totals(self):
+        """See ``interpreted.Columns.totals``."""
+        cdef Py_ssize_t i, most = 0
+        cdef Py_ssize_t *counts
+        cdef Py_ssize_t *sums
+        if not self.count:
+            return []
+        for i in range(self.count):
+            if self.messages[i].index > most:
+                most = self.messages[i].index
+        if most == 0:
+            return [(0, self.count, self.nbytes)]
+        counts = <Py_ssize_t *>malloc(2 * (most + 1) * sizeof(Py_ssize_t))
+        if counts == NULL:
+            raise MemoryError
+        try:
+            memset(counts, 0, 2 * (most + 1) * sizeof(Py_ssize_t))
+            sums = counts + most + 1
+            for i in range(self.count):
+                counts[self.messages[i].index] += 1
+                sums[self.messages[i].index] += self.messages[i].size
+            return [(i, counts[i], sums[i]) for i in range(most + 1) if counts[i]]
+        finally:
+            free(counts)
+
+    def sizes(self):
+        """See ``interpreted.Columns.sizes``."""
+        cdef Py_ssize_t i
+        return [self.messages[i].size for i in range(self.count)]
+
+    def indexes(self):
+        """See ``interpreted.Columns.indexes``."""
+        cdef Py_ssize_t i
+        return [self.messages[i].index for i in range(self.count)]
+
+    def payloads(self):
+        """See ``interpreted.Columns.payloads``."""
+        cdef const char *p = PyBytes_AsString(self.data)
+        cdef Py_ssize_t i
+        return [
+            PyBytes_FromStringAndSize(p + self.messages[i].start, self.messages[i].size)
+            for i in range(self.count)
+        ]
+
+    def slice(self, Py_ssize_t start, Py_ssize_t stop):
+        """See ``interpreted.Columns.slice``."""
+        cdef Columns made = self.like()
+        cdef Py_ssize_t i
+        for i in range(max(start, 0), min(stop, self.count)):
+            made.append(self.messages[i].start, self.messages[i].size, self.messages[i].index)
+        return made
+
+    def runs(self):
+        """See ``interpreted.Columns.runs``."""
+        cdef list found = []
+        cdef Columns made = None
+        cdef Message *message
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            message = &self.messages[i]
+            if i == 0 or message.index != self.messages[i - 1].index:
+                made = Columns.__new__(Columns)
+                made.data = self.data
+                made.end = self.end
+                made.addresses = self.addresses[message.index : message.index + 1]
+                found.append((message.index, made))
+            made.append(message.start, message.size, 0)
+        return found
+
+    def remap(self, list indexes not None):
+        """See ``interpreted.Columns.remap``."""
+        cdef Columns made = self.like()
+        cdef Py_ssize_t i
+        cdef int index
+        for i in range(self.count):
+            if self.messages[i].index >= <size_t>len(indexes):
+                raise IndexError("no new index is given for an index of the column")
+            index = indexes[self.messages[i].index]
+            if index >= 0:
+                made.append(self.messages[i].start, self.messages[i].size, index)
+        return made
+
+    def pack(self):
+        """See ``interpreted.Columns.pack``."""
+        cdef const char *p = PyBytes_AsString(self.data)
+        cdef bytes data = PyBytes_FromStringAndSize(NULL, self.nbytes)
+        cdef bytes sizes = PyBytes_FromStringAndSize(NULL, 4 * self.count)
+        cdef bytes indexes = PyBytes_FromStringAndSize(NULL, 4 * self.count)
+        cdef char *out = PyBytes_AsString(data)
+        cdef uint32_t *size = <uint32_t *>PyBytes_AsString(sizes)
+        cdef uint32_t *index = <uint32_t *>PyBytes_AsString(indexes)
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            memcpy(out, p + self.messages[i].start, self.messages[i].size)
+            out += self.messages[i].size
+            size[i] = self.messages[i].size
+            index[i] = self.messages[i].index
+        return data, sizes, indexes
+
+
+cdef class HeadTable:
+    """See ``interpreted.HeadTable``."""
+
+    cdef object learn
+    cdef list heads
+    # The addresses there are, and their places in that list.
+    cdef list addresses
+    cdef dict numbers
+    cdef Entry *entries
+    cdef int count
+    cdef int room
+    cdef int last
+    # Entries that stand for the lengths and length fields there are.
+    cdef int shapes[MAX_SHAPES]
+    cdef int shape_count
+    # Numbers of entries by digest, with linear probing; -1 is free.
+    cdef int *buckets
+    cdef int bucket_count
+    cdef uint64_t seed
+    # By address; `scans` numbers the calls of `scan`.
+    cdef Seen *seen
+    cdef Py_ssize_t seen_room
+    cdef uint64_t scans
+
+    def __cinit__(self, learn):
+        self.learn = learn
+        self.seed = getrandbits(64)
+        self.clear()
+
+    def __dealloc__(self):
+        free(self.entries)
+        free(self.buckets)
+        free(self.seen)
+
+    def __len__(self):
+        return self.count
+
+    cdef int clear(self) except -1:
+        self.count = 0
+        self.last = -1
+        self.shape_count = 0
+        self.heads = []
+        self.addresses = []
+        self.numbers = {}
+        self.rehash(64)
+        return 0
+
+    cdef int rehash(self, int bucket_count) except -1:
+        cdef int *made = <int *>realloc(self.buckets, bucket_count * sizeof(int))
+        cdef int number
+        if made == NULL:
+            raise MemoryError
+        self.buckets = made
+        self.bucket_count = bucket_count
+        memset(made, 0xFF, bucket_count * sizeof(int))
+        for number in range(self.count):
+            self.insert(number)
+        return 0
+
+    cdef void insert(self, int number) noexcept nogil:
+        cdef uint64_t at = self.entries[number].digest % self.bucket_count
+        while self.buckets[at] >= 0:
+            at = (at + 1) % self.bucket_count
+        self.buckets[at] = number
+
+    cdef int number_of(self, address) except -1:
+        """Return the number of an address, which has room in ``seen``."""
+        cdef Py_ssize_t room
+        cdef Seen *grown
+        number = self.numbers.get(address)
+        if number is not None:
+            return number
+        if len(self.addresses) == self.seen_room:
+            room = max(2 * self.seen_room, 16)
+            grown = <Seen *>realloc(self.seen, room * sizeof(Seen))
+            if grown == NULL:
+                raise MemoryError
+            memset(grown + self.seen_room, 0, (room - self.seen_room) * sizeof(Seen))
+            self.seen = grown
+            self.seen_room = room
+        number = self.numbers[address] = len(self.addresses)
+        self.addresses.append(address)
+        return number
+
+    cdef int add(self, head, address) except -1:
+        """Append an entry and return its number."""
+        cdef Entry *grown
+        cdef Entry *entry
+        cdef uint32_t number = self.number_of(address)
+        cdef int i
+        if self.count == self.room:
+            grown = <Entry *>realloc(self.entries, max(2 * self.room, 16) * sizeof(Entry))
+            if grown == NULL:
+                raise MemoryError
+            self.entries = grown
+            self.room = max(2 * self.room, 16)
+        entry = &self.entries[self.count]
+        fill_entry(entry, head, number)
+        for i in range(self.shape_count):
+            if same_shape(entry, &self.entries[self.shapes[i]]):
+                break
+        else:
+            i = self.shape_count
+            if i < MAX_SHAPES:
+                self.shapes[i] = self.count
+                self.shape_count += 1
+        entry.shape = i
+        entry.digest = digest(entry.data, entry, self.seed)
+        self.heads.append(head)
+        self.count += 1
+        if 2 * self.count > self.bucket_count:
+            self.rehash(2 * self.bucket_count)
+        else:
+            self.insert(self.count - 1)
+        return self.count - 1
+
+    cdef int find(
+        self, const uint8_t *p, Py_ssize_t left, Match *matched, Py_ssize_t *size
+    ) noexcept nogil:
+        """Return the number of the entry that the frame at ``p`` begins with, or -1."""
+        cdef int i, number
+        cdef uint64_t at
+        cdef Entry *shape
+        for i in range(self.shape_count):
+            shape = &self.entries[self.shapes[i]]
+            if shape.length > left:
+                continue
+            at = digest(p, shape, self.seed) % self.bucket_count
+            while self.buckets[at] >= 0:
+                number = self.buckets[at]
+                if self.entries[number].shape == i:
+                    matched[0] = match(p, left, &self.entries[number], size)
+                    if matched[0] != DIFFERENT:
+                        return number
+                at = (at + 1) % self.bucket_count
+        return -1
+
+    cdef int equal_to(self, Entry *entry) noexcept nogil:
+        """Return the number of an equal entry, which ``find`` leaves out if its shape is one too
+        many; or -1."""
+        cdef uint64_t at = digest(entry.data, entry, self.seed) % self.bucket_count
+        while self.buckets[at] >= 0:
+            if equal(&self.entries[self.buckets[at]], entry):
+                return self.buckets[at]
+            at = (at + 1) % self.bucket_count
+        return -1
+
+    cdef int learn_at(
+        self, Columns columns, bytes data, Py_ssize_t at, Match *matched, Py_ssize_t *size
+    ) except -2:
+        """Ask for the head at ``at`` and return the number of its entry, or -1."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(data) + at
+        cdef int number
+        cdef Entry entry
+        learnt = self.learn(data, at)
+        if learnt is None:
+            return -1
+        fill_entry(&entry, learnt[0], 0)
+        matched[0] = match(p, PyBytes_Size(data) - at, &entry, size)
+        if matched[0] == DIFFERENT:
+            return -1
+        number = self.equal_to(&entry)
+        if number >= 0 and self.addresses[self.entries[number].address] == learnt[1]:
+            return number
+        # Entries must not be forgotten while columns that refer to them are made.
+        if self.count >= MAX_HEADS:
+            if columns.count:
+                return -1
+            self.clear()
+        return self.add(learnt[0], learnt[1])
+
+    def scan(self, bytes data not None, Py_ssize_t at=0):
+        """See ``interpreted.HeadTable.scan``."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(data)
+        cdef Py_ssize_t length = PyBytes_Size(data)
+        cdef Columns columns = Columns.__new__(Columns)
+        cdef Py_ssize_t size = 0
+        cdef Match matched
+        cdef int number
+        cdef Entry *entry
+        cdef Seen *seen
+        if not 0 <= at <= length or length > MAX_DATA:
+            raise ValueError("at is outside the data, or the data is too long")
+        columns.data = data
+        columns.addresses = []
+        self.scans += 1
+        while at < length:
+            matched = DIFFERENT
+            number = -1
+            if self.last >= 0:
+                number = self.entries[self.last].next
+                if number >= 0:
+                    matched = match(p + at, length - at, &self.entries[number], &size)
+                if matched == DIFFERENT and number != self.last:
+                    number = self.last
+                    matched = match(p + at, length - at, &self.entries[number], &size)
+            if matched == DIFFERENT:
+                number = self.find(p + at, length - at, &matched, &size)
+                if number < 0:
+                    number = self.learn_at(columns, data, at, &matched, &size)
+                if number < 0:
+                    break
+            if matched == INCOMPLETE:
+                break
+            entry = &self.entries[number]
+            seen = &self.seen[entry.address]
+            if seen.scan != self.scans:
+                seen.scan = self.scans
+                seen.index = <uint32_t>len(columns.addresses)
+                columns.addresses.append(self.addresses[entry.address])
+            columns.append(at + entry.length, size, seen.index)
+            if self.last >= 0:
+                self.entries[self.last].next = number
+            self.last = number
+            at += entry.length + size
+        columns.end = at
+        return columns
+
+
+cdef class FrameEncoder:
+    """See ``interpreted.FrameEncoder``."""
+
+    cdef list heads
+    cdef Entry *entries
+    # Where the heads of an index begin in `entries`; one more than there are indexes.
+    cdef int *first
+    cdef Py_ssize_t indexes
+    cdef Py_ssize_t variable_at
+    cdef Py_ssize_t variable_size
+
+    def __cinit__(self, list heads not None, Py_ssize_t variable_at=0, Py_ssize_t variable_size=0):
+        cdef Py_ssize_t i, number = 0
+        cdef Py_ssize_t total = sum(len(own) for own in heads)
+        self.heads = [tuple(own) for own in heads]
+        self.indexes = len(heads)
+        self.variable_at = variable_at
+        self.variable_size = variable_size
+        self.entries = <Entry *>malloc(max(total, 1) * sizeof(Entry))
+        self.first = <int *>malloc((self.indexes + 1) * sizeof(int))
+        if self.entries == NULL or self.first == NULL:
+            raise MemoryError
+        for i in range(self.indexes):
+            self.first[i] = <int>number
+            for head in self.heads[i]:
+                fill_entry(&self.entries[number], head, 0)
+                if variable_at < 0 or variable_at + variable_size > self.entries[number].length:
+                    raise ValueError("the variable bytes are outside a head")
+                number += 1
+        self.first[self.indexes] = <int>number
+
+    def __dealloc__(self):
+        free(self.entries)
+        free(self.first)
+
+    cdef inline Entry *entry_for(self, Message *message) noexcept nogil:
+        cdef int i
+        if message.index >= <size_t>self.indexes:
+            return NULL
+        for i in range(self.first[message.index], self.first[message.index + 1]):
+            if self.entries[i].least <= message.size <= self.entries[i].limit:
+                return &self.entries[i]
+        return NULL
+
+    def encode(self, Columns columns not None, bytes variable not None=b""):
+        """See ``interpreted.FrameEncoder.encode``."""
+        cdef const uint8_t *p = <const uint8_t *>PyBytes_AsString(columns.data)
+        cdef const char *stamp = PyBytes_AsString(variable)
+        cdef Py_ssize_t i, total = 0, count = 0
+        cdef Entry *entry
+        cdef Message *message
+        cdef bytes out
+        cdef uint8_t *o
+        cdef int j
+        if PyBytes_Size(variable) != self.variable_size:
+            raise ValueError("the variable bytes have another length")
+        for i in range(columns.count):
+            entry = self.entry_for(&columns.messages[i])
+            if entry != NULL:
+                total += entry.length + columns.messages[i].size
+                count += 1
+        out = PyBytes_FromStringAndSize(NULL, total)
+        o = <uint8_t *>PyBytes_AsString(out)
+        for i in range(columns.count):
+            message = &columns.messages[i]
+            entry = self.entry_for(message)
+            if entry == NULL:
+                continue
+            memcpy(o, entry.data, entry.length)
+            for j in range(entry.field_count):
+                write_field(o, &entry.fields[j], message.size + entry.fields[j].add)
+            if self.variable_size:
+                memcpy(o + self.variable_at, stamp, self.variable_size)
+            o += entry.length
+            memcpy(o, p + message.start, message.size)
+            o += message.size
+        return out, count

@@ -1,0 +1,55 @@
+"""Heads: the bytes of a frame before its payload, as a table and an encoder of frames use them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class LengthField(NamedTuple):
+    """An unsigned integer of ``width`` bytes at offset ``at`` of a head.
+
+    It holds the length of the payload plus ``add``; ``big`` if it is big-endian.
+    """
+
+    at: int
+    width: int
+    big: bool = False
+    add: int = 0
+
+    def encode(self, size: int) -> bytes:
+        """Return the field for a payload of ``size`` bytes."""
+        return (size + self.add).to_bytes(self.width, "big" if self.big else "little")
+
+    def decode(self, data: bytes, start: int) -> int:
+        """Return the length of the payload whose head begins at ``start``; may be negative."""
+        at = start + self.at
+        order: Literal["big", "little"] = "big" if self.big else "little"
+        return int.from_bytes(data[at : at + self.width], order) - self.add
+
+
+class Head(NamedTuple):
+    """The bytes before a payload of ``least`` to ``limit`` bytes.
+
+    ``data`` has zeros where ``fields``, one or two in ascending order, have the length.
+    """
+
+    data: bytes
+    fields: tuple[LengthField, ...]
+    limit: int
+    least: int = 0
+
+    def encode(self, size: int) -> bytes:
+        """Return the head of a payload of ``size`` bytes."""
+        data = bytearray(self.data)
+        for field in self.fields:
+            data[field.at : field.at + field.width] = field.encode(size)
+        return bytes(data)
+
+    def frame_length(self, data: bytes, start: int = 0) -> int:
+        """Return the length of the frame at ``start`` that begins with this head; 0 if invalid.
+
+        The bytes of ``data`` outside the length fields are taken for granted.
+        """
+        sizes = {field.decode(data, start) for field in self.fields}
+        size = sizes.pop()
+        return len(self.data) + size if not sizes and self.least <= size <= self.limit else 0

@@ -1,0 +1,82 @@
+"""fast: proofs for reads that bring messages of several topics, remembered while they hold.
+
+A proof says that every token of a read permits to publish to its topic. It holds until a token
+ends, a queue key changes or the secrets change (fast §5.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pubsub.errors import Refused
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.protocols.fast.heads import Source
+
+# Combinations of sources that are remembered.
+_MAX_PROOFS = 1024
+
+
+class _Proof(NamedTuple):
+    """``sender`` is proved from ``begins`` to before ``ends``, for these versions."""
+
+    sender: bytes
+    begins: float
+    ends: float
+    tokens: int
+    keys: int
+
+
+class Proofs:
+    """The proofs of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._tokens = listener.tokens
+        self._keys = listener.queue_keys
+        self._topics = listener.topics
+        self._seconds = listener.clock.seconds
+        self._proofs: dict[tuple[Source, ...], _Proof] = {}
+
+    def sender_of(self, sources: Sequence[Source]) -> bytes | None:
+        """Return the sender of all messages from ``sources``; None if some are to be refused.
+
+        None also if a token has not been verified before, or if there are several senders.
+        """
+        key = tuple(sources)
+        proof = self._proofs.get(key)
+        now = self._seconds()
+        if (
+            proof is None
+            or not proof.begins <= now < proof.ends
+            or proof.tokens != self._tokens.version
+            or proof.keys != self._keys.version
+        ):
+            self._proofs.pop(key, None)
+            proof = self._prove(key, now)
+            if proof is None:
+                return None
+            if len(self._proofs) >= _MAX_PROOFS:
+                self._proofs.clear()
+            self._proofs[key] = proof
+        return proof.sender
+
+    def _prove(self, sources: Sequence[Source], now: float) -> _Proof | None:
+        subjects = set()
+        ends = float("inf")
+        for source in sources:
+            if not self._tokens.known(source.token):
+                return None
+            try:
+                token = self._tokens.check(source.token, now)
+                topic = self._topics.by_id(source.topic_id)
+            except Refused:
+                return None
+            if not token.permits("publish") or not self._keys.matches(topic, token.queue_key):
+                return None
+            subjects.add(token.subject)
+            ends = min(ends, self._tokens.end(token))
+        if len(subjects) != 1:
+            return None
+        return _Proof(subjects.pop().encode(), now, ends, self._tokens.version, self._keys.version)

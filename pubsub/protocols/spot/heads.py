@@ -1,0 +1,127 @@
+"""spot's messages as the kernel scans and encodes them: frames with MORE, then the data (spot §3).
+
+The frames before the data (delimiter, command and topic, or the topic alone) are the same for every
+message to a topic, and the same bytes in both directions. The data is a short or a long frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+from pubsub.kernel import Columns, Head, HeadTable, LengthField
+from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+
+# Prefixes of publications that are remembered.
+_MAX_KNOWN = 4096
+# The most a frame can hold (RFC 37), and a short one.
+MAX_FRAME = 2**63 - 1
+_MAX_SHORT = 255
+
+
+def publish_prefix(topic: bytes) -> bytes:
+    """Return the frames before the data in PUBLISH with a delimiter (spot §3.1)."""
+    return b"\x01\x00\x01\x01\x01" + frame_head(len(topic), MORE) + topic
+
+
+def topic_prefix(topic: bytes) -> bytes:
+    """Return the frame before the data between PUB and SUB sockets (spot §4)."""
+    return frame_head(len(topic), MORE) + topic
+
+
+def prefix_at(data: bytes, at: int) -> bytes:
+    """Return the short frames with MORE that a message begins with."""
+    stop, end = at, len(data)
+    while stop + 1 < end and data[stop] == MORE:
+        stop += 2 + data[stop + 1]
+    return data[at:stop]
+
+
+def short_head(prefix: bytes, limit: int = _MAX_SHORT) -> Head:
+    """Return the head of a message whose data is a short frame."""
+    field = LengthField(len(prefix) + 1, 1)
+    return Head(prefix + bytes(2), (field,), min(limit, _MAX_SHORT))
+
+
+def long_head(prefix: bytes, limit: int, least: int = 0) -> Head:
+    """Return the head of a message whose data is a long frame."""
+    field = LengthField(len(prefix) + 1, 8, big=True)
+    return Head(prefix + bytes((LONG,)) + bytes(8), (field,), limit, least)
+
+
+@lru_cache(maxsize=4096)
+def message_heads(prefix: bytes, limit: int = MAX_FRAME) -> tuple[Head, Head]:
+    """Return the heads of a delivery of at most ``limit`` bytes: a short frame if it fits."""
+    return short_head(prefix, limit), long_head(prefix, limit, _MAX_SHORT + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEncoding:
+    """Messages of ``prefix`` and one more frame; see ``HeadEncoding``."""
+
+    prefix: bytes
+    limit: int = MAX_FRAME
+    variable_at: ClassVar[int] = 0
+    variable_size: ClassVar[int] = 0
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """See ``HeadEncoding``."""
+        return message_heads(self.prefix, self.limit)
+
+    def variable(self, batch: Batch) -> bytes:
+        """See ``HeadEncoding``."""
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What the frames before the data of a publication say; ``prefix`` are these frames."""
+
+    prefix: bytes
+    topic: str
+    origin: bytes | None
+
+
+class KnownPublications:
+    """Publications by their prefix, for connections whose roles are alike.
+
+    ``limit`` is the largest data, in bytes, that they accept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[bytes, Publication] = {}
+        self._heads = HeadTable(self.learn)
+
+    def at(self, data: bytes, at: int) -> Publication | None:
+        """Return the publication that begins at ``at``, if its prefix is known."""
+        return self._known.get(prefix_at(data, at))
+
+    def add(self, publication: Publication) -> None:
+        """Remember a publication."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()
+            self._heads = HeadTable(self.learn)
+        self._known[publication.prefix] = publication
+
+    def scan(self, data: bytes, at: int) -> Columns:
+        """Return the messages from ``at`` on whose prefixes are known; see ``HeadTable.scan``."""
+        return self._heads.scan(data, at)
+
+    def learn(self, data: bytes, at: int) -> tuple[Head, Publication] | None:
+        """Return the head of the publication at ``at``, if its prefix is known."""
+        publication = self.at(data, at)
+        if publication is None:
+            return None
+        prefix = publication.prefix
+        flags = data[at + len(prefix) : at + len(prefix) + 1]
+        if flags == b"\0" and len(data) - at >= len(prefix) + 2:
+            return short_head(prefix, self._limit), publication
+        if flags == bytes((LONG,)) and len(data) - at >= len(prefix) + 9:
+            return long_head(prefix, self._limit), publication
+        return None

@@ -1,0 +1,84 @@
+"""rheos's acknowledgments: many at once are what the codec encodes one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import message_id
+from pubsub.protocols.rheos.acknowledgments import Replies, encode_acks
+from pubsub.protocols.rheos.codec import Ack, Codec
+
+
+class AckTests(SynchronousTestCase):
+    """encode_acks"""
+
+    def test_ids_count_up(self) -> None:
+        assert encode_acks(bytes(15) + b"\xfe", 3, False) == (
+            b"\xac" + bytes(15) + b"\xfe\0\xac" + bytes(15) + b"\xff\0\xac" + bytes(14) + b"\1\0\0"
+        )
+
+    def test_none(self) -> None:
+        assert encode_acks(bytes(16), 0, False) == b""
+
+    @given(
+        st.integers(0, 2**60 - 1),
+        st.one_of(st.integers(0, 2**62 - 2000), st.sampled_from([255, 256, 65_535, 2**32 - 1])),
+        st.integers(0, 1500),
+        st.booleans(),
+    )
+    def test_they_are_what_the_codec_makes(
+        self, run: int, sequence: int, count: int, checksum: bool
+    ) -> None:
+        codec = Codec(checksum=checksum)
+        ids = [message_id(run, sequence + index).bytes for index in range(count)]
+        wanted = b"".join(codec.encode(Ack(one, 0)) for one in ids)
+        assert encode_acks(message_id(run, sequence).bytes, count, checksum) == wanted
+
+
+class ReplyTests(SynchronousTestCase):
+    """Replies"""
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["accepted", "refused", "skip", "add"]),
+                st.integers(1, 300),
+                st.booleans(),
+            ),
+            max_size=20,
+        ),
+        st.booleans(),
+    )
+    def test_each_request_has_one_reply_in_order(
+        self, steps: list[tuple[str, int, bool]], checksum: bool
+    ) -> None:
+        codec = Codec(checksum=checksum)
+        replies = Replies(codec, 7)
+        stored: list[bytes] = []
+        failed: list[bytes] = []
+        sequence = 5
+        for step, count, sync in steps:
+            if step == "accepted":
+                acks = [
+                    codec.encode(Ack(message_id(7, sequence + n).bytes, 0)) for n in range(count)
+                ]
+                replies.accepted(sequence, count, sync)
+                stored += acks
+                failed += [codec.failed] * count if sync else acks
+                sequence += count
+            elif step == "refused":
+                replies.refused(count)
+                stored.append(codec.failed * count)
+                failed.append(codec.failed * count)
+            elif step == "skip":
+                sequence += count
+            else:
+                replies.add(b"reply", b"failed" if sync else None)
+                stored.append(b"reply")
+                failed.append(b"failed" if sync else b"reply")
+        assert bool(replies) == bool(stored)
+        if stored:
+            assert replies.take() == (b"".join(stored), b"".join(failed))
+        assert replies.waits == any(sync for step, _, sync in steps if step in ("accepted", "add"))
