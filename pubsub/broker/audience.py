@@ -55,7 +55,11 @@ class Share:
 
     def without(self, lost: Mapping[int, int]) -> Share:
         """Return the share without ``lost`` messages of each index."""
-        totals = [(index, number - lost.get(index, 0), 0) for index, number, _ in self._totals]
+        totals = [
+            (index, left, 0)
+            for index, number, _ in self._totals
+            if (left := number - lost.get(index, 0))
+        ]
         return Share(self._topics, totals, self._wanted)
 
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from pubsub.broker.audience import Share
-from pubsub.broker.encoders import make_encoder
+from pubsub.broker.encoders import make_encoder, too_large
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
@@ -147,20 +147,16 @@ class CatchUp:
             batch = batch.slice(start - batch.offset, batch.count)
         encoder = make_encoder([self._encodings[topic] for topic in topics])
         data, count = encoder.encode(batch)
-        if count < batch.count:
-            self._count_too_large(encoder.limits, batch)
+        lost = too_large(encoder, batch) if count < batch.count else {}
+        for index, number in lost.items():
+            self._counters.drop(self._outbox.label, batch.topics[index], "too-large", number)
         if count:
             source: Source = topics[0]
             if len(topics) > 1:
-                source = Share(topics, batch.columns.totals(), frozenset(range(len(topics))))
+                share = Share(topics, batch.columns.totals(), frozenset(range(len(topics))))
+                source = share.without(lost)
             self._outbox.enqueue(data, count, source, batch.offset)
             self._counters.delivered += count
-
-    def _count_too_large(self, limits: Sequence[int], batch: Batch) -> None:
-        columns = batch.columns
-        for index, size in zip(columns.indexes(), columns.sizes(), strict=True):
-            if size > limits[index]:
-                self._counters.drop(self._outbox.label, batch.topics[index], "too-large", 1)
 
     def _drained(self) -> Deferred[None]:
         self._outbox.flush()

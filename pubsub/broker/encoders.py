@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING, Protocol
@@ -38,6 +39,16 @@ def make_encoder(encodings: Sequence[Encoding | None]) -> BatchEncoder:
     if len({type(encoding) for encoding in given}) == 1 and hasattr(given[0], "heads"):
         return _HeadEncoder(encodings)  # type: ignore[arg-type]
     return _RunEncoder(encodings)  # type: ignore[arg-type]
+
+
+def too_large(encoder: BatchEncoder, batch: Batch) -> Counter[int]:
+    """Return how many messages of each index are over the limit of their encoding."""
+    limits, columns = encoder.limits, batch.columns
+    return Counter(
+        index
+        for index, size in zip(columns.indexes(), columns.sizes(), strict=True)
+        if size > limits[index]
+    )
 
 
 def _limits(encodings: Sequence[Encoding | None]) -> list[int]:

@@ -9,7 +9,6 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from pubsub.broker.audience import Audience, Share, TopicMix, joined
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
+from pubsub.broker.encoders import too_large
 from pubsub.broker.limits import MemoryBudget
 from pubsub.broker.topics import SubscriberGroup
 
@@ -255,12 +255,7 @@ class Router:
 
     def _count_too_large(self, audience: Audience, batch: Batch, source: Source) -> Source:
         """Count messages that no frame of the audience can carry; return the others' source."""
-        limits, columns = audience.encoder.limits, batch.columns
-        lost = Counter(
-            index
-            for index, size in zip(columns.indexes(), columns.sizes(), strict=True)
-            if size > limits[index]
-        )
+        lost = too_large(audience.encoder, batch)
         for index, count in lost.items():
             for outbox in audience.targets:
                 self.counters.drop(outbox.label, batch.topics[index], "too-large", count)

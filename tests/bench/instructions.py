@@ -2,8 +2,8 @@
 
 Valgrind counts them; without valgrind, times are the estimate. Both are divided by the value of a
 reference loop of similar work in the same process, as the ratio differs little between builds of
-Python and machines. ``--update`` writes the results to ``instructions.json``, those of the compiled
-form with PYTHONPATH=.venv/compiled.
+Python and machines. ``--update`` writes the results to ``instructions.json``, those of the
+interpreted form with PUBSUB_KERNEL=interpreted.
 """
 
 from __future__ import annotations
@@ -78,13 +78,14 @@ def _case(learn: Learn, frames: Sequence[bytes], encoding: HeadEncoding) -> Case
     """A scan of ``frames``, and their payloads encoded."""
     data = b"".join(frames)
     table = HeadTable(learn)
-    heads, size = encoding.heads, encoding.variable_size
+    variable = bytes(encoding.variable_size)
+    topics = len(table.scan(data).addresses)
+    encoder = FrameEncoder([encoding.heads] * topics, encoding.variable_at, len(variable))
 
     def run() -> bytes:
         columns = table.scan(data)
         assert columns.end == len(data)
-        encoder = FrameEncoder([heads] * len(columns.addresses), encoding.variable_at, size)
-        return encoder.encode(columns, bytes(size))[0]
+        return encoder.encode(columns, variable)[0]
 
     return run
 

@@ -216,6 +216,23 @@ def batch_of(
     )
 
 
+def mixed_batch(
+    sent: Iterable[tuple[str, bytes]], topics: tuple[str, ...], offset: int = -1, sequence: int = 0
+) -> Batch:
+    """A batch of these messages, each with the name of its topic, which is one of ``topics``."""
+    messages = list(sent)
+    indexes = [topics.index(topic) for topic, _ in messages]
+    return Batch(
+        topics=topics,
+        columns=Columns.of([payload for _, payload in messages], indexes),
+        timestamp=1_700_000_000_000_000,
+        sequence=sequence,
+        sender=b"alice",
+        protocol="toy",
+        offset=offset,
+    )
+
+
 def encoded(encoding: Encoding, batch: Batch) -> bytes:
     """The frames of a batch of one topic."""
     return make_encoder([encoding]).encode(batch)[0]

@@ -1,0 +1,187 @@
+"""Audiences: groups, mixes, and the topics that the messages of a delivery belong to."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.audience import (
+    WRITE_BYTES,
+    MixedAudience,
+    Share,
+    Shares,
+    TopicMix,
+    joined,
+)
+from pubsub.broker.topics import Delivery, Recipient, Source, SubscriberGroup, Topic
+from tests.unit.fakes import Bench, Lines
+
+A, B, C = Topic("a"), Topic("b"), Topic("c")
+
+
+def counts(source: Source, count: int = 0) -> dict[str, int]:
+    return {topic.name: number for topic, number in source.counts(count)}
+
+
+def topics(source: Source) -> set[str]:
+    return {topic.name for topic in source.topics}
+
+
+class SourceTests(SynchronousTestCase):
+    """The messages of each topic in a delivery"""
+
+    def setUp(self) -> None:
+        self.share = Share((A, B, C), [(0, 2, 20), (1, 3, 30), (2, 4, 40)], frozenset({0, 2}))
+
+    def test_a_topic_is_the_source_of_its_own_messages(self) -> None:
+        assert (topics(A), counts(A, 5)) == ({"a"}, {"a": 5})
+
+    def test_a_share_has_the_topics_that_are_wanted(self) -> None:
+        assert topics(self.share) == {"a", "c"}
+        assert counts(self.share) == {"a": 2, "c": 4}
+
+    def test_a_topic_without_messages_has_no_share(self) -> None:
+        share = Share((A, B, C), [(2, 4, 40)], frozenset({0, 2}))
+        assert (topics(share), counts(share)) == ({"c"}, {"c": 4})
+
+    def test_a_share_without_some_messages(self) -> None:
+        left = self.share.without({0: 1, 1: 3})
+        assert counts(left) == {"a": 1, "c": 4}
+        assert counts(self.share) == {"a": 2, "c": 4}
+
+    def test_a_share_without_any_messages_of_a_topic(self) -> None:
+        left = self.share.without({0: 2})
+        assert (topics(left), counts(left)) == ({"c"}, {"c": 4})
+
+    def test_shares_are_added(self) -> None:
+        other = Share((B, C), [(0, 5, 0), (1, 6, 0)], frozenset({0, 1}))
+        shares = Shares([self.share, other, self.share])
+        assert topics(shares) == {"a", "b", "c"}
+        assert counts(shares) == {"a": 4, "b": 5, "c": 14}
+
+
+class JoinTests(SynchronousTestCase):
+    """joined"""
+
+    def test_nothing(self) -> None:
+        assert list(joined([])) == []
+
+    def test_one_delivery_is_itself(self) -> None:
+        delivery: Delivery = (1, b"x", 1, 7, A)
+        (found,) = joined([delivery])
+        assert found is delivery
+
+    def test_neighbours_are_one_delivery(self) -> None:
+        pending: list[Delivery] = [(1, b"x", 1, 7, A), (3, b"yz", 2, 9, A)]
+        assert list(joined(pending)) == [(1, b"xyz", 3, 7, A)]
+
+    def test_the_topics_of_neighbours_are_added(self) -> None:
+        one = Share((A, B), [(0, 1, 0), (1, 1, 0)], frozenset({0, 1}))
+        other = Share((A, B), [(0, 2, 0)], frozenset({0, 1}))
+        ((order, data, count, offset, source),) = joined(
+            [(1, b"x", 2, 7, one), (2, b"y", 2, 9, other)]
+        )
+        assert (order, data, count, offset) == (1, b"xy", 4, 7)
+        assert counts(source) == {"a": 3, "b": 1}
+
+    def test_pieces_are_bounded(self) -> None:
+        large = bytes(WRITE_BYTES // 2 + 1)
+        pending: list[Delivery] = [(n, large, 1, n, A) for n in range(5)]
+        assert [(o, len(data), n, at) for o, data, n, at, _ in joined(pending)] == [
+            (0, 2 * len(large), 2, 0), (2, 2 * len(large), 2, 2), (4, len(large), 1, 4),
+        ]  # fmt: skip
+
+    def test_a_piece_that_is_one_delivery_is_not_copied(self) -> None:
+        large = bytes(WRITE_BYTES)
+        pending: list[Delivery] = [(1, large, 1, 1, A), (2, b"x", 1, 2, A), (3, b"y", 1, 3, A)]
+        first, second = joined(pending)
+        assert first is pending[0]
+        assert second == (2, b"xy", 2, 2, A)
+
+
+class MixCase(SynchronousTestCase):
+    """A router and topics of each test's own."""
+
+    def setUp(self) -> None:
+        self.bench = Bench()
+        self.topics = tuple(Topic(name) for name in "abc")
+
+    def outbox(self, names: str = "", encoding: Lines | None = None) -> Recipient:
+        outbox = self.bench.outbox().outbox
+        assert outbox is not None
+        for topic in self.topics:
+            if topic.name in names:
+                self.bench.router.subscribe(outbox, topic, encoding or Lines())
+        return outbox
+
+
+class GroupTests(MixCase):
+    """SubscriberGroup"""
+
+    def test_targets_do_not_change_while_they_are_iterated_over(self) -> None:
+        one, other = self.outbox(), self.outbox()
+        group = SubscriberGroup(A, Lines())
+        group.add(one)
+        targets = group.targets
+        assert group.targets is targets
+        group.add(other)
+        assert (targets, group.targets) == ((one,), (one, other))
+        group.discard(one)
+        group.discard(one)
+        assert (len(group), list(group), group.targets) == (1, [other], (other,))
+
+
+class MixTests(MixCase):
+    """TopicMix"""
+
+    def found(self, mix: TopicMix) -> dict[frozenset[str], tuple[Recipient, ...]]:
+        """Return the outboxes of each set of topics."""
+        return {
+            frozenset(mix.names[index] for index in audience.wanted): audience.targets
+            for audience in mix.current_audiences()
+        }
+
+    def test_subscribers_of_the_same_topics_are_one_audience(self) -> None:
+        everything = [self.outbox("abc") for _ in range(3)]
+        some = [self.outbox("ac") for _ in range(2)]
+        self.outbox()
+        mix = TopicMix(self.topics)
+        assert mix.names == ("a", "b", "c")
+        assert self.found(mix) == {
+            frozenset("abc"): tuple(everything),
+            frozenset("ac"): tuple(some),
+        }
+
+    def test_encodings_are_told_apart(self) -> None:
+        self.outbox("ab", Lines(b"1"))
+        self.outbox("ab", Lines(b"2"))
+        mixed = self.outbox("a", Lines(b"1"))
+        self.bench.router.subscribe(mixed, self.topics[1], Lines(b"2"))
+        audiences = TopicMix(self.topics).current_audiences()
+        assert [len(audience.targets) for audience in audiences] == [1, 1, 1]
+        assert {audience.wanted for audience in audiences} == {frozenset({0, 1})}
+
+    def test_audiences_are_made_again_only_after_a_change(self) -> None:
+        one = self.outbox("ab")
+        mix = TopicMix(self.topics)
+        before = mix.current_audiences()
+        assert mix.current_audiences() is before
+        other = self.outbox("c")
+        assert self.found(mix) == {frozenset("ab"): (one,), frozenset("c"): (other,)}
+        self.bench.router.unsubscribe(one, self.topics[0])
+        assert self.found(mix) == {frozenset("b"): (one,), frozenset("c"): (other,)}
+
+    def test_a_change_of_another_topic_changes_nothing(self) -> None:
+        self.outbox("ab")
+        mix = TopicMix(self.topics[:2])
+        before = mix.current_audiences()
+        self.outbox("c")
+        assert mix.current_audiences() is before
+
+    def test_no_subscribers_are_no_audiences(self) -> None:
+        assert TopicMix(self.topics).current_audiences() == ()
+
+    def test_what_an_audience_wants(self) -> None:
+        audience = MixedAudience([Lines(), None, Lines()], ())
+        assert audience.wanted == frozenset({0, 2})
+        assert audience.targets == ()
+        assert audience.pending == []

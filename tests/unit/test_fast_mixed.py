@@ -1,0 +1,254 @@
+"""fast: reads that bring messages of several topics, and the proofs that permit them."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from pubsub.broker.publisher import Publisher
+from pubsub.protocols.fast.heads import Source
+from pubsub.protocols.fast.proofs import Proofs
+from pubsub.server.reload import Reloader
+from tests.unit.fast_wire import (
+    BAD_TOKEN,
+    NEWS,
+    NO_PERMISSION,
+    NO_TOPIC,
+    OWNER,
+    RATE_LIMITED,
+    READER,
+    WRITER,
+    WRONG_KEY,
+    Fast,
+    FastCase,
+    create,
+    error,
+    for_seconds,
+    grant,
+    message,
+    publish,
+    rotate,
+    subscribe,
+    topic_id,
+)
+from tests.unit.streams import Client
+from tests.unit.tokens import KEY, OTHER_KEY
+
+SPORT = topic_id("sport")
+OTHER_KEYED = grant(key="k2", sub="mal")
+SOURCES = [Source(WRITER, NEWS), Source(WRITER, SPORT)]
+
+
+class MixedCase(FastCase):
+    """Two topics with one key, and a reader of both."""
+
+    def start(self, **settings: object) -> tuple[Fast, Client]:
+        """Return the house and the reader."""
+        fast = Fast(self, **settings)  # type: ignore[arg-type]
+        fast.client(create(OWNER) + create(OWNER, "sport"))
+        reader = fast.reader()
+        reader.send(subscribe(READER, SPORT))
+        # Tokens that are known.
+        writer = fast.client(publish(WRITER, b"0") + publish(WRITER, b"0", topic=SPORT))
+        assert writer.take() == b""
+        reader.take()
+        return fast, reader
+
+    def proofs(self, fast: Fast) -> Proofs:
+        proofs: Proofs = fast.factories["fast"].proofs
+        return proofs
+
+
+def both(raw: bytes, other: bytes | None = None) -> bytes:
+    """Messages of news and sport in turn."""
+    return (
+        publish(raw, b"n1") + publish(other or raw, b"s1", topic=SPORT)
+        + publish(raw, b"n2", b"n3") + publish(other or raw, b"s2", topic=SPORT)
+    )  # fmt: skip
+
+
+BOTH = (
+    message(b"n1") + message(b"s1", topic=SPORT) + message(b"n2", b"n3")
+    + message(b"s2", topic=SPORT)
+)  # fmt: skip
+
+
+class PublishTests(MixedCase):
+    """What a read of several topics does"""
+
+    def test_messages_keep_their_order(self) -> None:
+        fast, reader = self.start()
+        with patch.object(Publisher, "publish", side_effect=AssertionError):
+            assert self.answer(fast, both(WRITER)) == b""
+        assert reader.take() == BOTH
+
+    def test_the_sender_is_the_subject_of_the_token(self) -> None:
+        fast, _ = self.start()
+        self.answer(fast, both(WRITER))
+        page = self.successResultOf(fast.store.read(2, None, 2**20))
+        assert {batch.sender for batch in page.batches} == {b"eve"}
+        assert sum(batch.count for batch in page.batches) == 5
+
+    def test_a_token_that_is_not_known_yet(self) -> None:
+        fast, reader = self.start()
+        fresh = grant("publish", sub="zoe")
+        assert self.answer(fast, both(fresh)) == b""
+        assert reader.take() == BOTH
+
+    def test_tokens_of_two_subjects(self) -> None:
+        fast, reader = self.start()
+        assert self.answer(fast, both(WRITER, OWNER)) == b""
+        assert reader.take() == BOTH
+        page = self.successResultOf(fast.store.read(2, None, 2**20))
+        senders = [batch.sender for batch in page.batches for _ in range(batch.count)]
+        assert senders == [b"eve", b"ada", b"eve", b"eve", b"ada"]
+
+    def test_one_topic_that_is_refused_among_others(self) -> None:
+        fast, reader = self.start()
+        for raw, code in (
+            (OTHER_KEYED, WRONG_KEY),
+            (READER, NO_PERMISSION),
+            (grant(secret=OTHER_KEY), BAD_TOKEN),
+        ):
+            assert self.answer(fast, both(WRITER, raw)) == error(3, code, SPORT) * 2
+            assert reader.take() == message(b"n1", b"n2", b"n3")
+
+    def test_a_topic_that_is_not_there(self) -> None:
+        fast, reader = self.start()
+        none = topic_id("none")
+        sent = publish(WRITER, b"n1") + publish(WRITER, b"x", topic=none) + publish(WRITER, b"n2")
+        assert self.answer(fast, sent) == error(3, NO_TOPIC, none)
+        assert reader.take() == message(b"n1", b"n2")
+
+    def test_access_rules_that_change(self) -> None:
+        fast, reader = self.start()
+        self.answer(fast, both(WRITER))
+        assert reader.take() == BOTH
+        listener = fast.listeners["fast"]
+        listener.reconfigure({**listener.settings, "allow-publish": ("news",)})
+        assert self.answer(fast, both(WRITER)) == error(3, NO_PERMISSION, SPORT) * 2
+        assert reader.take() == message(b"n1", b"n2", b"n3")
+
+    def test_a_rate_limit(self) -> None:
+        fast, reader = self.start(rate_messages=4)
+        answer = self.answer(fast, both(WRITER))
+        assert answer == error(3, RATE_LIMITED, SPORT)
+        assert reader.take() == BOTH[: -len(message(b"s2"))]
+
+    def test_a_client_that_has_to_wait_for_its_tokens(self) -> None:
+        """Messages before the first token that has to wait are published."""
+        fast, reader = self.start()
+        client = fast.client()
+        forged = b"".join(
+            publish(grant(sub=f"{n}", secret=OTHER_KEY), b"x", topic=SPORT) for n in range(200)
+        )
+        client.send(publish(WRITER, b"n1") + forged + publish(WRITER, b"n2"))
+        assert reader.take() == message(b"n1")
+        fast.advance(600)
+        assert client.take() == error(3, BAD_TOKEN, SPORT) * 200
+        assert reader.take() == message(b"n2")
+
+
+class ProofTests(MixedCase):
+    """``Proofs.sender_of``"""
+
+    def test_the_sender_of_all_messages(self) -> None:
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        assert proofs.sender_of(SOURCES) == b"eve"
+        other = grant("publish", sub="eve", iss="another")
+        assert proofs.sender_of([*SOURCES, Source(other, NEWS)]) is None
+        self.answer(fast, publish(other, b"x"))
+        assert proofs.sender_of([*SOURCES, Source(other, NEWS)]) == b"eve"
+
+    def test_several_senders(self) -> None:
+        fast, _ = self.start()
+        assert self.proofs(fast).sender_of([SOURCES[0], Source(OWNER, SPORT)]) is None
+
+    def test_a_token_without_the_permission_or_the_key(self) -> None:
+        fast, _ = self.start()
+        fast.client(create(OTHER_KEYED, "theirs"))
+        for raw in (READER, OTHER_KEYED):
+            assert fast.listeners["fast"].tokens.known(raw)
+            assert self.proofs(fast).sender_of([SOURCES[0], Source(raw, SPORT)]) is None
+        theirs = Source(OTHER_KEYED, topic_id("theirs"))
+        assert self.proofs(fast).sender_of([theirs]) == b"mal"
+
+    def test_a_topic_without_a_key(self) -> None:
+        fast, _ = self.start()
+        fast.broker.topics.create("open")
+        assert self.proofs(fast).sender_of([Source(OWNER, topic_id("open"))]) is None
+
+    def test_a_topic_that_is_not_there(self) -> None:
+        fast, _ = self.start()
+        assert self.proofs(fast).sender_of([Source(WRITER, 1)]) is None
+
+    def test_a_proof_is_remembered(self) -> None:
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        proofs.sender_of(SOURCES)
+        with patch.object(proofs, "_prove", side_effect=AssertionError):
+            assert proofs.sender_of(list(SOURCES)) == b"eve"
+
+    def test_a_proof_ends_with_the_first_token(self) -> None:
+        fast, reader = self.start()
+        short = for_seconds(10, "publish", sub="eve")
+        assert self.answer(fast, both(WRITER, short)) == b""
+        assert reader.take() == BOTH
+        proofs = self.proofs(fast)
+        sources = [SOURCES[0], Source(short, SPORT)]
+        assert proofs.sender_of(sources) == b"eve"
+        fast.clock.rightNow += 10
+        assert proofs.sender_of(sources) is None
+        assert self.answer(fast, both(WRITER, short)) == error(3, BAD_TOKEN, SPORT) * 2
+        assert reader.take() == message(b"n1", b"n2", b"n3")
+
+    def test_a_proof_does_not_hold_before_it_was_made(self) -> None:
+        """A clock that is set back may make a token not valid yet."""
+        fast, _ = self.start()
+        later = grant("publish", sub="eve", nbf=fast.clock.seconds() + 10)
+        fast.clock.rightNow += 10
+        self.answer(fast, publish(later, b"x"))
+        sources = [SOURCES[0], Source(later, SPORT)]
+        assert self.proofs(fast).sender_of(sources) == b"eve"
+        fast.clock.rightNow -= 5
+        assert self.proofs(fast).sender_of(sources) is None
+        fast.clock.rightNow += 5
+        assert self.proofs(fast).sender_of(sources) == b"eve"
+
+    def test_a_key_that_is_rotated(self) -> None:
+        fast, _ = self.start()
+        assert self.proofs(fast).sender_of(SOURCES) == b"eve"
+        self.answer(fast, rotate(OWNER, b"k2", SPORT))
+        assert self.proofs(fast).sender_of(SOURCES) is None
+        assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
+
+    def test_a_topic_that_ends_and_comes_back_with_another_key(self) -> None:
+        fast, reader = self.start()
+        assert self.answer(fast, both(WRITER)) == b""
+        reader.take()
+        fast.broker.topic_lifecycle.end(fast.broker.topics.named("sport"))
+        reader.take()
+        assert self.answer(fast, both(WRITER)) == error(3, NO_TOPIC, SPORT) * 2
+        self.answer(fast, create(OTHER_KEYED, "sport"))
+        assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
+        assert self.answer(fast, both(WRITER, OTHER_KEYED)) == b""
+        assert fast.broker.topics.named("sport").id == SPORT
+
+    def test_secrets_that_change(self) -> None:
+        fast, reader = self.start(secrets={"main": KEY, "new": OTHER_KEY})
+        assert self.proofs(fast).sender_of(SOURCES) == b"eve"
+        fast.document["keys"] = {"new": fast.secret_file("new", OTHER_KEY)}
+        Reloader(fast.broker, fast.read, fast.clock).reload()
+        assert self.proofs(fast).sender_of(SOURCES) is None
+        reader.take()
+        bad = error(3, BAD_TOKEN) + error(3, BAD_TOKEN, SPORT)
+        answer = self.answer(fast, publish(WRITER, b"x") + publish(WRITER, b"y", topic=SPORT))
+        assert answer == bad
+
+    def test_proofs_are_bounded(self) -> None:
+        fast, _ = self.start()
+        proofs = self.proofs(fast)
+        for number in range(1100):
+            sources = [SOURCES[number >> bit & 1] for bit in range(11)]
+            assert proofs.sender_of(sources) == b"eve"
+        assert len(proofs._proofs) <= 1024
