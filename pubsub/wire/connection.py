@@ -68,7 +68,8 @@ class Connection(Protocol):
     output_full = False
     """The transport has more than it can send now."""
     _hold_reasons: set[object] | None = None
-    _replies: ReplyQueue | None = None
+    replies: ReplyQueue | None = None
+    """Replies that wait for the disk, or behind one that does."""
     _linger: Linger | None = None
 
     def __init__(self, listener: Listener) -> None:
@@ -254,8 +255,8 @@ class Connection(Protocol):
 
     def reply(self, data: bytes) -> None:
         """Send a reply, after those that wait for the disk."""
-        if self._replies is not None:
-            self._replies.add(data)
+        if self.replies is not None:
+            self.replies.add(data)
         else:
             self.send_reply(data)
 
@@ -265,9 +266,9 @@ class Connection(Protocol):
         Either answers ``count`` requests. Later replies are sent after it. Nothing else waits:
         neither further requests of this client nor its deliveries.
         """
-        if self._replies is None:
-            self._replies = ReplyQueue(self)
-        reply = self._replies.add(data, failed, count)
+        if self.replies is None:
+            self.replies = ReplyQueue(self)
+        reply = self.replies.add(data, failed, count)
         self.listener.store.when_stored(reply.stored)
 
     def send_reply(self, data: bytes) -> None:
@@ -279,16 +280,12 @@ class Connection(Protocol):
         if self.output_full:
             self.hold("output")
 
-    def all_replies_sent(self) -> None:
-        """See ``ReplyingConnection``."""
-        self._replies = None
-
     def _wait_for_replies(self, then: Callable[[], None]) -> bool:
         """Return whether replies have to be sent first; if so, ``then`` is called after them."""
-        if self._replies is None or self.closing:
+        if self.replies is None or self.closing:
             return False
-        if self._replies.then is None:
-            self._replies.then = then
+        if self.replies.then is None:
+            self.replies.then = then
             self._input_ended = True
             self.hold("closing")
         return True
@@ -384,7 +381,7 @@ class Connection(Protocol):
         self.closing = self._input_ended = True
         self._report_end()
         self.ended()
-        self._replies = None
+        self.replies = None
         buffer, self._read_buffer = self._read_buffer, None
         if buffer is not None:
             buffer.clear()

@@ -16,15 +16,14 @@ class ReplyingConnection(Protocol):
     """What the replies need of their connection."""
 
     closing: bool
+    replies: ReplyQueue | None
+    """Set to None by the queue when it is empty."""
 
     def refuse(self, reason: str, count: int = 1) -> None:
         """Count requests that were answered with an error."""
 
     def send_reply(self, data: bytes) -> None:
         """Send the bytes of one reply or more."""
-
-    def all_replies_sent(self) -> None:
-        """The queue is empty; drop it."""
 
 
 class Reply:
@@ -89,6 +88,6 @@ class ReplyQueue:
         if data:
             self.connection.send_reply(data)
         if not replies:
-            self.connection.all_replies_sent()
+            self.connection.replies = None
             if self.then is not None:
                 self.then()

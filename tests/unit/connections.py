@@ -1,4 +1,4 @@
-"""A small protocol on top of ``Connection``, its listener and its clients."""
+"""A small protocol based on ``Connection``, with its listener and clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Frames(Connection):
 
 
 class Lines(Frames):
-    """Lines; also handed over when more than a thousand bytes came without an end."""
+    """Lines; a line of more than a thousand bytes is parsed without its end."""
 
     delimiter = b"\n"
 

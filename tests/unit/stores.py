@@ -1,4 +1,4 @@
-"""What the tests of the durable history have in common: stores on real files, and reading them."""
+"""The base of the tests of the durable history: stores on real files, and reading them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stored:
 
 
 def messages(batches: Iterable[Batch]) -> list[Stored]:
-    """The messages of ``batches``, with the offsets that follow from them."""
+    """The messages of ``batches``, with their offsets."""
     found = []
     for batch in batches:
         assert batch.nbytes == sum(map(len, batch.payloads()))
@@ -54,7 +54,7 @@ def keep_everything(**options: Any) -> SqliteOptions:
 
 
 def sql(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """What a statement gives on a connection of its own that may write."""
+    """The rows of a statement, on a connection of its own that may write."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         return connection.execute(statement, values).fetchall()
@@ -70,7 +70,7 @@ class StoreCase(TestCase):
         self.store = self.open()
 
     def open(self, options: SqliteOptions | None = None) -> SqliteStore:
-        """A store on the file."""
+        """Return a store on the file."""
         store = SqliteStore(self.path, reactor, options or keep_everything())
         store.open(RUN)
         self.store = store
@@ -80,36 +80,36 @@ class StoreCase(TestCase):
         return self.store.close()
 
     async def reopen(self, options: SqliteOptions | None = None) -> SqliteStore:
-        """The same file in the hands of another store."""
+        """Open the same file with another store."""
         await self.store.close()
         return self.open(options)
 
     async def put(self, *batches: Batch) -> None:
-        """Append and wait until it is in the file."""
+        """Append and wait until the messages are in the file."""
         for batch in batches:
             self.store.append(batch)
         assert await self.stored()
         await self.filed()
 
     async def one_each(self, *batches: Batch) -> None:
-        """Append each as a block of its own."""
+        """Append each batch as a block of its own."""
         for batch in batches:
             await self.put(batch)
 
     def stored(self) -> Deferred[bool]:
-        """Fires when all that was given to the store is on disk, or is not."""
+        """Fires when everything appended so far is on disk, or has failed."""
         done: Deferred[bool] = Deferred()
         self.store.when_stored(done.callback)
         return done
 
     def filed(self) -> Deferred[None]:
-        """Fires when all that is committed is in the file."""
+        """Fires when everything committed so far is in the file."""
         done: Deferred[None] = Deferred()
         self.store._commits.when_filed(partial(done.callback, None))
         return done
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what happens by itself; the test's own time limit ends it."""
+        """Wait until ``condition`` is true, at most for the time limit of the test."""
         while not condition():
             await deferLater(reactor, 0.01)
 
@@ -135,26 +135,26 @@ class StoreCase(TestCase):
         return messages(found)
 
     def forget_recent(self) -> None:
-        """Let go of the runs in memory, so that the file is read."""
+        """Remove the runs from memory, so that the file is read."""
         log = self.store._log
         log._runs, log._head, log._bytes = [], 0, 0
 
 
 class JournalCase(StoreCase):
-    """A store that leaves what it can in the journal until it is asked for it"""
+    """A store that writes groups of the journal to the file only on request"""
 
     def setUp(self) -> None:
         self.patch(commits, "LAG", 30.0)  # type: ignore[no-untyped-call]
         super().setUp()
 
     async def commit(self, *given: Batch) -> None:
-        """Have each acknowledged by itself."""
+        """Append each batch and wait for its acknowledgment."""
         for batch in given:
             self.store.append(batch)
             assert await self.stored()
 
     def hold(self) -> Event:
-        """Have the thread that writes the file wait for what is returned."""
+        """Make the thread that writes the file wait for the event that is returned."""
         free, commit = Event(), self.store._writer.commit
 
         def held(group: Group | None, segment: Segment) -> None:
@@ -165,14 +165,14 @@ class JournalCase(StoreCase):
         return free
 
     def crashed(self) -> Path:
-        """The files as they would be if the broker ended now."""
+        """Copy the files as a crash would leave them now."""
         directory = scratch(self)
         for file in self.path.parent.glob(f"{self.path.name}*"):
             shutil.copy(file, directory)
         return directory / self.path.name
 
     async def after(self, path: Path) -> tuple[list[Stored], tuple[tuple[int, int], ...]]:
-        """What the next broker finds in such files, and what is damaged."""
+        """Return the messages that the next broker finds in such files, and the damaged ranges."""
         store = SqliteStore(path, reactor, keep_everything())
         store.open(RUN)
         try:

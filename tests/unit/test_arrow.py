@@ -1,4 +1,4 @@
-"""Arrow record batches: column by column what the blocks hold message by message."""
+"""Arrow record batches have the messages of their blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEQUENCES = st.integers(0, 2**20) | st.integers(2**62 - 2000, 2**62 - 1000)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> list[Block]:
-    """Neighbouring blocks, some of their messages gone, from one run of the broker or several."""
+    """Neighbouring blocks of one broker run or several, without some of their messages."""
     found = []
     base = draw(st.integers(0, 2**40))
     run = draw(RUNS)
@@ -47,7 +47,7 @@ def blocks(draw: st.DrawFn) -> list[Block]:
 def parcel_of(
     found: list[Block], topics: frozenset[str], start: int | None = None, stop: int | None = None
 ) -> Parcel:
-    """A parcel of these blocks, all of it unless something is said."""
+    """A parcel of these blocks, by default with all their messages."""
     return Parcel(
         found[0].base if start is None else start,
         found[-1].stop if stop is None else stop,
@@ -83,7 +83,7 @@ def row(batch: Batch, index: int, run: int, partition: int) -> dict[str, Any]:
 
 
 def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """The rows of record batches, the timestamp in µs; every one is as Arrow wants it."""
+    """The rows of record batches, with the timestamp in µs; the batches are validated."""
     rows: list[dict[str, Any]] = []
     for batch in found:
         batch.validate(full=True)
@@ -95,7 +95,7 @@ def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def without_headers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without that column."""
+    """The rows without one column."""
     return [{key: value for key, value in one.items() if key != "headers"} for one in rows]
 
 
@@ -156,7 +156,7 @@ class ColumnTests(SynchronousTestCase):
 
 
 class SchemaTests(SynchronousTestCase):
-    """What the columns are"""
+    """The columns"""
 
     def test_they_are_those_of_spark(self) -> None:
         names = ["topic", "partition", "offset", "timestamp", "protocol", "key", "value"]

@@ -1,4 +1,4 @@
-"""Blocks: what goes into a row of the history comes out of it, or is known to be damaged."""
+"""Blocks: a row of the history decodes to the messages it was made of, or is damaged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
-    """The batches one after another from the offset ``base`` on, and their block."""
+    """Consecutive batches from the offset ``base`` on, and their block."""
     at = base
     runs = []
     for batch in appended:
@@ -63,7 +63,7 @@ def altered(block: Block, column: str, value: Any) -> Block:
 
 
 class RoundTripTests(SynchronousTestCase):
-    """In and out"""
+    """Encoding and decoding"""
 
     @given(st.lists(batches(), min_size=1, max_size=8), st.integers(0, 2**40))
     def test_every_batch_comes_back_as_it_was(self, appended: list[Batch], base: int) -> None:
@@ -116,7 +116,7 @@ class RoundTripTests(SynchronousTestCase):
 
 
 class DamageTests(SynchronousTestCase):
-    """What is not what was written"""
+    """Damage"""
 
     @given(st.lists(batches(), min_size=1, max_size=4), st.data())
     def test_a_flipped_bit_anywhere_is_noticed(

@@ -1,4 +1,4 @@
-"""Ranges of the file: parcels and Arrow batches of them, by time, and the topics in them."""
+"""Ranges of the file: parcels, Arrow batches, offsets by time, topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = 77
 
 
 class Log:
-    """A history in a database in memory, a block at a time."""
+    """A history in a database in memory, built one block at a time."""
 
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -40,12 +40,12 @@ class Log:
         self.epoch()
 
     def epoch(self) -> None:
-        """The broker starts again."""
+        """Begin an epoch, as a restart does."""
         self.connection.execute("INSERT INTO epochs (begins, opened, mark) VALUES (?, 0, 7)",
                                 (self.next,))  # fmt: skip
 
     def add(self, *added: Batch) -> Block:
-        """A block of these."""
+        """Add a block of these messages."""
         base = self.next
         for batch in added:
             batch.offset = self.next
@@ -65,7 +65,7 @@ class Log:
         return block
 
     def expire(self, base: int, topic: str) -> None:
-        """A topic's messages in a block are gone."""
+        """Expire a topic's messages in a block."""
         self.connection.execute(
             "DELETE FROM contents WHERE base = ? AND topic = "
             "(SELECT id FROM topics WHERE name = ?)",
@@ -82,13 +82,13 @@ class Log:
         ]
 
     def damage(self, base: int) -> None:
-        """A block is not what it was."""
+        """Damage a block."""
         self.connection.execute(
             "UPDATE blocks SET payloads = payloads || x'00' WHERE base = ?", (base,)
         )
 
     def rows(self, start: int, stop: int, topics: frozenset[str] | None) -> list[dict[str, Any]]:
-        """What a range must be."""
+        """The expected messages of a range."""
         return [
             row(batch, index, RUN, 0)
             for batch in self.batches
@@ -103,7 +103,7 @@ class Log:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """A history of a few blocks, in which time goes on, but for restarts."""
+    """A history of a few blocks; timestamps increase except at restarts."""
     log = Log()
     now = 0
     for _ in range(draw(st.integers(0, 6))):
@@ -122,7 +122,7 @@ QUICK = settings(examples(0.6), suppress_health_check=[HealthCheck.too_slow])
 
 
 class PropertyTests(SynchronousTestCase):
-    """Against message by message"""
+    """Compared with a model of single messages"""
 
     @QUICK
     @given(logs(), st.data())
@@ -170,7 +170,7 @@ class PropertyTests(SynchronousTestCase):
 
 
 class RangeTests(SynchronousTestCase):
-    """Edges"""
+    """The ends of ranges"""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -179,7 +179,7 @@ class RangeTests(SynchronousTestCase):
         self.log.add(batch_of([b"5", b"6"], "b"))
 
     def values(self, *args: Any) -> list[Any]:
-        """The payloads of a range, and what of it is damaged."""
+        """The payloads of a range, and its damaged ranges."""
         found: list[Any] = []
         for part in self.log.read(*args):
             found += [part] if isinstance(part, tuple) else part["value"].to_pylist()
@@ -239,7 +239,7 @@ class RangeTests(SynchronousTestCase):
 
 
 class EpochTests(SynchronousTestCase):
-    """Is a position good?"""
+    """Whether a position is valid"""
 
     def test_up_to_where_the_next_epoch_began(self) -> None:
         log = Log()
@@ -255,7 +255,7 @@ class EpochTests(SynchronousTestCase):
 
 
 class ColumnTypeTests(SynchronousTestCase):
-    """What another process gets"""
+    """Reading in another process"""
 
     def test_batches_have_the_schema(self) -> None:
         log = Log()

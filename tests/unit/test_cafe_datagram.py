@@ -32,7 +32,7 @@ from tests.unit.cafe_wire import (
 
 
 class OptionTests(SynchronousTestCase):
-    """UDP is off unless asked for"""
+    """UDP is off by default"""
 
     def test_it_is_off_by_default(self) -> None:
         assert Cafe().factories["cafe"].datagram_protocol() is None
@@ -252,7 +252,7 @@ class SessionTests(SynchronousTestCase):
 
 
 class LimitTests(SynchronousTestCase):
-    """Quotas, backpressure, the end"""
+    """Quotas, backpressure, closing"""
 
     def test_a_peer_over_quota_is_told(self) -> None:
         udp = joined(max_connections=2)

@@ -1,4 +1,4 @@
-"""The base of every connection: buffers, holding, closing."""
+"""The base of every connection: the read buffer, flow control, closing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.linger import LINGER
 from tests.unit.connections import Lines, Setup, frame
 
-# But the one that stops the parsing of ``Frames``.
+# All but the payload that stops the parsing of ``Frames``.
 PAYLOADS = st.binary(max_size=20).filter(lambda payload: payload != b"!")
 
 
 class BufferTests(SynchronousTestCase):
-    """What is kept of input, and when it is parsed"""
+    """The read buffer"""
 
     def test_whole_frames_are_handled_and_nothing_is_kept(self) -> None:
         client, connection = Setup().connect()
@@ -88,7 +88,7 @@ class BufferTests(SynchronousTestCase):
             client.send(piece)
             sent += len(piece)
             ends.append(connection._read_buffer is None)
-        # The first read cannot know, nor can the one in which the frames become others.
+        # The size is not known in the first read, nor in the one in which it changes.
         assert ends == [False, True, True, False, *[True] * 8]
         assert connection.frames == [b"x" * 99] * 5000 + [b"y" * 200] * 5000
 
@@ -107,7 +107,7 @@ class BufferTests(SynchronousTestCase):
 
 
 class HoldTests(SynchronousTestCase):
-    """Reading stops while there is a reason, and goes on after the last"""
+    """Holding and releasing"""
 
     def test_reading_goes_on_when_the_last_reason_is_gone(self) -> None:
         client, connection = Setup().connect()
@@ -289,7 +289,7 @@ class CloseTests(SynchronousTestCase):
 
 
 class AbstractTests(SynchronousTestCase):
-    """What a protocol has to bring"""
+    """Methods that a protocol must implement"""
 
     def test_parsing_and_refusing_are_the_protocols_own(self) -> None:
         connection = Connection(Setup().listener)

@@ -1,4 +1,4 @@
-"""The base of every connection at its limits: memory, quotas, silence."""
+"""The limits of every connection: memory, quotas, idle time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.streams import Client
 
 
 class MemoryTests(SynchronousTestCase):
-    """The memory that input takes"""
+    """The memory of partial frames"""
 
     def test_a_partial_frame_is_accounted_for_from_4_kib_on(self) -> None:
         setup = Setup(Lines)
@@ -77,7 +77,7 @@ class MemoryTests(SynchronousTestCase):
 
 
 class DoorTests(SynchronousTestCase):
-    """Who is let in"""
+    """Admission"""
 
     def test_one_over_the_quota_is_told_and_closed_and_never_counted(self) -> None:
         setup = Setup(max_connections=1)
@@ -112,7 +112,7 @@ class DoorTests(SynchronousTestCase):
         setup = Setup(max_connections_per_address=1)
         for _ in range(3):
             client, connection = setup.connect(IPv4Address("TCP", "192.0.2.1", 1000))
-            # A proxy's header has come.
+            # The header of a proxy has arrived.
             client.stream._peer = IPv4Address("TCP", "198.51.100.7", 2000)
             assert connection.peer == "198.51.100.7:2000"
             client.stream.lose()
@@ -127,7 +127,7 @@ class DoorTests(SynchronousTestCase):
 
 
 class IdleTests(SynchronousTestCase):
-    """Silence"""
+    """The idle timeout"""
 
     def silent_after(self, seconds: float, timeout: object) -> tuple[Client, Setup]:
         setup = Setup(idle_timeout=timeout)

@@ -1,4 +1,4 @@
-"""Frame fields: integers, counted bytes, the rest; payloads that do not fit."""
+"""Frame fields: integers, counted bytes, remaining bytes; payloads that do not fit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A frame whose end its fields decide."""
+    """A frame whose length follows from its fields."""
 
     name: bytes = counted(Unsigned(2))
     small: int = u8()
@@ -81,7 +81,7 @@ class UnsignedTests(SynchronousTestCase):
 
 
 class BytesTests(SynchronousTestCase):
-    """Counted and Rest"""
+    """Counted and Remainder"""
 
     def test_counted_bytes_stand_after_their_number(self) -> None:
         assert Counted(Unsigned(2)).encode(b"abc") == b"\3\0abc"

@@ -1,4 +1,4 @@
-"""Topics that ended: nothing of them is shown, and what they took is given back in time."""
+"""Topics that have ended: their messages are hidden, and their memory is released later."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ForgettingTests(SynchronousTestCase):
         self.log = RunLog(10**6, 10**9)
 
     def read(self, *topics: str) -> list[bytes]:
-        """Every payload that can be read of ``topics``, or of all."""
+        """All payloads of ``topics``, or of all topics."""
         page = self.log.read(0, frozenset(topics) or None, 10**9)
         assert page.next_offset == self.log.next_offset
         return [payload for each in page.batches for payload in each.payloads()]

@@ -1,4 +1,4 @@
-"""The journal's files: what was written of a segment is read again, and nothing else."""
+"""The journal's files: exactly the records of a segment are read back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH = "12-00c0ffee"
 
 
 class FileTests(SynchronousTestCase):
-    """Journals by themselves"""
+    """Journals without a store"""
 
     @examples(0.5)
     @given(
@@ -69,13 +69,13 @@ class FileTests(SynchronousTestCase):
         log = RunLog(2**62, 2**30)
 
         def record(segment: Segment, payload: bytes, topic: str = "t") -> int:
-            """Write one; returns where it ends."""
+            """Write one group; return where its record ends."""
             run = log.append(batch_of([payload], topic))
             assert run is not None
             journal.write(segment, segment.add(RUN, [run], 1))
             return segment.size
 
-        # What a broker would write next, of another journal, for whoever wants to forge it.
+        # The next record of another journal, as an attacker could forge it.
         other = Journal(path.with_name("other"))
         self.addCleanup(other.close)
         other.begin(EPOCH)

@@ -47,7 +47,7 @@ def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, 
 
 
 class EndpointTests(SynchronousTestCase):
-    """Descriptions that are none"""
+    """Invalid descriptions"""
 
     def test_what_cannot_be_parsed_is_one_line(self) -> None:
         for endpoint in ("tcp", "tcp:", "tcp:http:x", "nonsense:1", "ssl:443:privateKey=/none",

@@ -46,7 +46,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def messages(found: list[Batch]) -> list[Stored]:
-    """The messages of ``found``, with the offsets that follow from their batches."""
+    """The messages of ``found``, with their offsets."""
     result = []
     for batch in found:
         headers: Sequence[Headers | None] = batch.headers or [None] * batch.count
@@ -79,7 +79,7 @@ class StoreCase(SynchronousTestCase):
 
 
 class ModelTests(StoreCase):
-    """Against a plain list"""
+    """Compared with a plain list"""
 
     @given(
         st.lists(batches(), max_size=15),
@@ -150,7 +150,7 @@ class ModelTests(StoreCase):
 
 
 class BoundTests(StoreCase):
-    """What is kept, and for how long"""
+    """Bounds"""
 
     def test_the_oldest_go_first(self) -> None:
         store = MemoryStore(3, 2**20)
@@ -229,7 +229,7 @@ class ReadTests(StoreCase):
     def test_a_page_ends_when_it_has_its_bytes(self) -> None:
         for _ in range(10):
             self.store.append(batch_of([b"x" * 10], "a"))
-        # What a batch and a message cost beside their payload counts too.
+        # The overhead of batches and messages counts too.
         page = self.page(self.store, 0, None, 3 * (10 + RUN_BYTES))
         assert len(page.batches) == 3
         assert page.next_offset == 3

@@ -55,13 +55,13 @@ def like(line: bytes) -> Template | None:
 
 
 def there(nsd: Nsd) -> list[tuple[str, str, object]]:
-    """All that was published: channel by channel, with what stood beside the bodies."""
+    """All published messages, channel by channel: sender, body and the names of the fields."""
     lists = [nsd.ask(get(name))[0]["messages"] for name in ("ada", "ben")]
     return [(m["from"], m["body"], sorted(m)) for found in lists for m in found]
 
 
 class MeaningTests(SynchronousTestCase):
-    """Many lines in a read, and each on its own connection"""
+    """Many lines in one read, compared with one connection for each line"""
 
     @given(LINES, st.integers(1, 3), st.integers(1, 500))
     @example([START + b"a" + END] * 4, 1, 500)
@@ -91,7 +91,7 @@ class MeaningTests(SynchronousTestCase):
         texts = [f"{number}" for number in range(100)]
         client.send(open_("ada") + b"".join(START + text.encode() + END for text in texts))
         assert client.take() == SUCCESS * 101
-        # Two are parsed to see that they are alike.
+        # Two lines are parsed before there is a template.
         assert len(client.stream.writes) == 4
         client.send(get("ada"))
         assert bodies(client.take()) == texts
@@ -106,7 +106,7 @@ class MeaningTests(SynchronousTestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """A row is refused for what each of its lines would be"""
+    """Publishes with a template are refused like single ones"""
 
     def test_the_rest_over_a_rate(self) -> None:
         nsd = Nsd(rate_messages=10)
@@ -141,7 +141,7 @@ class RefusalTests(SynchronousTestCase):
 
 
 class TemplateTests(SynchronousTestCase):
-    """What is no template"""
+    """Publishes that give no template"""
 
     def test_one_that_fits(self) -> None:
         found = like(START + b"a" + END)
@@ -200,5 +200,5 @@ def _batch(payloads: list[bytes], sender: bytes) -> Batch:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """Only a line feed ends one."""
+    """Split at line feeds only."""
     return [line + b"\n" for line in data.split(b"\n")[:-1]]

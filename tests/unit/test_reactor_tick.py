@@ -66,7 +66,7 @@ class TurnEnd(TestCase):
         add(first)
         add(lambda: calls.append("second"))
         assert calls == []
-        # Not to sleep, as there are calls; and the next turn neither.
+        # The reactor must not sleep, as there are calls, and neither in the next tick.
         reactor.doIteration(None)
         assert calls == ["read", "first", "second"]
         reactor.removeReader(self.reader)

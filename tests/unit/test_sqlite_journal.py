@@ -1,4 +1,4 @@
-"""The journal of the history: what is there when it is acknowledged, and gets into the file."""
+"""The journal of the history: groups are there when acknowledged, and are copied to the file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CommitTests(JournalCase):
         assert (parcel.stop, [names for _, names in parcel.blocks]) == (6, [frozenset("c")])
 
     async def range(self, start: int, stop: int, topics: frozenset[str] | None) -> list[bytes]:
-        """The payloads of a range, as parcels give them, whose blocks may reach beyond it."""
+        """The payloads of a range, from parcels, whose blocks may extend beyond it."""
         found: dict[int, bytes] = {}
         first = start
         while start < min(stop, self.store.committed):
@@ -193,7 +193,7 @@ class CommitTests(JournalCase):
 
 
 class FailureTests(JournalCase):
-    """A disk that does not take it"""
+    """A journal that cannot be written"""
 
     def setUp(self) -> None:
         self.patch(commits, "RETRY", 0.02)  # type: ignore[no-untyped-call]

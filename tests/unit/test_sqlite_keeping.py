@@ -1,4 +1,4 @@
-"""SqliteStore over time: what expires, what is merged, and what a broken disk does."""
+"""SqliteStore over time: expiry, merging, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MICROSECONDS = 1_000_000
 
 
 def aged(payload: bytes, topic: str = "t", seconds: float = 0.0) -> Batch:
-    """A batch of one message, published so long ago."""
+    """A batch of one message, published ``seconds`` ago."""
     batch = batch_of([payload], topic)
     batch.timestamp = int((time.time() - seconds) * MICROSECONDS)
     return batch
 
 
 class Tidied(StoreCase):
-    """A store that is tidied when the test says so."""
+    """A store with housekeeping on request."""
 
     def open(self, options: SqliteOptions | None = None) -> SqliteStore:
         store = super().open(options)
@@ -38,7 +38,7 @@ class Tidied(StoreCase):
         return store
 
     async def tidy(self) -> None:
-        """All there is to do, then a look at where the log begins."""
+        """Run housekeeping until nothing is left to do."""
         more = True
         while more:
             first, more = await self.store._thread.run(self.store._writer.tidy)
@@ -51,7 +51,7 @@ class Tidied(StoreCase):
 
 
 class RetentionTests(Tidied):
-    """What is kept"""
+    """Expiry"""
 
     async def test_by_age(self) -> None:
         await self.reopen(keep_everything(retention=(RetentionLimits("*", seconds=60),)))
@@ -123,7 +123,7 @@ class RetentionTests(Tidied):
         await self.tidy()
         assert await self.left() == [b"2", b"3"]
         assert sql(self.path, "SELECT base FROM blocks") == [(1,), (2,)]
-        # Not even its name is left, and its number may be another's.
+        # Its name is removed too, and its id may be assigned again.
         assert sql(self.path, "SELECT name FROM topics ORDER BY name") == [("gone",), ("stays",)]
 
     async def test_what_ended_counts_no_more(self) -> None:
@@ -137,7 +137,7 @@ class RetentionTests(Tidied):
 
     async def test_whoever_gets_its_number_has_rules_of_its_own(self) -> None:
         await self.reopen(keep_everything(retention=(RetentionLimits("*", messages=3),)))
-        # More than go in one step.
+        # More than one step removes.
         await self.one_each(*[aged(b"%d" % n, "gone") for n in range(250)])
         self.store.forget("gone")
         await self.stored()
@@ -149,7 +149,7 @@ class RetentionTests(Tidied):
 
 
 class MergeTests(Tidied):
-    """Small blocks of idle times"""
+    """Merging"""
 
     async def test_neighbours_become_one(self) -> None:
         await self.one_each(*[aged(b"%d" % n, f"t{n % 3}", 61) for n in range(16)])
@@ -220,14 +220,14 @@ class MergeTests(Tidied):
 
 
 class FullTests(StoreCase):
-    """A disk that takes nothing more"""
+    """A full disk"""
 
     def setUp(self) -> None:
         self.patch(commits, "RETRY", 0.02)  # type: ignore[no-untyped-call]
         super().setUp()
 
     def fill(self) -> None:
-        """No page more than there are."""
+        """Limit the file to its present pages."""
         (pages,) = self.pragma("PRAGMA page_count")
         self.pragma(f"PRAGMA max_page_count = {pages}")
 
@@ -245,7 +245,7 @@ class FullTests(StoreCase):
         assert await self.stored() is False
         assert self.store.failures
         assert (self.store.committed, self.store.next_offset) == (1, 2)
-        # What is committed can be read all the while.
+        # Committed messages can be read meanwhile.
         assert [m.payload for m in await self.read()] == [b"before"]
         self.pragma("PRAGMA max_page_count = 1000000")
         await self.until(lambda: self.store.committed == 2)
@@ -281,7 +281,7 @@ class FullTests(StoreCase):
 
 
 class DamageTests(StoreCase):
-    """Blocks that are not what was written"""
+    """Damaged blocks"""
 
     async def harm(self, statement: str) -> None:
         for number in range(5):
@@ -324,7 +324,7 @@ class DamageTests(StoreCase):
 
 
 class UpgradeTests(SynchronousTestCase):
-    """From one version of the file to the next"""
+    """Upgrades of the file"""
 
     def setUp(self) -> None:
         self.path = scratch(self) / "h.db"

@@ -1,4 +1,4 @@
-"""What a crash leaves in the journal of the history is in the file after the next start."""
+"""Messages that a crash leaves in the journal are in the file after the next start."""
 
 from __future__ import annotations
 

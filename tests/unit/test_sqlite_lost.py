@@ -1,4 +1,4 @@
-"""What was committed and is gone: noted beside the history, reported, not given out again."""
+"""Committed messages that are lost: they are reported, and their offsets not assigned again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.unit.stores import StoreCase, keep_everything, sql
 
 
 class LostEndTests(StoreCase):
-    """The file is put back to where it was before"""
+    """The file is restored to an earlier state"""
 
     @property
     def note(self) -> Path:
         return Path(f"{self.path}-end")
 
     async def lose(self) -> None:
-        """Ten messages are there, twenty more are not any more."""
+        """A history of ten messages that has lost twenty more."""
         await self.put(batch_of([b"old"] * 10, "a"))
         await self.store.close()
         saved = self.path.with_name("saved")
@@ -61,7 +61,7 @@ class LostEndTests(StoreCase):
         await self.lose()
         store = self.open(keep_everything(retention=(RetentionLimits("*", seconds=60),)))
         await store._thread.run(store._writer.tidy)
-        # The messages are from long ago, that they are missing was found now.
+        # The messages are old, but the loss was found just now.
         assert sql(self.path, "SELECT base FROM blocks") == [(10,)]
         page = await store.read(0, None, 10**6)
         assert page.damaged == ((10, 30),)

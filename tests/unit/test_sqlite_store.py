@@ -1,4 +1,4 @@
-"""SqliteStore: what is appended is on disk when it is said to be, and comes back."""
+"""SqliteStore: messages are on disk when that is reported, and can be read again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class WriteTests(StoreCase):
 
 
 class CheckpointTests(StoreCase):
-    """SQLite's log becomes the file"""
+    """Checkpoints"""
 
     async def test_sqlites_log_begins_anew_while_commits_go_on(self) -> None:
         self.patch(checkpoint, "WAL_BYTES", 200_000)  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ class CheckpointTests(StoreCase):
         assert [m.payload for m in await self.read(cold=True)] == [b"%d" % n for n in range(count)]
 
     def salt(self) -> bytes:
-        """What is another one each time the log begins anew (SQLite's file format, 4.1)."""
+        """The salt, which changes each time the log restarts (SQLite's file format, 4.1)."""
         with Path(f"{self.path}-wal").open("rb") as file:
             return file.read(24)[16:]
 
@@ -131,7 +131,7 @@ class CheckpointTests(StoreCase):
 
 
 class RestartTests(StoreCase):
-    """The same file again"""
+    """Opening the same file again"""
 
     async def test_offsets_go_on(self) -> None:
         await self.put(batch_of([b"a", b"b"]))
@@ -194,7 +194,7 @@ class RestartTests(StoreCase):
 
 
 class OpenTests(SynchronousTestCase):
-    """Files that can be used, and those that cannot"""
+    """Files that can be used, and files that cannot"""
 
     def refused(self, path: os.PathLike[str]) -> str:
         store = SqliteStore(scratch(self) / path, reactor)
@@ -231,7 +231,7 @@ class OpenTests(SynchronousTestCase):
 
 
 class ModeTests(StoreCase):
-    """Who may do what with the file"""
+    """Permissions and locks"""
 
     async def test_it_is_nobody_elses_to_read(self) -> None:
         await self.put(batch_of([b"x"]))
@@ -297,7 +297,7 @@ class ReadTests(StoreCase):
 
 
 class ModelTests(SynchronousTestCase):
-    """Against a plain list"""
+    """Compared with a plain list"""
 
     @settings(examples(0.25), suppress_health_check=list(HealthCheck))
     @given(

@@ -1,4 +1,4 @@
-"""Both stores: ranges in columns, by time, and what is committed together."""
+"""Both stores: ranges in columns, offsets by time, and messages committed together."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class MemoryTests(SynchronousTestCase):
             self.store.append(batch)
 
     def now(self, done: Deferred[_Result]) -> _Result:
-        """What a Deferred has got."""
+        """The result of a Deferred."""
         result: _Result = self.successResultOf(done)
         return result
 
     def parcel(self, start: int, stop: int, topics: str | None = None, room: int = 2**20) -> Parcel:
-        """What a read gives."""
+        """The result of a read."""
         names = None if topics is None else frozenset(topics)
         return self.now(self.store.read_parcel(start, stop, names, room))
 

@@ -1,4 +1,4 @@
-"""Sync topics: acknowledgments wait for the disk, in order, and nothing else does."""
+"""Sync topics: acknowledgments wait for the disk, in order; nothing else waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.rheos_wire import ALICE, BOB, FAILED, Rheos, create, message_ids
 
 
 class SlowDisk(MemoryStore):
-    """A history that is on disk when the test says so."""
+    """A history that the test commits."""
 
     def __init__(self) -> None:
         super().__init__(1000, 2**20)
@@ -37,7 +37,7 @@ class SlowDisk(MemoryStore):
         self.waiting.append(call)
 
     def commit(self, done: bool = True) -> None:
-        """Everything so far is on disk, or is not."""
+        """Report everything appended so far as stored, or as failed."""
         if done:
             self.safe = self.next_offset
         waiting, self.waiting = self.waiting, []
@@ -232,7 +232,7 @@ class CafeTests(SynchronousTestCase):
 
 
 class RuleTests(SynchronousTestCase):
-    """What is stored at all"""
+    """Topics that are not stored"""
 
     def test_a_topic_that_is_none_leaves_no_trace_and_no_gap(self) -> None:
         disk = SlowDisk()
@@ -256,10 +256,10 @@ class Replying:
     closing = False
 
     def __init__(self) -> None:
-        self.replies = ReplyQueue(self)
+        self.replies: ReplyQueue | None = ReplyQueue(self)
+        self.queue = self.replies
         self.sent: list[bytes] = []
         self.refused: list[tuple[str, int]] = []
-        self.emptied = 0
 
     def refuse(self, reason: str, count: int = 1) -> None:
         self.refused.append((reason, count))
@@ -267,12 +267,9 @@ class Replying:
     def send_reply(self, data: bytes) -> None:
         self.sent.append(data)
 
-    def all_replies_sent(self) -> None:
-        self.emptied += 1
-
     def ask(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
         """Add the reply to a request."""
-        return self.replies.add(data, failed, count)
+        return self.queue.add(data, failed, count)
 
 
 class ReplyQueueTests(SynchronousTestCase):
@@ -288,20 +285,20 @@ class ReplyQueueTests(SynchronousTestCase):
         assert not self.client.sent
         first.stored(True)
         assert self.client.sent == [b"123"]
-        assert self.client.emptied == 1
+        assert self.client.replies is None
 
     def test_those_that_are_ready_leave_although_more_wait(self) -> None:
         first = self.client.ask(b"1", b"a")
         self.client.ask(b"2")
         second = self.client.ask(b"3", b"c")
         first.stored(True)
-        assert (self.client.sent, self.client.emptied) == ([b"12"], 0)
+        assert (self.client.sent, self.client.replies) == ([b"12"], self.client.queue)
         second.stored(True)
-        assert (self.client.sent, self.client.emptied) == ([b"12", b"3"], 1)
+        assert (self.client.sent, self.client.replies) == ([b"12", b"3"], None)
 
     def test_the_end_comes_after_the_last_reply(self) -> None:
         reply = self.client.ask(b"1", b"a")
-        self.client.replies.then = lambda: self.client.sent.append(b"end")
+        self.client.queue.then = lambda: self.client.sent.append(b"end")
         assert not self.client.sent
         reply.stored(True)
         assert self.client.sent == [b"1", b"end"]
