@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Sequence
 
+from pubsub.broker.combination_cache import CombinationCache
 from pubsub.errors import NotAuthorized
 from pubsub.settings import matcher
 
@@ -11,8 +12,6 @@ RESERVED = "$SYS/"
 """The prefix of the broker's own topics."""
 # Decisions cached by a rule; the cache is then cleared, so that topic names cannot fill memory.
 _CACHED = 10_000
-# Combinations of topics that are remembered likewise.
-_MAX_MIXES = 1024
 
 
 class Rule:
@@ -69,7 +68,7 @@ class AccessRules:
         self._grant = Rule(grant)
         self._reserved = Rule([pattern for pattern in grant if pattern.startswith(RESERVED)])
         self._closed = closed
-        self._allowed: dict[tuple[str, ...], bool] = {}
+        self._allowed: CombinationCache[bool] = CombinationCache()
         self._exclusive = exclusive
 
     def check_publish(self, name: str) -> None:
@@ -84,11 +83,10 @@ class AccessRules:
         """
         allowed = self._allowed.get(names)
         if allowed is None:
-            if len(self._allowed) >= _MAX_MIXES:
-                self._allowed.clear()
-            allowed = self._allowed[names] = all(
+            allowed = all(
                 self._publish.allows(name) and not name.startswith(RESERVED) for name in names
             )
+            self._allowed.put(names, allowed)
         closed = self._closed
         return allowed and not (closed and any(name in closed for name in names))
 

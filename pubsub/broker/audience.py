@@ -116,24 +116,27 @@ class TopicMix:
     """Topics of which messages arrive in one read, and their audiences.
 
     There is one object for each combination of topics (see ``Router.mix``), made in an order that
-    does not depend on the read. ``audiences`` is valid for ``version``.
+    does not depend on the read.
     """
 
-    __slots__ = ("audiences", "names", "topics", "version")
+    __slots__ = ("__weakref__", "_audiences", "names", "topics")
 
     def __init__(self, topics: tuple[Topic, ...]) -> None:
         self.topics = topics
         self.names = tuple(topic.name for topic in topics)
-        self.version = -1
-        self.audiences: tuple[MixedAudience, ...] = ()
+        self._audiences: tuple[MixedAudience, ...] | None = None
 
-    def current_audiences(self) -> tuple[MixedAudience, ...]:
+    def audiences(self) -> tuple[MixedAudience, ...]:
         """Return the audiences, made again if a subscription has changed."""
-        version = sum([topic.version for topic in self.topics])
-        if version != self.version:
-            self.version = version
-            self.audiences = tuple(self._make_audiences())
-        return self.audiences
+        if self._audiences is None:
+            self._audiences = tuple(self._make_audiences())
+            for topic in self.topics:
+                topic.notify_of_changes(self)
+        return self._audiences
+
+    def subscriptions_changed(self) -> None:
+        """Release the audiences: a subscription to one of the topics has begun or ended."""
+        self._audiences = None
 
     def _make_audiences(self) -> Iterator[MixedAudience]:
         wanted: dict[Recipient, list[tuple[int, Encoding]]] = {}

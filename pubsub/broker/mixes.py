@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from pubsub.broker.router import Router
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
-
-# Combinations of addresses that are remembered.
-_MAX_KNOWN = 4096
 
 
 class AddressMixes:
@@ -27,14 +25,17 @@ class AddressMixes:
     def __init__(self, router: Router, resolve: Callable[[Any], Topic]) -> None:
         self._router = router
         self._resolve = resolve
-        self._known: dict[tuple[Hashable, ...], tuple[TopicMix, list[int]]] = {}
+        self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache()
 
     def find(self, columns: Columns) -> tuple[TopicMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
 
-        None if an address has no topic, or if a topic is not hosted by this broker.
+        None if an address has no topic, if a topic is not hosted by this broker, or if there are
+        more than ``MAX_COMBINATION`` addresses.
         """
         key = tuple(columns.addresses)
+        if len(key) > MAX_COMBINATION:
+            return None
         known = self._known.get(key)
         if known is None:
             try:
@@ -43,12 +44,11 @@ class AddressMixes:
                 return None
             mix = self._router.mix(set(topics))
             places = {topic: index for index, topic in enumerate(mix.topics)}
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            known = self._known[key] = mix, [places[topic] for topic in topics]
+            known = mix, [places[topic] for topic in topics]
+            self._known.put(key, known)
         mix, indexes = known
         for topic in mix.topics:
             if not topic.hosted:
-                del self._known[key]
+                self._known.discard(key)
                 return None
         return mix, columns.remap(indexes)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import Audience, Share, TopicMix, joined
+from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
     from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
-
-# Combinations of topics that are remembered.
-_MAX_MIXES = 1024
 
 
 class Router:
@@ -51,7 +49,7 @@ class Router:
         self._scheduled = False
         self._pending: list[Audience] = []
         self._order = 0
-        self._mixes: dict[tuple[Topic, ...], TopicMix] = {}
+        self._mixes: CombinationCache[TopicMix] = CombinationCache()
         self.dirty: list[Recipient] = []
         self.slow: set[Recipient] = set()
 
@@ -60,9 +58,8 @@ class Router:
         key = tuple(sorted(topics, key=id))
         mix = self._mixes.get(key)
         if mix is None:
-            if len(self._mixes) >= _MAX_MIXES:
-                self._mixes.clear()
-            mix = self._mixes[key] = TopicMix(key)
+            mix = TopicMix(key)
+            self._mixes.put(key, mix)
         return mix
 
     def route(self, topic: Topic, batch: Batch) -> None:
@@ -75,7 +72,7 @@ class Router:
     def route_mixed(self, mix: TopicMix, batch: Batch) -> None:
         """Encode ``batch`` for the audiences of the topics of ``mix``."""
         totals: Sequence[tuple[int, int, int]] | None = None
-        for audience in mix.current_audiences():
+        for audience in mix.audiences():
             if totals is None:
                 totals = batch.columns.totals()
             self._collect(audience, batch, Share(mix.topics, totals, audience.wanted))
@@ -153,7 +150,7 @@ class Router:
         # Messages published earlier in this tick are not for the new subscriber.
         self._hand_over()
         group.add(outbox)
-        topic.version += 1
+        topic.subscriptions_changed()
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
         if topic.upstream is not None:
             topic.upstream.want(topic)
@@ -165,7 +162,7 @@ class Router:
         if encoding is None:
             return False
         outbox.subscriptions = without_item(outbox.subscriptions, topic)
-        topic.version += 1
+        topic.subscriptions_changed()
         group = topic.groups.get(encoding)
         if group is not None:
             self._hand_over()

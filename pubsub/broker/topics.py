@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
+from weakref import WeakSet
 
 from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
@@ -103,6 +104,13 @@ class Subscriber(Protocol):
         """
 
 
+class SubscriptionObserver(Protocol):
+    """An object that depends on the subscriptions of topics."""
+
+    def subscriptions_changed(self) -> None:
+        """A subscription to one of the topics has begun or ended."""
+
+
 class Recipient(Protocol):
     """What a subscriber group delivers to; implemented by ``Outbox``."""
 
@@ -179,10 +187,10 @@ class Topic:
     there and not delivered here, and what arrives from there is delivered here. ``hosted`` is True
     if this broker hosts the topic. A topic that a listener only offers is neither until it is
     used. ``history_readers`` counts the readers that have no outbox but read the history.
-    ``version`` increases when a subscription begins or ends.
     """
 
     __slots__ = (
+        "_observers",
         "blockers",
         "durability",
         "groups",
@@ -191,7 +199,6 @@ class Topic:
         "id",
         "name",
         "upstream",
-        "version",
         "waiting",
     )
 
@@ -204,8 +211,20 @@ class Topic:
         self.upstream: Upstream | None = None
         self.hosted = False
         self.history_readers = 0
-        self.version = 0
+        self._observers: WeakSet[SubscriptionObserver] | None = None
         self.durability = Durability.ASYNC
+
+    def notify_of_changes(self, observer: SubscriptionObserver) -> None:
+        """Call ``observer.subscriptions_changed`` once, after the next change of a subscription."""
+        if self._observers is None:
+            self._observers = WeakSet()
+        self._observers.add(observer)
+
+    def subscriptions_changed(self) -> None:
+        """A subscription has begun or ended."""
+        observers, self._observers = self._observers, None
+        for observer in observers or ():
+            observer.subscriptions_changed()
 
     @property
     def topics(self) -> tuple[Topic]:

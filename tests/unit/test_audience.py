@@ -137,7 +137,7 @@ class MixTests(MixCase):
         """Return the outboxes of each set of topics."""
         return {
             frozenset(mix.names[index] for index in audience.wanted): audience.targets
-            for audience in mix.current_audiences()
+            for audience in mix.audiences()
         }
 
     def test_subscribers_of_the_same_topics_are_one_audience(self) -> None:
@@ -156,29 +156,36 @@ class MixTests(MixCase):
         self.outbox("ab", Lines(b"2"))
         mixed = self.outbox("a", Lines(b"1"))
         self.bench.router.subscribe(mixed, self.topics[1], Lines(b"2"))
-        audiences = TopicMix(self.topics).current_audiences()
+        audiences = TopicMix(self.topics).audiences()
         assert [len(audience.targets) for audience in audiences] == [1, 1, 1]
         assert {audience.wanted for audience in audiences} == {frozenset({0, 1})}
 
     def test_audiences_are_made_again_only_after_a_change(self) -> None:
         one = self.outbox("ab")
         mix = TopicMix(self.topics)
-        before = mix.current_audiences()
-        assert mix.current_audiences() is before
+        before = mix.audiences()
+        assert mix.audiences() is before
         other = self.outbox("c")
         assert self.found(mix) == {frozenset("ab"): (one,), frozenset("c"): (other,)}
         self.bench.router.unsubscribe(one, self.topics[0])
         assert self.found(mix) == {frozenset("b"): (one,), frozenset("c"): (other,)}
 
+    def test_a_subscriber_that_has_gone_is_not_kept(self) -> None:
+        gone = self.outbox("ab")
+        mix = TopicMix(self.topics)
+        assert self.found(mix) == {frozenset("ab"): (gone,)}
+        self.bench.router.forget(gone)
+        assert mix._audiences is None
+
     def test_a_change_of_another_topic_changes_nothing(self) -> None:
         self.outbox("ab")
         mix = TopicMix(self.topics[:2])
-        before = mix.current_audiences()
+        before = mix.audiences()
         self.outbox("c")
-        assert mix.current_audiences() is before
+        assert mix.audiences() is before
 
     def test_no_subscribers_are_no_audiences(self) -> None:
-        assert TopicMix(self.topics).current_audiences() == ()
+        assert TopicMix(self.topics).audiences() == ()
 
     def test_what_an_audience_wants(self) -> None:
         audience = MixedAudience([Lines(), None, Lines()], ())

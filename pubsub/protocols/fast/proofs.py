@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.protocols.fast.heads import Source
-
-# Combinations of sources that are remembered.
-_MAX_PROOFS = 1024
 
 
 class _Proof(NamedTuple):
@@ -37,7 +35,7 @@ class Proofs:
         self._keys = listener.queue_keys
         self._topics = listener.topics
         self._seconds = listener.clock.seconds
-        self._proofs: dict[tuple[Source, ...], _Proof] = {}
+        self._proofs: CombinationCache[_Proof] = CombinationCache()
 
     def sender_of(self, sources: Sequence[Source]) -> bytes | None:
         """Return the sender of all messages from ``sources``; None if some are to be refused.
@@ -45,6 +43,8 @@ class Proofs:
         None also if a token has not been verified before, or if there are several senders.
         """
         key = tuple(sources)
+        if len(key) > MAX_COMBINATION:
+            return None
         proof = self._proofs.get(key)
         now = self._seconds()
         if (
@@ -53,13 +53,11 @@ class Proofs:
             or proof.tokens != self._tokens.version
             or proof.keys != self._keys.version
         ):
-            self._proofs.pop(key, None)
+            self._proofs.discard(key)
             proof = self._prove(key, now)
             if proof is None:
                 return None
-            if len(self._proofs) >= _MAX_PROOFS:
-                self._proofs.clear()
-            self._proofs[key] = proof
+            self._proofs.put(key, proof)
         return proof.sender
 
     def _prove(self, sources: Sequence[Source], now: float) -> _Proof | None:

@@ -1,0 +1,39 @@
+"""The cache of combinations."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker import combination_cache
+from pubsub.broker.combination_cache import CombinationCache
+
+
+class CacheTests(SynchronousTestCase):
+    """``CombinationCache``"""
+
+    def test_it_remembers(self) -> None:
+        cache: CombinationCache[bool] = CombinationCache()
+        assert cache.get((1, 2)) is None
+        cache.put((1, 2), False)
+        assert cache.get((1, 2)) is False
+        cache.discard((1, 2))
+        cache.discard((1, 2))
+        assert cache.get((1, 2)) is None
+
+    def test_the_items_of_all_keys_are_bounded(self) -> None:
+        self.patch(combination_cache, "_MAX_ITEMS", 10)  # type: ignore[no-untyped-call]
+        cache: CombinationCache[int] = CombinationCache()
+        for number in range(5):
+            cache.put((number, -number), number)
+        assert len(cache) == 5
+        cache.put((5,), 5)
+        assert (len(cache), cache.get((5,))) == (1, 5)
+
+    def test_what_is_discarded_makes_room(self) -> None:
+        self.patch(combination_cache, "_MAX_ITEMS", 4)  # type: ignore[no-untyped-call]
+        cache: CombinationCache[int] = CombinationCache()
+        cache.put((1, 2, 3), 1)
+        cache.discard((1, 2, 3))
+        cache.put((4,), 2)
+        cache.put((5, 6, 7), 3)
+        assert len(cache) == 2
