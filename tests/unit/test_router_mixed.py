@@ -6,6 +6,7 @@ from collections import Counter
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker import combination_cache
 from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
 from pubsub.broker.topics import Topic
@@ -232,15 +233,16 @@ class ChangeTests(MixedCase):
         assert eve.data == lines("a1", "b2", "a3", "a4", "b5")
 
     def test_mixes_are_bounded_and_made_again(self) -> None:
+        self.patch(combination_cache, "_MAX_ITEMS", 200)  # type: ignore[no-untyped-call]
         bob = self.subscriber("ab")
-        others = [Topic(f"{n}") for n in range(1100)]
+        others = [Topic(f"{n}") for n in range(110)]
         self.route("a1", "b2")
         for other in others:
             self.router.mix([self.topics["a"], other])
         self.route("a3", "b4")
         self.bench.turn()
         assert bob.data == lines("a1", "b2", "a3", "b4")
-        assert len(self.router._mixes) <= 1024
+        assert len(self.router._mixes) <= 100
 
 
 class LossTests(MixedCase):
