@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, repeat
 from struct import Struct
-from typing import Any
+from typing import Any, cast
 
 from pubsub.kernel.layout import Head, LengthField
 
@@ -25,6 +25,7 @@ Address = Hashable
 Learn = Callable[[bytes, int], "tuple[Head, Address] | None"]
 MAX_DATA = 0x7FFFFFFF
 MAX_HEADS = 16_384
+_MIXED = -1
 # Frames cut by one call, and the number from which that is faster than one by one.
 _MOST_CUT = 128
 _LEAST_CUT = 8
@@ -50,13 +51,23 @@ class Columns:
     )
 
     def __init__(
-        self, payloads: list[bytes], indexes: list[int], addresses: list[Any], end: int
+        self,
+        payloads: list[bytes],
+        indexes: list[int],
+        addresses: list[Any],
+        end: int,
+        size: int = _MIXED,
     ) -> None:
         self._payloads = payloads
         self._indexes = indexes
         self.addresses = addresses
         self.end = end
-        self.count = len(payloads)
+        self.count = count = len(payloads)
+        if size != _MIXED and count:
+            # The caller knows that all payloads have this size.
+            self.nbytes = size * count
+            self.largest = self.smallest = size
+            return
         sizes = tuple(map(len, payloads))
         self.nbytes = sum(sizes)
         self.largest = max(sizes, default=0)
@@ -179,8 +190,16 @@ class Columns:
 
     def pack(self) -> tuple[bytes, bytes, bytes]:
         """Return all payloads joined, their lengths and the indexes (u32, native byte order)."""
-        sizes, indexes = array("I", self.sizes()), array("I", self._indexes)
-        return b"".join(self._payloads), sizes.tobytes(), indexes.tobytes()
+        if self.smallest == self.largest:
+            sizes = array("I", [self.largest]) * self.count
+        else:
+            sizes = array("I", self.sizes())
+        return b"".join(self._payloads), sizes.tobytes(), array("I", self._indexes).tobytes()
+
+    def only_index(self) -> int:
+        """Return the index that all messages have, or -1."""
+        indexes = self._indexes
+        return indexes[0] if indexes and indexes.count(indexes[0]) == len(indexes) else -1
 
 
 class HeadTable:
@@ -218,6 +237,7 @@ class HeadTable:
         indexes: list[int] = []
         places: dict[Address, int] = {}
         known, widths = self._known, self._widths
+        uniform = _MIXED - 1
         while at < end:
             for width in widths:
                 head = data[at : at + width]
@@ -239,6 +259,8 @@ class HeadTable:
                 return Columns.one(data[at + width :], address, end)
             if stop > end:
                 break
+            if size != uniform:
+                uniform = size if uniform < _MIXED else _MIXED
             index = places.setdefault(address, len(places))
             if data.startswith(head, stop):
                 found = _cut(data, at, head, size)
@@ -249,7 +271,7 @@ class HeadTable:
                 payloads.append(data[at + width : stop])
                 indexes.append(index)
                 at = stop
-        return Columns(payloads, indexes, list(places), at)
+        return Columns(payloads, indexes, list(places), at, max(uniform, _MIXED))
 
     def _find(self, data: bytes, at: int) -> bytes:
         """Return the head at ``at`` if it is one of those learnt, with another length so far."""
@@ -319,21 +341,20 @@ class FrameEncoder:
             if around is None:
                 return b"", 0
             return around[0] + variable + around[1] + columns.payloads()[0], 1
-        keys = list(zip(columns.indexes(), columns.sizes(), strict=True))
-        payloads = columns.payloads()
-        if keys and keys.count(keys[0]) == len(keys):
-            around = self._around(keys[0])
+        payloads, index = columns.payloads(), columns.only_index()
+        if index >= 0 and columns.smallest == columns.largest:
+            around = self._around((index, columns.largest))
             if around is None:
                 return b"", 0
             return variable.join(around).join((b"", *payloads)), len(payloads)
-        parts: list[bytes] = []
-        made = self._made
-        for key, payload in zip(keys, payloads, strict=True):
-            around = made.get(key) or self._around(key)
-            if around is not None:
-                before, after = around
-                parts += (before, variable, after, payload)
-        return b"".join(parts), len(parts) // 4
+        keys = zip(columns.indexes(), columns.sizes(), strict=True)
+        heads = list(map(_Heads(self._made, self._around, variable).__getitem__, keys))
+        if None in heads:
+            payloads = [p for p, head in zip(payloads, heads, strict=True) if head is not None]
+            heads = [head for head in heads if head is not None]
+        parts: list[bytes] = [b""] * (2 * len(payloads))
+        parts[0::2], parts[1::2] = cast("list[bytes]", heads), payloads
+        return b"".join(parts), len(payloads)
 
     def _around(self, key: tuple[int, int]) -> tuple[bytes, bytes] | None:
         """Return what stands around the variable bytes before a payload; None if nothing fits."""
@@ -348,6 +369,27 @@ class FrameEncoder:
                 break
         self._made[key] = around
         return around
+
+
+class _Heads(dict[tuple[int, int], "bytes | None"]):
+    """Heads with their variable bytes, by index and size, made when first used."""
+
+    def __init__(
+        self,
+        made: dict[tuple[int, int], tuple[bytes, bytes] | None],
+        make: Callable[[tuple[int, int]], tuple[bytes, bytes] | None],
+        variable: bytes,
+    ) -> None:
+        super().__init__()
+        self._made = made
+        self._make = make
+        self._variable = variable
+
+    def __missing__(self, key: tuple[int, int]) -> bytes | None:
+        around = self._made.get(key) or self._make(key)
+        head = None if around is None else self._variable.join(around)
+        self[key] = head
+        return head
 
 
 def _check(head: Head) -> None:

@@ -1,4 +1,7 @@
-"""The examples of the documents, run as they are printed except for the ports."""
+"""The examples of the README, run as they are printed except for the ports.
+
+``tests/contract/test_documented_plugin.py`` runs those of docs/protocols.md.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from tests.integration.broker import HOST, Start, listen
-from tests.integration.clients import Client
 
 ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -43,24 +45,3 @@ def test_the_quick_start(start: Start) -> None:
     assert run(read) == expected
     with urlopen(url) as response:
         assert len(response.read().splitlines()) == 2
-
-
-def test_the_example_of_a_protocol(start: Start, tmp_path: Path) -> None:
-    plugin, server = blocks("docs/protocols.md", "python")
-    plugins = tmp_path / "twisted" / "plugins"
-    plugins.mkdir(parents=True)
-    (plugins / "pubsub_toy.py").write_text(plugin)
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "__init__.py").touch()
-    (tmp_path / "toy" / "server.py").write_text(server)
-    broker = start(*listen("toy"), "--toy-max-line=30", env={"PYTHONPATH": str(tmp_path)})
-    with Client(broker.port("toy")) as subscriber, Client(broker.port("toy")) as publisher:
-        subscriber.send(b"SUB a\n")
-        publisher.send(b"SUB a\nPUB a hello\n")
-        assert publisher.sock.recv(100) == b"hello\n"
-        # The subscriber's own message shows that its subscription was handled.
-        subscriber.send(b"PUB a again\n")
-        received = b""
-        while not received.endswith(b"again\n"):
-            received += subscriber.sock.recv(100)
-        assert received in (b"again\n", b"hello\nagain\n")

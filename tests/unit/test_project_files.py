@@ -1,4 +1,4 @@
-"""The fragments of the changelog; ``make changelog`` puts them together."""
+"""What pyproject.toml says about files: the changelog's fragments, the paths without coverage."""
 
 from __future__ import annotations
 
@@ -36,3 +36,12 @@ class FragmentTests(SynchronousTestCase):
             assert text.endswith(".\n"), f"{path.name}: end with a full stop and a newline"
             assert text == text.strip() + "\n", f"{path.name}: remove the blank lines"
             assert max(map(len, text.splitlines())) <= width, f"{path.name}: wrap at {width}"
+
+
+class CoverageTests(SynchronousTestCase):
+    """The paths that the coverage leaves out"""
+
+    def test_they_exist(self) -> None:
+        with open(ROOT / "pyproject.toml", "rb") as file:
+            omitted = tomllib.load(file)["tool"]["coverage"]["run"]["omit"]
+        assert [pattern for pattern in omitted if not list(ROOT.glob(pattern))] == []
