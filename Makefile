@@ -3,6 +3,7 @@
 # make test-unit  the unit tests alone, in under a minute
 # make test-long  the property tests with 2000 random examples each
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
+# make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
 # make hooks      have git run make lint's checks before each commit
 # make changelog  print what the next section of CHANGELOG.md would be
@@ -17,7 +18,7 @@ KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* catch_up* a
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
-.PHONY: run test test-unit test-long kernel bench peers clean
+.PHONY: run test test-unit test-long kernel fuzz bench peers clean
 .PHONY: lint ruff-check ruff-format mypy fragments hooks changelog
 
 run: .venv/.installed-run
@@ -42,6 +43,9 @@ test-long: .venv/.installed-dev
 
 kernel: .venv/.installed-dev
 	scripts/kernel
+
+fuzz: .venv/.installed-dev
+	$(BIN)/python -m tests.fuzz.kernel $(ARGS)
 
 lint: ruff-check ruff-format mypy fragments
 

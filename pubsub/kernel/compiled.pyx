@@ -284,6 +284,10 @@ cdef class Columns:
             index = <const uint32_t *>PyBytes_AsString(indexes)
             if PyBytes_Size(indexes) != 4 * count:
                 raise ValueError("indexes and sizes differ in number")
+        if nbytes > MAX_DATA:
+            raise ValueError("too many bytes for one batch")
+        if PyBytes_Size(sizes) != 4 * count:
+            raise ValueError("a size has four bytes")
         made.data = data
         made.addresses = [0]
         made.reserve(count)
@@ -326,6 +330,8 @@ cdef class Columns:
                 most = self.messages[i].index
         if most == 0:
             return [(0, self.count, self.nbytes)]
+        if most > 4 * self.count + 256:
+            return self.sparse_totals()
         counts = <Py_ssize_t *>malloc(2 * (most + 1) * sizeof(Py_ssize_t))
         if counts == NULL:
             raise MemoryError
@@ -338,6 +344,15 @@ cdef class Columns:
             return [(i, counts[i], sums[i]) for i in range(most + 1) if counts[i]]
         finally:
             free(counts)
+
+    cdef list sparse_totals(self):
+        """As ``totals``, without memory for the indexes that no message has."""
+        cdef dict totals = {}
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            count, nbytes = totals.get(self.messages[i].index, (0, 0))
+            totals[self.messages[i].index] = (count + 1, nbytes + self.messages[i].size)
+        return [(index, *totals[index]) for index in sorted(totals)]
 
     def sizes(self):
         """See ``interpreted.Columns.sizes``."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pubsub.kernel import interpreted
 from pubsub.kernel.layout import Head, LengthField
+from tests.fuzz.kernel import Round
 from tests.unit.kernel_forms import both_forms, compiled, described, each_form, messages
 
 
@@ -264,6 +265,16 @@ class TestColumns:
             with pytest.raises(ValueError, match=r"differ|exceed"):
                 kernel.Columns.unpack(*wrong)
 
+    def test_indexes_may_be_large(self, kernel: Any) -> None:
+        columns = kernel.Columns.of([b"a", b"bb", b"ccc"], [2**32 - 1, 7, 2**32 - 1])
+        assert columns.totals() == [(7, 1, 2), (2**32 - 1, 2, 4)]
+        assert columns.indexes() == [2**32 - 1, 7, 2**32 - 1]
+
+    def test_a_size_has_four_bytes(self, kernel: Any) -> None:
+        for sizes, indexes in ((b"\0", b""), (b"\0" * 5, b""), (b"\0" * 4, b"\0" * 6)):
+            with pytest.raises(ValueError, match=r"four bytes|length|number"):
+                kernel.Columns.unpack(b"", sizes, indexes)
+
     def test_empty(self, kernel: Any) -> None:
         columns = kernel.Columns.of([])
         assert (columns.count, columns.largest, columns.totals()) == (0, 0, [])
@@ -358,3 +369,7 @@ class TestBothForms:
         data = b"".join(twice_head(name).encode(len(body)) + body for name, body in messages)
         one, other = (form.HeadTable(learn_twice).scan(data) for form in (interpreted, compiled))
         assert described(one) == described(other)
+
+    @given(st.integers(0, 2**48))
+    def test_a_round_of_fuzzing(self, number: int) -> None:
+        Round(number, compiled).run()

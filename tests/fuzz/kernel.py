@@ -1,0 +1,318 @@
+"""Fuzzes the compiled kernel: ``python -m tests.fuzz.kernel --seconds 60``.
+
+The kernel is compiled with the address and undefined-behaviour sanitizers of gcc, in a directory of
+its own. Random reads, most of them nearly valid, are scanned, sliced, mapped and encoded by both
+forms of the kernel; the interpreted one says what is right. A failure prints the round, which
+``--first`` repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatch_build import compile_kernel
+from pubsub.kernel import interpreted
+from pubsub.kernel.layout import Head, LengthField
+from tests.unit.kernel_forms import described
+
+ROOT = Path(__file__).parents[2]
+FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+_SHAPES, _HEADS, _FRAMES = 70, 40, 60
+_SIZES = (0, 1, 2, 3, 5, 8, 16, 100)
+
+
+def _shape(random: Random, tag: int) -> tuple[int, tuple[LengthField, ...]]:
+    """Return the length of a head that begins with ``tag``, and its length fields."""
+    fields, at = [], 1
+    for _ in range(random.choice((1, 1, 2))):
+        at += random.choice((0, 1, 3))
+        width = random.choice((1, 1, 2, 4, 8))
+        add = random.choice((0, 0, 0, 1, 9, -1, -4))
+        fields.append(LengthField(at, width, random.random() < 0.5, add))
+        at += width
+    return at + random.choice((0, 0, 1, 4, 30)), tuple(fields)
+
+
+class Wire:
+    """Random heads, none of which is the beginning of another, and frames that have them."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.heads: dict[int, list[tuple[Head, int]]] = {}
+        for tag in range(random.choice((1, 2, 5, _SHAPES))):
+            width, fields = _shape(random, tag)
+            made: dict[bytes, tuple[Head, int]] = {}
+            for _ in range(random.choice((1, 2, _HEADS))):
+                head = self._head(tag, width, fields)
+                made.setdefault(head.data, (head, random.randrange(10)))
+            self.heads[tag] = list(made.values())
+        self.all = [entry for entries in self.heads.values() for entry in entries]
+
+    def _head(self, tag: int, width: int, fields: tuple[LengthField, ...]) -> Head:
+        random = self._random
+        data = bytearray([tag])
+        data += bytes(random.choices(random.choice((b"\0\1", bytes(range(256)))), k=width - 1))
+        for field in fields:
+            data[field.at : field.at + field.width] = bytes(field.width)
+        least = random.choice((0, 0, 0, 0, 4))
+        return Head(bytes(data), fields, random.choice((0, 3, 100, 2**31, 2**64)), least)
+
+    def learn(self, data: bytes, at: int) -> tuple[Head, int] | None:
+        """See ``HeadTable``."""
+        for head, address in self.heads.get(data[at], ()):
+            found = bytearray(data[at : at + len(head.data)])
+            if len(found) < len(head.data):
+                continue
+            for field in head.fields:
+                found[field.at : field.at + field.width] = bytes(field.width)
+            if found == head.data:
+                return head, address
+        return None
+
+    def frame(self) -> bytes:
+        """Return a frame, most of the time a valid one."""
+        random = self._random
+        head, _ = random.choice(self.all)
+        size = random.choice((*_SIZES, min(head.limit, 300), min(head.limit, 300) + 1, head.least))
+        try:
+            data = head.encode(size)
+        except OverflowError:
+            return b""
+        return data + random.randbytes(size)
+
+    def read(self) -> bytes:
+        """Return frames, perhaps with errors, perhaps not to the end of the last one."""
+        random = self._random
+        few = [self.frame() for _ in range(random.choice((1, 2, 3, 10)))]
+        parts: list[bytes] = []
+        for _ in range(random.choice((0, 1, 2, 5, _FRAMES))):
+            frame = random.choice(few) if random.random() < 0.9 else self.frame()
+            parts.append(frame * random.choice((1, 1, 1, 2, 30, 200)))
+        data = bytearray(b"".join(parts))
+        if data and random.random() < 0.3:
+            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        if random.random() < 0.5:
+            del data[len(data) - random.randrange(min(len(data), 40) + 1) :]
+        return bytes(data) + random.randbytes(random.choice((0, 0, 0, 1, 20)))
+
+
+class Pair:
+    """The same object of both forms. Whatever is called, both do the same."""
+
+    def __init__(self, one: Any, other: Any) -> None:
+        self.one = one
+        self.other = other
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method of both with ``args``; return its result, or None for an error.
+
+        A ``Pair`` among ``args`` stands for its objects. Columns are returned as a ``Pair``.
+        """
+        theirs = [argument.one if isinstance(argument, Pair) else argument for argument in args]
+        ours = [argument.other if isinstance(argument, Pair) else argument for argument in args]
+        return _same(
+            _outcome(getattr(self.one, name), theirs), _outcome(getattr(self.other, name), ours)
+        )
+
+
+def _outcome(call: Callable[..., Any], args: Sequence[Any]) -> Any:
+    try:
+        return call(*args)
+    except (ValueError, IndexError) as error:
+        return type(error)
+
+
+def _same(one: Any, other: Any) -> Any:
+    if isinstance(one, interpreted.Columns):
+        assert not isinstance(other, type), f"{described(one)}, but {other}"
+        assert described(one) == described(other)
+        return Pair(one, other)
+    if isinstance(one, list) and one and isinstance(one[0], tuple) and len(one[0]) == 2:
+        assert [index for index, _ in one] == [index for index, _ in other]
+        return [_same(run, run_2)
+                for (_, run), (_, run_2) in zip(one, other, strict=True)]  # fmt: skip
+    assert one == other
+    return None if isinstance(one, type) else one
+
+
+class Round:
+    """One round: both forms get the same random input."""
+
+    def __init__(self, number: int, compiled: Any) -> None:
+        self.random = Random(number)
+        self.forms = Pair(interpreted, compiled)
+        self.wire = Wire(self.random)
+
+    def run(self) -> None:
+        """Raise AssertionError if the forms differ."""
+        learn = self.wire.learn
+        table = Pair(self.forms.one.HeadTable(learn), self.forms.other.HeadTable(learn))
+        for _ in range(self.random.choice((1, 2, 5))):
+            data = self.wire.read()
+            at = self.random.choice((0, 0, 0, 1, -1, self.random.randrange(len(data) + 2)))
+            columns = table.call("scan", data, at)
+            assert len(table.one) == len(table.other)
+            if columns is not None:
+                self.use(columns)
+        self.make()
+
+    def use(self, columns: Pair, depth: int = 3) -> None:
+        """Do with columns what can be done with them."""
+        random = self.random
+        count = columns.one.count
+        data, sizes, indexes = columns.call("pack")
+        self.columns("unpack", data, sizes, indexes)
+        self.columns("unpack", data, sizes, b"")
+        columns.call("runs")
+        self.encode(columns)
+        if not depth:
+            return
+        start, stop = (random.randint(-2, count + 2) for _ in range(2))
+        self.use(columns.call("slice", start, stop), depth - 1)
+        most = max(columns.one.indexes(), default=0)
+        mapped = [
+            random.choice((-1, 0, 1, 2, 7)) for _ in range(most + random.choice((0, 1, 1, 1, 3)))
+        ]
+        remapped = columns.call("remap", mapped)
+        if remapped is not None:
+            self.use(remapped, depth - 1)
+
+    def encode(self, columns: Pair) -> None:
+        """Write columns as frames of random heads."""
+        random, wire = self.random, self.wire
+        most = max(columns.one.indexes(), default=0)
+        heads = [
+            tuple(random.choice(wire.all)[0] for _ in range(random.choice((0, 1, 1, 1, 2, 3))))
+            for _ in range(min(most, 20) + random.choice((0, 1, 1, 1)))
+        ]
+        # A payload that its length field cannot hold is an error of the caller's.
+        heads = [tuple(head for head in own if _holds(head, columns.one)) for own in heads]
+        at, size = random.choice(((0, 0), (0, 1), (1, 1), (2, 3)))
+        made = []
+        for form in (self.forms.one, self.forms.other):
+            made.append(_outcome(form.FrameEncoder, (heads, at, size)))
+        if isinstance(made[0], type):
+            assert made[0] is made[1]
+            return
+        encoder = Pair(*made)
+        for length in (size, size, size + 1):
+            encoder.call("encode", columns, random.randbytes(length))
+
+    def columns(self, name: str, *args: Any) -> Pair | None:
+        """Make columns."""
+        one, other = self.forms.one.Columns, self.forms.other.Columns
+        made: Pair | None = _same(
+            _outcome(getattr(one, name), args), _outcome(getattr(other, name), args)
+        )
+        return made
+
+    def make(self) -> None:
+        """Make columns from random arguments, valid or not."""
+        random = self.random
+        payloads = [random.randbytes(random.choice(_SIZES)) for _ in range(random.choice(_SIZES))]
+        few = random.choice((1, 3, 1000, 2**32))
+        indexes = [random.randrange(few) for _ in range(len(payloads) + (random.random() < 0.1))]
+        for made in (
+            self.columns("of", payloads),
+            self.columns("of", payloads, indexes),
+            self.columns("one", random.randbytes(random.choice(_SIZES)), 5, random.randrange(99)),
+        ):
+            if made is not None and few < 2**32:
+                self.use(made, 1)
+        data = random.randbytes(random.choice(_SIZES))
+        lengths = array("I", [random.choice((0, 1, 2, 8, 2**32 - 1)) for _ in range(4)]).tobytes()
+        for cut in (0, 1, 4, 16):
+            self.columns(
+                "unpack", data, lengths[:cut], random.randbytes(random.choice((0, 4, 16, 3)))
+            )
+        self.columns(
+            "equal", data, random.choice((-1, *_SIZES, 2**62)), random.choice((-1, *_SIZES))
+        )
+
+
+def _holds(head: Head, columns: Any) -> bool:
+    """Return whether the length fields of ``head`` can hold the sizes that its bounds allow."""
+    for field in head.fields:
+        if min(head.limit, columns.largest) + field.add >= 256**field.width:
+            return False
+        if max(head.least, columns.smallest) + field.add < 0:
+            return False
+    return True
+
+
+def load(library: Path) -> Any:
+    """Return the compiled kernel in ``library``."""
+    spec = spec_from_file_location("pubsub.kernel.compiled", library)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fuzz(compiled: Any, first: int, seconds: float) -> int:
+    """Run rounds from ``first`` on for some seconds, at least one; return how many."""
+    number, end = first, time.monotonic() + seconds
+    while True:
+        try:
+            Round(number, compiled).run()
+        except BaseException:
+            print(f"round {number} failed; repeat it with --first {number}", file=sys.stderr)
+            raise
+        number += 1
+        if time.monotonic() >= end:
+            return number - first
+
+
+def _sanitized(arguments: Sequence[str]) -> int:
+    """Compile the kernel with the sanitizers and run this module again with it."""
+    # The sanitizer has to be there before anything that it watches.
+    compiler = os.environ.get("CC", "gcc")
+    runtime = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    flags = {name: f"{os.environ.get(name, '')} {FLAGS}" for name in ("CFLAGS", "LDFLAGS")}
+    os.environ.update(flags)
+    with TemporaryDirectory(prefix="fuzz-kernel-") as directory:
+        library = compile_kernel(ROOT, Path(directory))
+        return subprocess.run(
+            [sys.executable, "-m", __spec__.name, "--library", str(library), *arguments],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "LD_PRELOAD": runtime,
+                # Objects that are lost when the interpreter ends are not the kernel's.
+                "ASAN_OPTIONS": "detect_leaks=0",
+                # Each object is an allocation of its own, and is watched.
+                "PYTHONMALLOC": "malloc",
+            },
+        ).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the status to exit with."""
+    parser = argparse.ArgumentParser(prog="tests.fuzz.kernel", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--first", type=int, help="the first round; by default a random one")
+    parser.add_argument("--library", type=Path, help="the compiled kernel, if it is there already")
+    options = parser.parse_args(arguments)
+    if options.library is None:
+        return _sanitized(arguments)
+    first = Random().getrandbits(48) if options.first is None else options.first
+    print(f"{fuzz(load(options.library), first, options.seconds)} rounds from {first} on")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
