@@ -101,7 +101,7 @@ def test_dead_letters(spark: SparkSession, finished_run: tuple[BrokerRun, Broker
     assert {name: row["frame"] for name, row in rows.items()} == shown
     assert rows["cafe"]["frame_type"] == "HandshakePub"
     assert rows["cafe"]["fault"] == "client_id: 5 bytes at byte 9 of 10"
-    assert rows["nsd"]["fault"].startswith("no JSON: ")
+    assert rows["nsd"]["fault"].startswith("not JSON: ")
     assert rows["rheos"]["fault"] == "magic 0x00 instead of 0xfa"
     assert rows["spot"]["reason"] == "not-zmtp"
     assert rows["fast"]["fault"] == "no bytes are shown"

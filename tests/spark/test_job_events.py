@@ -108,5 +108,5 @@ def test_dead_letters_are_decoded_as_far_as_they_go(spark: SparkSession, tmp_pat
     assert json.loads(rows[0]["fields"]) == {"opcode": 1, "length": 3, "channel": 7}
     assert (rows[0]["understood"], rows[0]["reason"]) == (8, "malformed-handshake")
     assert rows[0]["fault"] == "client_id: 5 bytes at byte 9 of 10"
-    assert rows[1]["fault"].startswith("no JSON: ")
+    assert rows[1]["fault"].startswith("not JSON: ")
     assert rows[2]["fault"] == "no protocol 'else' is known"
