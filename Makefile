@@ -1,6 +1,6 @@
 # make run        start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
 # make test       run all tests, and print the coverage of the unit and contract tests
-# make test-unit  the unit tests alone, in under a minute
+# make test-unit  the unit tests alone
 # make test-long  the property tests with 2000 random examples each
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
