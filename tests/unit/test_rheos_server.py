@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
-from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
+from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.server import PARENTS
 from tests.unit.rheos_wire import (
     ALICE,

@@ -2,7 +2,7 @@
 
 A request is a header of 22 bytes and a body in the topic encoding. Two layouts of it are in use,
 and a revision of both in which requests and acknowledgments end with a checksum. A ``Codec``
-handles one combination. ``scan.py`` handles runs of PUBLISH, of their acknowledgments and of
+handles one combination. ``heads.py`` handles runs of PUBLISH, of their acknowledgments and of
 responses, which are most of the traffic.
 """
 

@@ -18,7 +18,7 @@ from pubsub.errors import (
 )
 from pubsub.kernel import Columns, Head, HeadTable
 from pubsub.protocols.rheos.acknowledgments import Replies
-from pubsub.protocols.rheos.clients import Client, Clients, Place
+from pubsub.protocols.rheos.client_ids import Client, Clients, Place
 from pubsub.protocols.rheos.codec import (
     HEADER_SIZE,
     SUCCESS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.protocols.rheos.clients import CLIENT_BYTES, SUBSCRIPTION_BYTES
+from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from tests.unit.fakes import Lines, Reader
 from tests.unit.rheos_wire import (
     ALICE,
