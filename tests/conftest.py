@@ -16,4 +16,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A line at the end of the output."""
-    terminalreporter.write_line(f"the path of a message was {build_kind()}")
+    terminalreporter.write_line(f"message kernel: {build_kind()}")
