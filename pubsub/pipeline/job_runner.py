@@ -174,10 +174,10 @@ def check_java() -> None:
         raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later; install it, or set JAVA_HOME")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     match = re.search(r'version "(\d+)', output)
-    if match is None or int(match[1]) < _OLDEST_JAVA:
-        raise StartError(
-            f"Spark needs Java {_OLDEST_JAVA} or later; {java} is version {match and match[1]}"
-        )
+    if match is None:
+        raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later; {java} reports no version")
+    if int(match[1]) < _OLDEST_JAVA:
+        raise StartError(f"Spark needs Java {_OLDEST_JAVA} or later; {java} is version {match[1]}")
 
 
 @contextmanager

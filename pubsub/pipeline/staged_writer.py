@@ -51,8 +51,9 @@ class StagedBatch:
         except ErrorReply as reply:
             if reply.code == _UNKNOWN_PART:
                 raise Rejected(
-                    f"the broker at {self.url} was restarted and lost the parts of batch "
-                    f"{self.batch_id}; nothing was appended; restart the query to run it again"
+                    f"the broker at {self.url} no longer has the parts of batch {self.batch_id}: "
+                    "it was restarted, they expired, or another run replaced them; nothing was "
+                    "appended; restart the query to run it again"
                 ) from None
             raise
 

@@ -190,6 +190,10 @@ class ErrorsTests(TestCase):
         old = pytest.raises(StartError, match=r"Java 17 or later; .* is version 11$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:
             job_runner.check_java()
+        path = self.java("cannot start")
+        silent = pytest.raises(StartError, match="reports no version$")
+        with patch.dict("os.environ", {"JAVA_HOME": path}), silent:
+            job_runner.check_java()
         none = pytest.raises(StartError, match="set JAVA_HOME")
         with patch.dict("os.environ", {"JAVA_HOME": "/nowhere"}), none:
             job_runner.check_java()
