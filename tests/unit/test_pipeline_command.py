@@ -191,7 +191,7 @@ class ErrorsTests(TestCase):
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:
             job_runner.check_java()
         path = self.java("cannot start")
-        silent = pytest.raises(StartError, match="reports no version$")
+        silent = pytest.raises(StartError, match=r"reports no version$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), silent:
             job_runner.check_java()
         none = pytest.raises(StartError, match="set JAVA_HOME")
