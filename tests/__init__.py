@@ -1,1 +1,1 @@
-"""Tests of the broker, one folder for each kind; what needs no other is in ``unit``."""
+"""Tests of the broker, one folder for each kind; helpers that several kinds use are here."""

@@ -1,4 +1,4 @@
-"""Says which form of the compiled modules is tested; lets what is started be interrupted."""
+"""Report which form of the compiled modules is tested; make child processes interruptible."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from pubsub.build_info import build_kind
 
-# A shell without job control starts what is in its background with SIGINT ignored, and so would be
-# the processes started here.
+# A shell without job control starts background jobs with SIGINT ignored, and their children inherit
+# that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A line at the end of the output."""
+    """Add a line to the end of the output."""
     terminalreporter.write_line(f"message kernel: {build_kind()}")

@@ -1,4 +1,4 @@
-"""The benchmark itself: it detects errors, and counts correct runs correctly."""
+"""The benchmark itself: it detects errors, and counts correct runs."""
 
 from __future__ import annotations
 
@@ -108,19 +108,19 @@ def test_kinds_of_errors_are_distinguished(
     assert stream.position == max(order) + 1
 
 
-def test_loss_across_the_end_of_a_cycle(line: Line) -> None:
+def test_a_loss_across_the_end_of_a_cycle_is_counted(line: Line) -> None:
     line.feed(line.cycle[:-160] + line.cycle[80:160])
     assert line.stream.lost == 3
     assert line.stream.position == PLAN.per_batch * PLAN.cycle + 2
 
 
-def test_an_unexpected_frame_among_messages(line: Line) -> None:
+def test_an_unexpected_frame_is_an_error(line: Line) -> None:
     error = bytes.fromhex("fe ca ff 01 00 00 00 04")
     with pytest.raises(BenchError, match="received fe ca ff 01 00 00 00 04"):
         line.feed(line.cycle[:240] + error + line.cycle[240:])
 
 
-def test_end_of_stream(line: Line) -> None:
+def test_the_end_of_the_stream_is_an_error(line: Line) -> None:
     line.broker.close()
     with pytest.raises(BenchError, match="closed"):
         line.subscriber.poll()
@@ -154,7 +154,7 @@ def test_acknowledgments_split_over_reads(
 
 
 @pytest.mark.parametrize("bad", ["ac" + 16 * "00" + "01", "15" + 17 * "00"])
-def test_an_unexpected_reply_instead_of_an_acknowledgment(
+def test_an_unexpected_reply_is_an_error(
     sockets: tuple[socket.socket, socket.socket], bad: str
 ) -> None:
     acks = Acknowledgments(sockets[1], ACKNOWLEDGMENT)
@@ -181,7 +181,7 @@ def test_the_window_waits_for_acknowledgments(
     assert publisher.outstanding() == 10
 
 
-def test_runs_of_interleaved_publishers() -> None:
+def test_interleaved_publishers_have_separate_runs() -> None:
     keys = [(0, 5), (0, 6), (1, 7), (1, 8), (1, 9), (0, 7), (0, 0)]
     mixed = np.array([(who << PUBLISHER_SHIFT) + number for who, number in keys], np.uint64)
     assert runs(mixed) == [(0, 5, 2), (1, 7, 3), (0, 7, 1), (0, 0, 1)]
@@ -201,17 +201,17 @@ def test_every_plan_has_a_message_in_a_batch_and_room_for_it(name: str, size: in
 
 
 @pytest.mark.parametrize("name", ["", "1", "0-1", "1-", "pairs", "10-pears"])
-def test_unknown_topologies(name: str) -> None:
+def test_unknown_topologies_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="neither"):
         Topology.parse(name)
 
 
-def test_generator_against_itself() -> None:
+def test_the_self_test_reports_rates() -> None:
     result = run_self_test(WIRE, PLAN, seconds=0.05, core=0)
     assert min(result.send, result.receive, result.both) > 0
 
 
-def test_a_stalled_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_broker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generator, "STALL_SECONDS", 0.2)
     with Broker([sys.executable, "-c", SINK], READY, core=0) as broker:
         load = Load(broker.address, WIRE, PLAN)
@@ -224,7 +224,7 @@ def test_a_stalled_broker(monkeypatch: pytest.MonkeyPatch) -> None:
         broker.resident_bytes()
 
 
-def test_a_broker_that_does_not_start() -> None:
+def test_a_broker_that_does_not_start_is_an_error() -> None:
     command = [sys.executable, "-c", "print('no such option'); raise SystemExit(3)"]
     with pytest.raises(BenchError, match="exited with 3") as caught, Broker(command, READY, 0):
         pass

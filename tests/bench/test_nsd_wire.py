@@ -57,7 +57,7 @@ class Line:
         self.poller = Poller(self.sock, frame, bytearray(1000), *following, self.samples)
         self.poller.poll_with(lambda after: poll_request("me", after))
 
-    def asked(self) -> int:
+    def requested_offset(self) -> int:
         """Return the number in the poller's request."""
         found = re.search(rb'"after":(\d+)', self.broker.recv(1000))
         assert found is not None
@@ -84,7 +84,7 @@ def test_it_polls_while_messages_are_in_flight(line: Line) -> None:
         line.broker.recv(1, socket.MSG_DONTWAIT)
     line.publisher.published = 1
     assert line.poller.poll() == 0
-    assert line.asked() == 0
+    assert line.requested_offset() == 0
 
 
 @pytest.mark.parametrize("cut", [1, 50, 10_000])
@@ -93,7 +93,7 @@ def test_it_polls_from_the_last_message(line: Line, cut: int) -> None:
     bodies = sent(0)
     for after, number in ((0, 1), (99, 10)):
         line.poller.poll()
-        assert line.asked() == after
+        assert line.requested_offset() == after
         start = line.stream.position
         data = line.answer(100 - number if not after else 100, bodies[start : start + number])
         for at in range(0, len(data), cut):

@@ -22,7 +22,7 @@ from tests.bench.wires.zmq import ready
 
 @pytest.mark.parametrize("wire", PEER_WIRES.values(), ids=PEER_WIRES)
 @pytest.mark.parametrize("payload", [16, 64, 1024, 65_000, 1 << 20])
-def test_frames_hold_the_payload_and_say_how_long_it_is(wire: Wire, payload: int) -> None:
+def test_frames_hold_the_payload_and_its_length(wire: Wire, payload: int) -> None:
     for frame in (wire.publication(3, payload), wire.delivery(3, payload)):
         assert frame.size == len(frame.before) + payload + len(frame.after)
         assert frame.head == frame.before
@@ -38,7 +38,7 @@ def test_frames_hold_the_payload_and_say_how_long_it_is(wire: Wire, payload: int
         ("zmq", b"\x01\x07bench/3\0\x04"),
     ],
 )
-def test_published_frames(name: str, before: bytes) -> None:
+def test_frames_of_publications(name: str, before: bytes) -> None:
     assert PEER_WIRES[name].publication(3, 4).before == before
 
 
@@ -82,7 +82,7 @@ def test_sections_are_written_between_their_marks() -> None:
         replace(text, "z", "")
 
 
-def test_tables() -> None:
+def test_tables_and_rates_are_formatted() -> None:
     assert table(["a", "b"], [["c", "1"]]) == "| a | b |\n| --- | ---: |\n| c | 1 |"
     assert [millions(rate) for rate in (11_512_000, 270_000, 8_000)] == ["11.5", "0.270", "0.00800"]
 

@@ -35,7 +35,7 @@ class TestReceiver:
             made = Receiver(("", 0), MESSAGES, frozenset({0, 2}), 0)
         return made, broker, made.cycle_bytes()
 
-    def test_what_is_expected(self) -> None:
+    def test_the_expected_bytes(self) -> None:
         receiver, broker, cycle = self.receiver()
         broker.sendall(cycle * 2 + cycle[:5])
         receiver.poll()

@@ -1,4 +1,4 @@
-"""What every protocol promises, run from the vectors in ``seeds/`` and from the plugin interface.
+"""Promises of every protocol, tested with the vectors in ``seeds/`` and the plugin interface.
 
 Run by ``trial tests.contract`` and by ``pytest -p no:twisted tests/contract``.
 """

@@ -1,4 +1,4 @@
-"""Runs the conversations of ``seeds/vectors`` in memory, as ``seeds/README.md`` says."""
+"""Runs the conversations of ``seeds/vectors`` in memory, as ``seeds/README.md`` describes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.streams import Client, House
 VECTORS = Path(__file__).parents[2] / "seeds" / "vectors"
 # After each send the clock advances by this much; no step waits for longer.
 STEP = 0.025
-# What is repeated more often than this is not sent byte by byte.
+# A step with more repetitions than this is not sent byte by byte.
 _LARGE = 50_000
 _WHOLE_BROKER = {setting.name for setting in BROKER_SETTINGS}
 _SESSION = re.compile(r"\{session:(\w+)\}")
@@ -28,17 +28,17 @@ Step = Mapping[str, Any]
 
 
 def load(protocol: str) -> list[Conversation]:
-    """The conversations of ``protocol``."""
+    """Return the conversations of ``protocol``."""
     text = (VECTORS / f"{protocol}-conversations.json").read_text(encoding="utf-8")
     document = json.loads(text)
     assert document["protocol"] == protocol
-    # What they share: fast's secret and tokens.
+    # Shared by all conversations: fast's secret and tokens.
     common = {key: document[key] for key in ("secret", "tokens") if key in document}
     return [{**common, **conversation} for conversation in document["conversations"]]
 
 
 def is_large(conversation: Conversation) -> bool:
-    """Is too much sent for byte by byte?"""
+    """Return whether the input is too large to send byte by byte."""
     return any(
         step["send_repeat"]["count"] > _LARGE
         for step in conversation["steps"]
@@ -70,7 +70,7 @@ class Talk:
             self._house = House(own, top=top)
 
     def run(self) -> None:
-        """Every step, and that nothing is left of it."""
+        """Run every step, then check that nothing is held any more."""
         for index, step in enumerate(self._conversation["steps"]):
             try:
                 self._step(step)
@@ -167,7 +167,7 @@ class Talk:
         return line
 
     def _check_nothing_is_held(self) -> None:
-        """All clients gone and the sessions expired, nothing is held for any of them."""
+        """Check that nothing is held once all clients have gone and the sessions have expired."""
         house = self._house
         broker = house.broker
         for client in self._clients.values():
@@ -189,7 +189,8 @@ def _equal(found: object, wanted: object) -> None:
 
 
 def methods(protocol: str) -> dict[str, Callable[[Any], None]]:
-    """A test method each conversation, and one byte by byte unless it is too large for that."""
+    """Return the test methods: one for each conversation, and one byte by byte unless it is
+    large."""
 
     def method(conversation: Conversation, split: bool) -> Callable[[Any], None]:
         def test(_case: Any) -> None:

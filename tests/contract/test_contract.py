@@ -1,4 +1,4 @@
-"""What every protocol promises: one body of tests, run over each, and over every pair of them."""
+"""The contract of every protocol: one body of tests, run over each and over every pair of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Served(SynchronousTestCase):
     def serve(
         self, *drivers: type[Driver], top: dict[str, object] | None = None, **settings: object
     ) -> list[Any]:
-        """``settings`` are those of the first protocol's listener."""
+        """Start a broker; ``settings`` are those of the first protocol's listener."""
         listen: dict[str, dict[str, Any]] = {d.name: dict(d.settings) for d in drivers}
         listen[drivers[0].name] |= {n.replace("_", "-"): v for n, v in settings.items()}
         if "fast" in listen:
@@ -40,8 +40,10 @@ class Served(SynchronousTestCase):
             self.house = House(listen, top=top)
         return [driver(self.house) for driver in drivers]
 
-    def say(self, driver: Driver, client: Client, *payloads: bytes, topic: str = TOPIC) -> None:
-        """Publish with success."""
+    def publish_accepted(
+        self, driver: Driver, client: Client, *payloads: bytes, topic: str = TOPIC
+    ) -> None:
+        """Publish, and check that the messages are accepted."""
         answer = driver.ask(client, driver.publish(client, *payloads, topic=topic))
         driver.accepted(answer, len(payloads))
 
@@ -51,7 +53,7 @@ class Served(SynchronousTestCase):
 
 
 class Bodies:
-    """What runs for each; not at the top level, where the runners would take it for tests."""
+    """Base cases; a class at the top level would be collected as a test."""
 
     class Contract(Served):
         """One protocol"""
@@ -62,23 +64,23 @@ class Bodies:
             (self.driver,) = self.serve(self.kind)
             self.driver.open()
 
-        def again(self, top: dict[str, object] | None = None, **settings: object) -> None:
-            """The same with other settings."""
+        def serve_again(self, top: dict[str, object] | None = None, **settings: object) -> None:
+            """Start again with other settings."""
             (self.driver,) = self.serve(self.kind, top=top, **settings)
             self.driver.open()
 
-        def test_what_is_published_arrives_unchanged_and_in_order(self) -> None:
+        def test_messages_arrive_unchanged_and_in_order(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             payloads = TEXTS if driver.text else TEXTS + BINARY
             for payload in payloads:
-                self.say(driver, publisher, payload)
+                self.publish_accepted(driver, publisher, payload)
             assert driver.messages(subscriber) == payloads
-            self.say(driver, publisher, *[b"%d" % n for n in range(300)])
+            self.publish_accepted(driver, publisher, *[b"%d" % n for n in range(300)])
             assert driver.messages(subscriber) == [b"%d" % n for n in range(300)]
             assert driver.messages(subscriber) == []
 
-        def test_requests_in_any_pieces(self) -> None:
+        def test_requests_may_arrive_in_any_pieces(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             data = driver.publish(publisher, b"one", b"", b"three")
@@ -88,14 +90,13 @@ class Bodies:
             driver.accepted(answer, 3)
             assert driver.messages(subscriber) == [b"one", b"", b"three"]
 
-        def test_large_messages_in_pieces(self) -> None:
+        def test_large_messages_may_arrive_in_pieces(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             long = min(driver.limit, 60_000)
             payloads = [b"first", b"a" * long, b"b" * (long - 1), b"between", b"c" * long, b"last"]
             request = driver.publish(publisher, *payloads)
-            # So that pieces end before, in and after what stands before the payloads, and with
-            # a frame's last byte.
+            # Pieces end before, in and after the head of a frame, and with its last byte.
             for cuts in ([7000], [1, 3, 50_000, 7], [len(request) - 1], [60_000, 3], [30, 100_000]):
                 at = number = 0
                 while at < len(request):
@@ -110,44 +111,44 @@ class Bodies:
             subscribers = [driver.subscriber() for _ in range(5)]
             publishers = [driver.publisher() for _ in range(3)]
             for number, publisher in enumerate(publishers):
-                self.say(driver, publisher, b"%d" % number)
+                self.publish_accepted(driver, publisher, b"%d" % number)
             for subscriber in subscribers:
                 assert driver.messages(subscriber) == [b"0", b"1", b"2"]
 
-        def test_subscribing_twice_is_once(self) -> None:
+        def test_subscribing_twice_delivers_once(self) -> None:
             driver = self.driver
             subscriber = driver.subscriber()
             answer = driver.ask(subscriber, driver.subscribe(subscriber))
             assert answer == driver.subscribed(TOPIC)
-            self.say(driver, driver.publisher(), b"x")
+            self.publish_accepted(driver, driver.publisher(), b"x")
             assert driver.messages(subscriber) == [b"x"]
 
-        def test_topics_are_apart(self) -> None:
+        def test_topics_are_separate(self) -> None:
             driver = self.driver
             driver.open(OTHER)
             one, other = driver.subscriber(), driver.subscriber(OTHER)
-            self.say(driver, driver.publisher(), b"1")
-            self.say(driver, driver.publisher(OTHER), b"2", topic=OTHER)
+            self.publish_accepted(driver, driver.publisher(), b"1")
+            self.publish_accepted(driver, driver.publisher(OTHER), b"2", topic=OTHER)
             assert driver.messages(one) == [b"1"]
             assert driver.messages(other) == [b"2"]
 
-        def test_unsubscribing(self) -> None:
+        def test_unsubscribing_ends_the_deliveries(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             request = driver.unsubscribe(subscriber)
             if request is None:
                 return
-            self.say(driver, publisher, b"before")
+            self.publish_accepted(driver, publisher, b"before")
             assert driver.messages(subscriber) == [b"before"]
             for _ in range(2):
                 assert driver.ask(subscriber, request) == driver.subscribed(TOPIC)
-            self.say(driver, publisher, b"after")
+            self.publish_accepted(driver, publisher, b"after")
             assert driver.messages(subscriber) == []
             driver.ask(subscriber, driver.subscribe(subscriber))
-            self.say(driver, publisher, b"again")
+            self.publish_accepted(driver, publisher, b"again")
             assert driver.messages(subscriber)[-1:] == [b"again"]
 
-        def test_a_topic_that_is_not_there(self) -> None:
+        def test_an_unknown_topic_is_refused(self) -> None:
             driver = self.driver
             if driver.name == "spot":
                 return
@@ -160,25 +161,25 @@ class Bodies:
             assert self.refusals(driver) == {NOT_FOUND: 2}
             assert not client.closed
 
-        def test_the_largest_message(self) -> None:
+        def test_the_largest_message_is_delivered(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             largest = b"x" * driver.limit
-            self.say(driver, publisher, largest)
+            self.publish_accepted(driver, publisher, largest)
             assert driver.messages(subscriber) == [largest]
 
-        def test_one_byte_more(self) -> None:
+        def test_one_byte_more_is_refused(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             answer = driver.too_large(publisher)
             assert answer == driver.refused(TOO_LARGE)
             assert publisher.closed == driver.closes
             if not driver.closes:
-                self.say(driver, publisher, b"x")
+                self.publish_accepted(driver, publisher, b"x")
                 assert driver.messages(subscriber) == [b"x"]
             assert sum(self.refusals(driver).values()) == 1
 
-        def test_garbage(self) -> None:
+        def test_malformed_input_is_answered_and_counted(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             client = driver.publisher()
@@ -186,11 +187,11 @@ class Bodies:
             assert driver.ask(client, bad) == answer
             assert client.closed == closes
             assert sum(self.refusals(driver).values()) == 1
-            self.say(driver, publisher, b"x")
+            self.publish_accepted(driver, publisher, b"x")
             assert driver.messages(subscriber) == [b"x"]
 
-        def test_rates(self) -> None:
-            self.again(rate_messages=3)
+        def test_messages_over_the_rate_are_refused(self) -> None:
+            self.serve_again(rate_messages=3)
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             answer = driver.ask(
@@ -202,11 +203,11 @@ class Bodies:
             assert self.refusals(driver) == {RATE_LIMITED: 2}
             assert driver.messages(subscriber) == [b"0", b"1", b"2"]
             self.house.clock.advance(1)
-            self.say(driver, publisher, b"5")
+            self.publish_accepted(driver, publisher, b"5")
             assert driver.messages(subscriber) == [b"5"]
 
-        def test_rules(self) -> None:
-            self.again(allow_publish=OTHER, allow_subscribe=TOPIC)
+        def test_access_rules_are_enforced(self) -> None:
+            self.serve_again(allow_publish=OTHER, allow_subscribe=TOPIC)
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             answer = driver.ask(publisher, driver.publish(publisher, b"x"))
@@ -217,39 +218,39 @@ class Bodies:
             assert answer == driver.not_subscribed(NOT_AUTHORIZED, OTHER)
             assert driver.messages(subscriber) == []
 
-        def test_connections_over_the_quota(self) -> None:
-            self.again(max_connections=2)
+        def test_connections_over_the_quota_are_refused(self) -> None:
+            self.serve_again(max_connections=2)
             driver = self.driver
             self.house.pump()
             while len(self.house.broker.clients) < 2:
                 driver.connect()
             late = self.house.connect(driver.name)
-            assert late.take() == driver.turned_away()
+            assert late.take() == driver.over_quota_reply()
             assert late.closed
 
-        def test_a_publisher_that_goes_in_the_middle_of_a_request(self) -> None:
+        def test_a_publisher_may_disconnect_within_a_request(self) -> None:
             driver = self.driver
             subscriber, publisher = driver.subscriber(), driver.publisher()
             data = driver.publish(publisher, b"whole", b"cut short")
             publisher.stream.feed(data[:-3])
             publisher.stream.lose()
             assert driver.messages(subscriber) == [b"whole"]
-            self.say(driver, driver.publisher(), b"next")
+            self.publish_accepted(driver, driver.publisher(), b"next")
             assert driver.messages(subscriber) == [b"next"]
 
-        def test_a_subscriber_that_goes_is_forgotten(self) -> None:
+        def test_a_disconnected_subscriber_is_forgotten(self) -> None:
             driver = self.driver
             gone, stays, publisher = driver.subscriber(), driver.subscriber(), driver.publisher()
             gone.stream.lose()
-            self.say(driver, publisher, b"x")
+            self.publish_accepted(driver, publisher, b"x")
             assert driver.messages(stays) == [b"x"]
             assert gone.protocol not in self.house.broker.clients
 
-        def test_a_subscriber_that_does_not_read(self) -> None:
-            """It holds its publishers up, then it is given up; the others get everything."""
+        def test_a_subscriber_that_does_not_read_is_disconnected(self) -> None:
+            """It holds its publishers until it is disconnected; the others receive everything."""
             if self.kind.polls:
                 return
-            self.again(slow_bytes=400_000, slow_seconds=5)
+            self.serve_again(slow_bytes=400_000, slow_seconds=5)
             driver = self.driver
             self.house.start()
             slow, quick = driver.subscriber(), driver.subscriber()
@@ -259,7 +260,7 @@ class Bodies:
             while not publisher.stream.paused:
                 assert len(sent) < 50
                 sent.append(b"%02d" % len(sent) * 10_000)
-                self.say(driver, publisher, sent[-1])
+                self.publish_accepted(driver, publisher, sent[-1])
             assert driver.messages(quick) == sent
             publisher.send(driver.publish(publisher, b"later"))
             assert driver.messages(quick) == []
@@ -268,10 +269,10 @@ class Bodies:
             assert driver.messages(quick) == [b"later"]
             assert not publisher.stream.paused
 
-        def test_nothing_is_left_when_all_have_gone(self) -> None:
+        def test_disconnected_clients_hold_nothing(self) -> None:
             driver = self.driver
             clients = [driver.subscriber(), driver.publisher(), driver.connect()]
-            self.say(driver, clients[1], b"x")
+            self.publish_accepted(driver, clients[1], b"x")
             for client in clients:
                 client.stream.lose()
             for client in tuple(self.house.broker.clients):
@@ -285,7 +286,7 @@ class Bodies:
             assert not self.house.clock.getDelayedCalls()
 
     class Crossing(Served):
-        """Published over one protocol, read over another"""
+        """Publishing over one protocol and reading over another"""
 
         source: ClassVar[type[Driver]]
         target: ClassVar[type[Driver]]
@@ -293,30 +294,30 @@ class Bodies:
         def setUp(self) -> None:
             self.writes, *more = self.serve(*dict.fromkeys((self.source, self.target)))
             self.reads: Driver = more[0] if more else self.writes
-            # A topic that fast has made is open to others by grant alone.
+            # A topic created over fast is open to other protocols only with ``grant``.
             for listener in self.house.listeners.values():
                 listener.reconfigure({**listener.settings, "grant": (TOPIC,)})
             self.writes.open()
             self.reads.open()
 
-        def test_payloads_arrive_as_they_were(self) -> None:
+        def test_payloads_arrive_unchanged(self) -> None:
             subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
             payloads = TEXTS if self.writes.text else TEXTS + BINARY
             for payload in payloads:
-                self.say(self.writes, publisher, payload)
+                self.publish_accepted(self.writes, publisher, payload)
             assert self.reads.messages(subscriber) == payloads
 
-        def test_many_of_mixed_lengths_in_order(self) -> None:
+        def test_messages_of_mixed_lengths_arrive_in_order(self) -> None:
             subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
             payloads = [b"%d" % n + b"." * (n % 7 * 50) for n in range(500)]
-            self.say(self.writes, publisher, *payloads)
+            self.publish_accepted(self.writes, publisher, *payloads)
             assert self.reads.messages(subscriber) == payloads
 
-        def test_what_the_reader_cannot_carry_is_counted_and_the_rest_arrives(self) -> None:
+        def test_undeliverable_messages_are_counted_and_the_others_arrive(self) -> None:
             limit = self.writes.limit
             subscriber, publisher = self.reads.subscriber(), self.writes.publisher()
-            self.say(self.writes, publisher, b"x" * limit)
-            self.say(self.writes, publisher, b"next")
+            self.publish_accepted(self.writes, publisher, b"x" * limit)
+            self.publish_accepted(self.writes, publisher, b"next")
             got = self.reads.messages(subscriber)
             dropped = sum(self.house.broker.counters.drops.values())
             assert got[-1] == b"next"

@@ -1,4 +1,4 @@
-"""The protocol that docs/protocols.md has as an example: served, published to, and decoded."""
+"""The example protocol of docs/protocols.md: served, published to, and decoded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(json.dumps([refused, found.fields, found.understood, found.fault]))
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory with the files of the page."""
+    """Return a directory with the files of the page."""
     files = dict(_FILES.findall(PAGE.read_text()))
     assert list(files) == ["pubsub_toy.py", "toy/server.py", "toy/client.py", "toy/malformed.py"]
     plugins = tmp_path / "twisted" / "plugins"
@@ -60,11 +60,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield starter
 
 
-def test_it_serves_with_the_limits_of_every_listener(start: Start, home: Path) -> None:
+def test_it_is_served_with_the_limits_of_every_listener(start: Start, home: Path) -> None:
     made = start(*listen("toy"), "--rate-messages=2", env=path(home))
     with Toy(made.port("toy")) as subscriber, Toy(made.port("toy")) as publisher:
         assert subscriber.ask(b"SUB news") == b"OK"
-        # In one read, so that no time passes.
+        # One read, so that no time passes between the messages.
         publisher.send(b"".join(b"PUB news %d\n" % number for number in range(4)))
         limited = b"ERR rate-limited"
         assert [publisher.line() for _ in range(4)] == [b"OK", b"OK", limited, limited]
@@ -73,7 +73,7 @@ def test_it_serves_with_the_limits_of_every_listener(start: Start, home: Path) -
         assert publisher.line() == b"ERR too-long"
 
 
-def test_a_url_names_it(start: Start, home: Path) -> None:
+def test_a_url_selects_it(start: Start, home: Path) -> None:
     made = start(*listen("toy"), "--allow-publish=news", env=path(home))
     result = subprocess.run(
         [sys.executable, "-c", CLIENT, f"toy://{HOST}:{made.port('toy')}"],

@@ -1,4 +1,4 @@
-"""A protocol by somebody else: one package and one dropin file, and nothing edited here."""
+"""A third-party protocol: one package and one dropin file, without a change to this package."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ class Toy(Client):
     """A client of the toy protocol."""
 
     def ask(self, line: bytes) -> bytes:
-        """Send a line; the next line that comes."""
+        """Send a line and return the next line received."""
         self.send(line + b"\n")
         return self.line()
 
     def line(self) -> bytes:
-        """The next line; empty at the end of the connection."""
+        """Return the next line, empty at the end of the connection."""
         line = bytearray()
         while not line.endswith(b"\n"):
             byte = self.sock.recv(1)
@@ -121,7 +121,7 @@ class Toy(Client):
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory with the protocol in it, as somebody else would lay it out."""
+    """Return a directory with the protocol, laid out as a third party would."""
     plugins = tmp_path / "twisted" / "plugins"
     plugins.mkdir(parents=True)
     (plugins / "pubsub_toy.py").write_text(DROPIN)
@@ -138,19 +138,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def path(home: Path) -> dict[str, str]:
-    """The environment with that directory on the path of modules."""
+    """Return an environment with that directory on the module path."""
     return {"PYTHONPATH": os.pathsep.join(filter(None, [str(home), os.environ.get("PYTHONPATH")]))}
 
 
 def broker(start: Start, home: Path, *options: str) -> Broker:
-    """A broker with a listener of each of three protocols."""
+    """Return a broker with a listener of each of three protocols."""
     return start(
         *listen("toy", "cafe", "nsd"), "--cafe-channels=1:shared", *options, env=path(home)
     )
 
 
 def assert_help(home: Path) -> None:
-    """--help lists the protocol with its setting and its flag."""
+    """Check that --help lists the protocol with its setting and its flag."""
     result = run(["--help"], home, env=path(home))
     assert result.returncode == 0
     assert "--toy-max-line=" in result.stdout
@@ -161,11 +161,11 @@ def assert_help(home: Path) -> None:
     assert not any(word in result.stdout + result.stderr for word in DEFECTS)
 
 
-def test_help(home: Path) -> None:
+def test_help_lists_the_protocol(home: Path) -> None:
     assert_help(home)
 
 
-def test_messages_cross(start: Start, home: Path) -> None:
+def test_messages_pass_between_it_and_the_other_protocols(start: Start, home: Path) -> None:
     made = broker(start, home)
     with (
         Toy(made.port("toy")) as toy,
@@ -188,7 +188,7 @@ def test_messages_cross(start: Start, home: Path) -> None:
         assert toy.line() == b""
 
 
-def test_its_own_settings_and_those_of_every_listener(start: Start, home: Path) -> None:
+def test_its_own_and_common_settings_take_effect(start: Start, home: Path) -> None:
     made = broker(
         start, home, "--toy-shout", "--toy-max-line=30", "--allow-publish=shared",
         "--max-connections=1",
@@ -205,7 +205,7 @@ def test_its_own_settings_and_those_of_every_listener(start: Start, home: Path) 
     made.wait_line("refused: 1 on toy: not-authorized")
 
 
-def test_a_file_knows_its_settings(start: Start, home: Path) -> None:
+def test_its_settings_can_be_in_a_file(start: Start, home: Path) -> None:
     config = home / "pubsub.toml"
     config.write_text('[toy]\nshout = true\n\n[[listen]]\nprotocol = "toy"\nport = 0\n')
     made = start(f"--config={config}", env=path(home))
@@ -218,11 +218,12 @@ def test_a_file_knows_its_settings(start: Start, home: Path) -> None:
     assert result.stderr == "pubsub: [toy] shuot: no such setting; did you mean shout?\n"
 
 
-def test_a_cache_of_plugins_that_is_no_good_does_not_matter(home: Path) -> None:
-    """Twisted's dropin.cache: in the way, damaged, of before the protocol, of one now gone."""
+def test_an_unusable_plugin_cache_is_ignored(home: Path) -> None:
+    """Twisted's dropin.cache is a directory, is damaged, or is older than the installed
+    protocols."""
     plugins = home / "twisted" / "plugins"
     cache = plugins / "dropin.cache"
-    # A directory of that name can be neither read nor written, even by root.
+    # Not even root can read or write a directory as a file.
     cache.mkdir()
     assert_help(home)
     cache.rmdir()
@@ -237,8 +238,8 @@ def test_a_cache_of_plugins_that_is_no_good_does_not_matter(home: Path) -> None:
     assert "toy" not in gone.stdout
 
 
-def test_nothing_of_it_stays(home: Path) -> None:
-    """Without that directory on the path the protocol is not there."""
+def test_nothing_of_it_remains_after_removal(home: Path) -> None:
+    """Without that directory on the path the protocol is unknown."""
     result = run(["--proto=toy"], home)
     assert result.returncode == 1
     assert result.stderr.startswith("pubsub: protocol 'toy' is not installed")

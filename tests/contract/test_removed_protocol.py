@@ -1,4 +1,4 @@
-"""Each protocol is a folder and a dropin: without any one of them the rest works."""
+"""Each protocol is a folder and a dropin; after removal of any one of them the others work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPIC = "cafe/1"
 """The topic of cafe's channel 1, and any topic to the others."""
 KEYED = "keyed"
 """Where fast publishes, as its topics have a key."""
-# Plugins are found wherever on the path there are some: only the copy may be left there.
+# Plugins are found in every directory of the path, so only the copy may be on it.
 SITE = """
 import os, sys
 home = os.path.dirname(os.path.abspath(__file__))
@@ -69,15 +69,15 @@ except ConfigurationError as error:
 
 @pytest.fixture(params=PROTOCOLS)
 def missing(request: pytest.FixtureRequest) -> str:
-    """The protocol that is removed."""
+    """Return the protocol that is removed."""
     return str(request.param)
 
 
 @pytest.fixture
 def home(tmp_path: Path, missing: str) -> Path:
-    """A copy of the package and its dropins without that protocol's folder and dropin."""
+    """Return a copy of the package and its dropins without that protocol."""
     home = tmp_path / "copy"
-    # The sources alone: compiled modules of all protocols are one library.
+    # Sources only: the compiled kernel is optional.
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(PACKAGE, home / "pubsub", ignore=ignored)
     shutil.rmtree(home / "pubsub" / "protocols" / missing)
@@ -97,17 +97,17 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def path(home: Path) -> dict[str, str]:
-    """An environment in which the copy is the only package."""
+    """Return an environment in which the copy is the only package."""
     return {"PYTHONPATH": str(home)}
 
 
 def others(missing: str) -> list[str]:
-    """The protocols that are left."""
+    """Return the remaining protocols."""
     return [name for name in PROTOCOLS if name != missing]
 
 
 def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
-    """Publish a message by each protocol's client in the copy; returns what it printed."""
+    """Publish a message with each protocol's client in the copy and return its output."""
     names = others(missing)
     topics = {name: KEYED if name == "fast" else TOPIC for name in names}
     sinks = {name: {"url": f"{name}://{HOST}:{broker.port(name)}"} for name in names}
@@ -127,20 +127,20 @@ def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
 
 
 def over_http(broker: Broker) -> list[bytes]:
-    """All messages, read from the HTTP API."""
+    """Return all messages, read over HTTP."""
     url = f"http://{HOST}:{broker.port('admin')}/v1/history?start=0&format=jsonl"
     with urlopen(url, timeout=PATIENCE) as answer:
         return [json.loads(line)["value"].encode() for line in answer]
 
 
 def received(reader: Cafe | Nsd, count: int) -> Sequence[bytes]:
-    """The messages that a subscriber has got."""
+    """Return the messages that a subscriber has received."""
     if isinstance(reader, Cafe):
         return reader.receive_texts(count)
     return [message["body"].encode() for message in reader.get("ada")]
 
 
-def test_help_lists_the_others(home: Path, missing: str) -> None:
+def test_help_lists_the_remaining_protocols(home: Path, missing: str) -> None:
     result = run(["--help"], home, env=path(home))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.partition("Protocols:\n")[2].split("\n")
@@ -150,7 +150,9 @@ def test_help_lists_the_others(home: Path, missing: str) -> None:
     assert not any(word in result.stdout + result.stderr for word in DEFECTS)
 
 
-def test_messages_cross(home: Path, missing: str, start: Start, tmp_path: Path) -> None:
+def test_messages_pass_between_the_remaining_protocols(
+    home: Path, missing: str, start: Start, tmp_path: Path
+) -> None:
     secret = make_secret(tmp_path / "secret")
     broker = start(
         *listen(*others(missing)), f"--admin-port=tcp:0:interface={HOST}",

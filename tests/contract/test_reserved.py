@@ -1,4 +1,4 @@
-"""The broker's own topics: closed over every protocol, unless ``grant`` names them."""
+"""Reserved topics are closed over every protocol unless ``grant`` names them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.unit.brokers import message, ready
 
 
 class Reserved(SynchronousTestCase):
-    """A client of ``kind`` and the events."""
+    """A client of ``kind`` and the topic of events."""
 
     kind: type[Driver]
 
     def build(self, **settings: object) -> None:
-        """A broker whose events are on, with ``settings`` of the listener that is tried."""
+        """Start a broker with events; ``settings`` are those of the tested listener."""
         own: dict[str, Any] = {**self.kind.settings, **settings}
         if self.kind is Cafe:
             own["channels"] = f"1:shared,2:other,3:{TOPIC}"
@@ -35,26 +35,26 @@ class Reserved(SynchronousTestCase):
         self.driver = self.kind(self.house)
 
     def batches(self) -> list[Batch]:
-        """All that is in the history."""
+        """Return the whole history."""
         self.house.pump(3)
         page = self.successResultOf(self.house.store.read(0, frozenset({TOPIC}), 2**24))
         return page.batches
 
 
 class Bodies:
-    """What runs for each protocol; not at the top level, where it would run for none."""
+    """Base cases; a class at the top level would be collected without a protocol."""
 
     class Closed(Reserved):
-        """Publishing, subscribing, listing, history"""
+        """Without a grant"""
 
         def refusals(self) -> set[bytes]:
             reasons = [WRONG_KEY] if self.kind is Fast else [NOT_AUTHORIZED]
             if self.driver.opens:
-                # A channel that was never opened.
+                # The channel was never opened.
                 reasons.append(NOT_FOUND)
             return {self.driver.refused(reason, TOPIC) for reason in reasons}
 
-        def test_nobody_publishes(self) -> None:
+        def test_publishing_is_refused(self) -> None:
             for grant in ("", "*", "*events", "other"):
                 self.build(grant=grant)
                 driver = self.driver
@@ -63,7 +63,7 @@ class Bodies:
                 assert answer in self.refusals()
                 assert {batch.protocol for batch in self.batches()} == {"pubsub"}
 
-        def test_nobody_subscribes(self) -> None:
+        def test_subscribing_is_refused(self) -> None:
             for grant in ("", "*", "*events", "other"):
                 self.build(grant=grant)
                 driver = self.driver
@@ -74,14 +74,14 @@ class Bodies:
                 driver.connect()
                 assert driver.messages(client) == []
 
-        def test_there_is_no_other_way(self) -> None:
+        def test_other_requests_reveal_nothing(self) -> None:
             self.build()
             for name, attempt in self.driver.attempts(TOPIC).items():
                 assert attempt() == b"", name
             assert {batch.protocol for batch in self.batches()} == {"pubsub"}
             assert not self.house.broker.topics.named(TOPIC).groups
 
-        def test_a_new_one_is_not_made(self) -> None:
+        def test_a_reserved_topic_is_not_created(self) -> None:
             self.build()
             driver = self.driver
             if self.kind is not Cafe:
@@ -95,11 +95,11 @@ class Bodies:
     class Granted(Reserved):
         """With a pattern that names them"""
 
-        def test_they_can_be_read(self) -> None:
+        def test_events_can_be_read(self) -> None:
             self.build(grant="$SYS/*")
             driver = self.driver
             if self.kind is Fast:
-                # Over fast a topic has a key all the same: whoever is first there sets it.
+                # Over fast every topic has a key, which its first creator sets.
                 assert driver.ask(driver.connect(), fast_wire.create(fast_wire.OWNER, TOPIC)) == b""
             client = driver.listener()
             self.house.pump(3)
@@ -111,9 +111,9 @@ class Bodies:
 
 
 class EverythingTests(SynchronousTestCase):
-    """Who asks spot for everything does not ask for them"""
+    """A spot subscription to every topic"""
 
-    def test_leaving_them_out_is_no_refusal(self) -> None:
+    def test_omitting_reserved_topics_is_not_a_refusal(self) -> None:
         house = fast_wire.Fast(self, also={"spot": {}}, top={"events": True})
         house.start()
         client = house.connect("spot")

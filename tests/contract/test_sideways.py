@@ -1,7 +1,7 @@
-"""No way round a queue key: a topic closed over fast is closed over every protocol.
+"""No protocol bypasses a queue key: a topic closed over fast is closed over every protocol.
 
 The test bodies run for every ordered pair of protocols: the topic is used over the first, closed
-over fast, tried over the second. A protocol that is installed and has no driver fails.
+over fast, and requested over the second. An installed protocol without a driver is a failure.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PUBLISH = fast_wire.publish(fast_wire.OWNER, SECRET, topic=TOPIC_ID)
 
 
 class Sideways(SynchronousTestCase):
-    """The topic is used over ``first`` and tried over ``second``."""
+    """The topic is used over ``first`` and requested over ``second``."""
 
     first: type[Driver]
     second: type[Driver]
 
     def build(self, **settings: object) -> None:
-        """A broker with the three protocols, ``settings`` being those of the second."""
+        """Start a broker with the three protocols; ``settings`` are those of the second."""
         listen: dict[str, dict[str, Any]] = {}
         for driver in (self.first, self.second):
             listen[driver.name] = dict(driver.settings)
@@ -38,31 +38,30 @@ class Sideways(SynchronousTestCase):
         own = {name.replace("-", "_"): value for name, value in listen.pop("fast", {}).items()}
         self.house = fast_wire.Fast(self, also=listen, **own)
         self.maker = self.first(self.house)
-        # A client of fast without the key has no more rights than one of any other protocol.
+        # A client of fast without the key has the rights of a client of any other protocol.
         is_fast = self.second is Fast
-        self.trier = Fast(self.house, key="k2") if is_fast else self.second(self.house)
+        self.target = Fast(self.house, key="k2") if is_fast else self.second(self.house)
         self.reason = WRONG_KEY if is_fast else NOT_AUTHORIZED
 
     def use_and_close(self) -> tuple[Client | None, Client | None]:
-        """The topic is in use over both protocols, and then closed.
-
-        Returns a subscriber and a publisher of before; there are none where one of the two is
-        fast, as its topics are never open.
+        """Use the topic over both protocols, then close it. Return a subscriber and a publisher
+        from before the closing, or None for both if one of the protocols is fast, whose topics are
+        never open.
         """
         subscriber = publisher = None
         if Fast not in (self.first, self.second):
             self.maker.open()
-            self.trier.open()
-            subscriber, publisher = self.trier.subscriber(), self.trier.publisher()
+            self.target.open()
+            subscriber, publisher = self.target.subscriber(), self.target.publisher()
             maker = self.maker.publisher()
             self.maker.accepted(self.maker.ask(maker, self.maker.publish(maker, OPEN)))
-            assert self.trier.messages(subscriber) == [OPEN]
+            assert self.target.messages(subscriber) == [OPEN]
         self.owner = self.house.client(CLOSE)
         assert self.owner.take() == b""
         return subscriber, publisher
 
     def read(self) -> Client:
-        """A reader with the key, who has seen nothing yet."""
+        """Return a subscriber with the key."""
         reader = self.house.client(fast_wire.subscribe(fast_wire.OWNER, TOPIC_ID))
         assert reader.take() == b""
         return reader
@@ -70,22 +69,22 @@ class Sideways(SynchronousTestCase):
     def got(self, reader: Client) -> list[bytes]:
         return list(Fast(self.house).payloads(reader.take()))
 
-    def try_to_subscribe(self) -> Client:
-        """A new client that is refused."""
-        client = self.trier.listener()
-        answer = self.trier.ask(client, self.trier.subscribe(client))
-        assert answer == self.trier.not_subscribed(self.reason)
+    def check_subscribe_refused(self) -> Client:
+        """Check that a new client cannot subscribe."""
+        client = self.target.listener()
+        answer = self.target.ask(client, self.target.subscribe(client))
+        assert answer == self.target.not_subscribed(self.reason)
         return client
 
-    def try_to_publish(self, publisher: Client) -> None:
-        """A publisher that is refused."""
-        answer = self.trier.ask(publisher, self.trier.publish(publisher, b"intruder"))
-        assert answer == self.trier.refused(self.reason)
+    def check_publish_refused(self, publisher: Client) -> None:
+        """Check that a publisher is refused."""
+        answer = self.target.ask(publisher, self.target.publish(publisher, b"intruder"))
+        assert answer == self.target.refused(self.reason)
         assert not publisher.closed
 
 
 class Bodies:
-    """What runs for each pair; not at the top level, where the runners would take it for tests."""
+    """Base cases; a class at the top level would be collected as a test."""
 
     class Closed(Sideways):
         """Publish, subscribe, history and listing are refused, live subscriptions end"""
@@ -95,53 +94,53 @@ class Bodies:
             subscriber, _ = self.use_and_close()
             if subscriber is None:
                 return
-            assert subscriber.take() == self.trier.revoked()
+            assert subscriber.take() == self.target.revoked()
             self.owner.send(PUBLISH)
-            assert self.trier.messages(subscriber) == []
+            assert self.target.messages(subscriber) == []
             assert not subscriber.closed
 
-        def test_nobody_subscribes(self) -> None:
+        def test_subscribing_is_refused(self) -> None:
             self.build()
             self.use_and_close()
-            client = self.try_to_subscribe()
+            client = self.check_subscribe_refused()
             self.owner.send(PUBLISH)
-            if self.trier.polls:
-                assert self.trier.messages(client) == []
+            if self.target.polls:
+                assert self.target.messages(client) == []
             assert client.take() == b""
 
-        def test_nobody_publishes(self) -> None:
+        def test_publishing_is_refused(self) -> None:
             self.build()
             _, publisher = self.use_and_close()
             reader = self.read()
             if publisher is not None:
-                self.try_to_publish(publisher)
-            if not self.trier.opens:
-                self.try_to_publish(self.trier.publisher())
+                self.check_publish_refused(publisher)
+            if not self.target.opens:
+                self.check_publish_refused(self.target.publisher())
             assert self.got(reader) == []
 
-        def test_who_was_away_does_not_come_back_to_it(self) -> None:
+        def test_resumption_does_not_restore_the_subscription(self) -> None:
             self.build()
             if Fast in (self.first, self.second):
                 return
-            self.trier.open()
-            subscriber = self.trier.subscriber()
+            self.target.open()
+            subscriber = self.target.subscriber()
             subscriber.stream.lose()
             self.use_and_close()
             self.owner.send(PUBLISH)
-            again = self.trier.come_back(subscriber)
+            again = self.target.resume(subscriber)
             if again is not None:
-                assert self.trier.messages(again) == []
+                assert self.target.messages(again) == []
                 self.owner.send(PUBLISH)
-                assert self.trier.messages(again) == []
+                assert self.target.messages(again) == []
 
-        def test_there_is_no_other_way(self) -> None:
+        def test_other_requests_reveal_nothing(self) -> None:
             self.build()
             subscriber, _ = self.use_and_close()
             reader = self.read()
             self.owner.send(PUBLISH)
             if subscriber is not None:
                 subscriber.stream.lose()
-            for name, attempt in self.trier.attempts().items():
+            for name, attempt in self.target.attempts().items():
                 assert attempt() == b"", name
                 self.owner.send(PUBLISH)
                 assert set(self.got(reader)) == {SECRET}, name
@@ -149,63 +148,63 @@ class Bodies:
         def test_each_refusal_is_counted(self) -> None:
             self.build()
             _, publisher = self.use_and_close()
-            self.try_to_subscribe()
+            self.check_subscribe_refused()
             refusals = self.house.broker.counters.refusals
             assert refusals[self.second.name, self.reason] == 1
             if publisher is not None:
-                self.try_to_publish(publisher)
+                self.check_publish_refused(publisher)
                 assert refusals[self.second.name, self.reason] == 2
 
     class Granted(Sideways):
         """With ``grant`` the topic is open to the listener's clients"""
 
-        def test_it_is_open(self) -> None:
+        def test_the_topic_is_open(self) -> None:
             self.build(grant=TOPIC)
             subscriber, publisher = self.use_and_close()
-            trier, reader = self.trier, self.read()
+            target, reader = self.target, self.read()
             if subscriber is None:
-                trier.open()
-                subscriber, publisher = trier.subscriber(), trier.publisher()
+                target.open()
+                subscriber, publisher = target.subscriber(), target.publisher()
             assert publisher is not None
             self.owner.send(PUBLISH)
-            assert trier.messages(subscriber) == [SECRET]
-            trier.accepted(trier.ask(publisher, trier.publish(publisher, b"welcome")))
+            assert target.messages(subscriber) == [SECRET]
+            target.accepted(target.ask(publisher, target.publish(publisher, b"welcome")))
             assert self.got(reader) == [SECRET, b"welcome"]
-            assert trier.messages(subscriber) == [b"welcome"]
+            assert target.messages(subscriber) == [b"welcome"]
 
-        def test_who_was_away_comes_back_to_it(self) -> None:
+        def test_resumption_restores_the_subscription(self) -> None:
             self.build(grant=TOPIC)
             if self.first is Fast:
                 return
-            self.trier.open()
-            subscriber = self.trier.subscriber()
+            self.target.open()
+            subscriber = self.target.subscriber()
             subscriber.stream.lose()
             self.use_and_close()
-            again = self.trier.come_back(subscriber)
+            again = self.target.resume(subscriber)
             if again is not None:
-                self.trier.messages(again)
+                self.target.messages(again)
                 self.owner.send(PUBLISH)
-                assert self.trier.messages(again) == [SECRET]
+                assert self.target.messages(again) == [SECRET]
 
-        def test_for_another_topic_it_is_none(self) -> None:
+        def test_a_grant_for_another_topic_does_not_count(self) -> None:
             self.build(grant="other*")
             self.use_and_close()
-            self.try_to_subscribe()
+            self.check_subscribe_refused()
 
     class GrantedToFast(Sideways):
         """On a fast listener ``grant`` means nothing"""
 
-        def test_it_is_closed(self) -> None:
+        def test_the_topic_is_closed(self) -> None:
             self.build(grant="*")
             self.use_and_close()
-            self.try_to_subscribe()
-            self.try_to_publish(self.trier.publisher())
+            self.check_subscribe_refused()
+            self.check_publish_refused(self.target.publisher())
 
 
 class DriverTests(SynchronousTestCase):
-    """Nothing is left out"""
+    """Completeness"""
 
-    def test_every_installed_protocol_is_tried(self) -> None:
+    def test_every_installed_protocol_has_a_driver(self) -> None:
         assert installed_protocols().keys() == DRIVERS.keys()
         assert all(driver.name == name for name, driver in DRIVERS.items())
 

@@ -138,13 +138,13 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
     """Return the table, and the errors."""
     with tempfile.TemporaryDirectory(prefix="bench-durable-") as directory:
         rows = contenders(options.twistd, Path(directory))
-        logs = {who.name: log for who, log in rows}
+        logs = {contender.name: log for contender, log in rows}
 
-        def one(broker: Broker, who: Contender, column: Hashable) -> Stored:
-            return measure(logs[who.name], options.seconds, broker)
+        def one(broker: Broker, contender: Contender, column: Hashable) -> Stored:
+            return measure(logs[contender.name], options.seconds, broker)
 
         wanted = tuple(options.only) or ""
-        every = [who for who, _ in rows if who.name.startswith(wanted)]
+        every = [contender for contender, _ in rows if contender.name.startswith(wanted)]
         results = take_turns(every, ["durable"], options.rounds, one)
         text = durable_table(results, every)
         if not options.only:

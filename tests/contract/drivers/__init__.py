@@ -1,9 +1,8 @@
-"""One way to use every protocol: a driver each, so that one test body runs over all of them.
+"""A driver for each protocol, so that one test body runs over all of them.
 
-Drivers make bytes by hand and compare what comes with the bytes that the specifications promise;
-nothing of the protocols' own code is used. Each protocol names its driver
-(``IWireProtocol.contract_driver``); one that is installed and names none makes ``test_sideways``
-fail.
+Drivers build requests by hand and compare replies with the bytes of the specifications; they use
+none of the protocols' own code. Each protocol names its driver (``IWireProtocol.contract_driver``);
+an installed protocol without a driver makes ``test_sideways`` fail.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = [
 
 
 def _load(dotted: str) -> type[Driver]:
-    # Not namedAny, which needs this package to be imported in full already.
+    # namedAny would need this package to be imported in full.
     module, _, name = dotted.rpartition(".")
     driver: type[Driver] = getattr(import_module(module), name)
     return driver

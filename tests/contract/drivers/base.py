@@ -1,4 +1,4 @@
-"""What every driver can do."""
+"""The interface of the drivers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TOO_LARGE, RATE_LIMITED = "too-large", "rate-limited"
 
 
 class Driver:
-    """Clients of one protocol at ``house``, each connected anew.
+    """Makes clients of one protocol at ``house``, each with a new connection.
 
-    ``settings`` are those its listener needs for TOPIC and OTHER to be topics. A message that is
-    published may have ``limit`` bytes, one that is delivered ``carries``. ``opens`` if a publisher
-    has to make the topic himself, ``text`` if only UTF-8 can be published, ``polls`` if messages
-    come only when asked for, ``closes`` if a message too large ends the connection.
+    ``settings`` are those that its listener needs for TOPIC and OTHER to be topics. A published
+    message has at most ``limit`` bytes, a delivered one ``carries``. ``opens`` is true if a
+    publisher must create its topic, ``text`` if only UTF-8 can be published, ``polls`` if messages
+    arrive only on request, ``closes`` if a message that is too large ends the connection.
     """
 
     name: ClassVar[str]
@@ -34,43 +34,43 @@ class Driver:
         self.house = house
 
     def connect(self) -> Client:
-        """A connection that has said nothing yet."""
+        """Return a connection that has sent nothing."""
         return self.house.connect(self.name)
 
     # Requests
 
     def open(self, topic: str = TOPIC) -> None:
-        """Make ``topic``, unless it is there."""
+        """Create ``topic`` unless it exists."""
 
     def publisher(self, topic: str = TOPIC) -> Client:
-        """A client that may publish on ``topic``, which exists."""
+        """Return a client that may publish to ``topic``, which exists."""
         raise NotImplementedError
 
     def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
-        """Requests to publish."""
+        """Return requests to publish."""
         raise NotImplementedError
 
     def subscriber(self, topic: str = TOPIC) -> Client:
-        """A client that is subscribed."""
+        """Return a client that is subscribed."""
         client = self.listener()
         answer = self.ask(client, self.subscribe(client, topic))
         assert answer == self.subscribed(topic), answer
         return client
 
     def listener(self) -> Client:
-        """A client that may subscribe and has not."""
+        """Return a client that can subscribe and has not done so."""
         return self.connect()
 
     def subscribe(self, client: Client, topic: str = TOPIC) -> bytes:
-        """A request to subscribe."""
+        """Return a request to subscribe."""
         raise NotImplementedError
 
     def unsubscribe(self, client: Client, topic: str = TOPIC) -> bytes | None:
-        """A request to unsubscribe; None where the protocol has none."""
+        """Return a request to unsubscribe, or None if the protocol has none."""
         raise NotImplementedError
 
     def ask(self, client: Client, request: bytes) -> bytes:
-        """What comes at once when ``client`` sends ``request``."""
+        """Send ``request`` and return what ``client`` receives at once."""
         client.send(request)
         self.house.pump(3)
         return client.take()
@@ -78,58 +78,58 @@ class Driver:
     # Answers
 
     def accepted(self, answer: bytes, number: int = 1) -> None:
-        """``answer`` is what so many messages published are answered with."""
+        """Assert that ``answer`` accepts so many messages."""
         assert answer == b"", answer
 
     def subscribed(self, topic: str) -> bytes:
-        """What success of a subscription is answered with."""
+        """Return the reply to a successful subscription."""
         return b""
 
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
-        """What a message that is not published, for ``reason``, is answered with."""
+        """Return the reply to a message that is refused for ``reason``."""
         raise NotImplementedError
 
     def not_subscribed(self, reason: str, topic: str = TOPIC) -> bytes:
-        """The same of a subscription."""
+        """Return the reply to a subscription that is refused for ``reason``."""
         return self.refused(reason, topic)
 
     def revoked(self) -> bytes:
-        """What a subscriber is told when it may read the topic no longer."""
+        """Return what a subscriber receives when it loses the right to read the topic."""
         return b""
 
-    def turned_away(self) -> bytes:
-        """What a connection over quota is told before it is closed."""
+    def over_quota_reply(self) -> bytes:
+        """Return what a connection over quota receives before it is closed."""
         raise NotImplementedError
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
-        """Bytes that are none of the protocol's, the answer, and whether it then closes."""
+        """Return malformed bytes, the reply to them, and whether the connection then closes."""
         raise NotImplementedError
 
     def too_large(self, client: Client) -> bytes:
-        """What is answered to the publication of a byte more than ``limit``."""
+        """Publish one byte more than ``limit`` and return the reply."""
         return self.ask(client, self.publish(client, b"x" * (self.limit + 1)))
 
     # Deliveries
 
     def messages(self, client: Client) -> list[bytes]:
-        """The payloads that a subscriber has got since the last time, and nothing else."""
+        """Return the payloads received since the last call. Fails for anything but messages."""
         self.house.clock.advance(0.05)
         self.house.pump(3)
         return list(self.payloads(client.take()))
 
     def payloads(self, data: bytes) -> Iterator[bytes]:
-        """Those of the messages in ``data``, which holds whole ones."""
+        """Return the payloads of the messages in ``data``, which must be complete."""
         raise NotImplementedError
 
-    # What closed topics are tried with
+    # Attempts to reach closed topics
 
-    def come_back(self, client: Client) -> Client | None:
-        """The subscriber ``client``, whose connection has gone, on a new one.
+    def resume(self, client: Client) -> Client | None:
+        """Return the subscriber ``client``, whose connection is lost, on a new connection.
 
-        None where the protocol knows nothing of the kind.
+        None if the protocol cannot resume.
         """
         return None
 
     def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
-        """Further ways to reach ``topic``, by name: each gives back what it brought to light."""
+        """Return other ways to reach ``topic``, by name; each call returns what it revealed."""
         return {}

@@ -1,4 +1,4 @@
-"""cafe's driver."""
+"""The driver of cafe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.streams import Client, House
 
 
 class Cafe(Driver):
-    """Channels 1 and 2 are TOPIC and OTHER, 3 is not offered."""
+    """Channels 1 and 2 are TOPIC and OTHER; channel 3 is not offered."""
 
     name = "cafe"
     settings: ClassVar[Mapping[str, object]] = {"channels": f"1:{TOPIC},2:{OTHER}"}
@@ -64,7 +64,7 @@ class Cafe(Driver):
     def revoked(self) -> bytes:
         return cafe_wire.error(8)
 
-    def turned_away(self) -> bytes:
+    def over_quota_reply(self) -> bytes:
         return cafe_wire.error(4)
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
@@ -73,7 +73,7 @@ class Cafe(Driver):
     def payloads(self, data: bytes) -> Iterator[bytes]:
         yield from cafe_wire.payloads(data)
 
-    def come_back(self, client: Client) -> Client:
+    def resume(self, client: Client) -> Client:
         name = cafe_wire.resume(b"bob", self._sessions[client])
         return self._shake(cafe_wire.hs_sub(b"", name))
 

@@ -1,4 +1,4 @@
-"""fast's driver."""
+"""The driver of fast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.streams import Client, House
 
 
 class Fast(Driver):
-    """Clients whose tokens hold ``key``: the topic's, unless they are there to fail."""
+    """Clients whose tokens hold ``key``: the topic's key, unless they are meant to fail."""
 
     name = "fast"
     closes = True
@@ -55,7 +55,7 @@ class Fast(Driver):
     def not_subscribed(self, reason: str, topic: str = TOPIC) -> bytes:
         return fast_wire.error(0x02, self._codes[reason], fast_wire.topic_id(topic))
 
-    def turned_away(self) -> bytes:
+    def over_quota_reply(self) -> bytes:
         return fast_wire.error(0, fast_wire.RATE_LIMITED, 0)
 
     def malformed(self) -> tuple[bytes, bytes, bool]:

@@ -1,4 +1,4 @@
-"""nsd's driver."""
+"""The driver of nsd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.streams import Client, House
 
 
 class Nsd(Driver):
-    """Who publishes on a channel is the identity of that name; each reader is one of its own."""
+    """The publisher of a channel is the identity of that name; each reader has its own identity."""
 
     name = "nsd"
     opens = text = polls = True
@@ -67,7 +67,7 @@ class Nsd(Driver):
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return nsd_lines.error(self._words[reason].format(topic))
 
-    def turned_away(self) -> bytes:
+    def over_quota_reply(self) -> bytes:
         return nsd_lines.error("TOO MANY CONNECTIONS")
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
@@ -88,7 +88,7 @@ class Nsd(Driver):
         messages: list[dict[str, Any]] = response["messages"]
         return messages
 
-    def come_back(self, client: Client) -> Client:
+    def resume(self, client: Client) -> Client:
         again = self.connect()
         self._seen[again] = self._seen[client]
         return again
@@ -99,7 +99,7 @@ class Nsd(Driver):
             return b"" if answer == self.refused(NOT_AUTHORIZED, topic) else answer
 
         def history() -> bytes:
-            """Of the channel's own identity, which has subscribed to it by opening it."""
+            """Read as the identity that opened the channel, which subscribed it."""
             return b"".join(m["body"].encode() for m in self._get(self.connect(), topic, 0))
 
         return {"open": open_, "history": history}

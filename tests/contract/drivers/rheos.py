@@ -1,4 +1,4 @@
-"""rheos's driver."""
+"""The driver of rheos."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.streams import Client, House
 
 
 class Rheos(Driver):
-    """Each client is an id of its own."""
+    """Each client has its own id."""
 
     name = "rheos"
     limit = 65_535
@@ -54,14 +54,14 @@ class Rheos(Driver):
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return rheos_wire.FAILED
 
-    def turned_away(self) -> bytes:
+    def over_quota_reply(self) -> bytes:
         return rheos_wire.FAILED
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
         return b"\xfb" + bytes(21), rheos_wire.FAILED, True
 
     def too_large(self, client: Client) -> bytes:
-        """The length of the data has 16 bits: one that is in none is a body that does not fit."""
+        """The length of the data has 16 bits, so a longer body is malformed."""
         whole = self.publish(client, b"x" * self.limit)
         length = int.from_bytes(whole[1:5], "little") + 1
         return self.ask(client, whole[:1] + length.to_bytes(4, "little") + whole[5:] + b"x")
@@ -74,10 +74,10 @@ class Rheos(Driver):
             yield data[21:end]
             data = data[end:]
 
-    def come_back(self, client: Client) -> Client:
+    def resume(self, client: Client) -> Client:
         again = self.connect()
         self._ids[again] = self._ids[client]
-        # It is the id in a request that tells who is back.
+        # The id in a request identifies the client.
         answer = self.ask(again, rheos_wire.create(self._ids[again], b"something else"))
         assert answer == rheos_wire.topic_ack("something else")
         return again

@@ -1,4 +1,4 @@
-"""spot's driver."""
+"""The driver of spot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spot(Driver):
         return self.connect()
 
     def listener(self) -> Client:
-        """Each with an identity of its own, to come back with."""
+        """Return a client with its own identity, so that it can resume."""
         return self._named(b"reader-%d" % next(self._numbers))
 
     def _named(self, identity: bytes) -> Client:
@@ -47,7 +47,7 @@ class Spot(Driver):
         self._identities[client] = identity
         return client
 
-    def come_back(self, client: Client) -> Client:
+    def resume(self, client: Client) -> Client:
         return self._named(self._identities[client])
 
     def publish(self, client: Client, *payloads: bytes, topic: str = TOPIC) -> bytes:
@@ -69,7 +69,7 @@ class Spot(Driver):
     def refused(self, reason: str, topic: str = TOPIC) -> bytes:
         return b""
 
-    def turned_away(self) -> bytes:
+    def over_quota_reply(self) -> bytes:
         return b""
 
     def malformed(self) -> tuple[bytes, bytes, bool]:
@@ -111,10 +111,10 @@ class Spot(Driver):
         }
 
     def _after_publishing(self, client: Client, topic: str) -> bytes:
-        """What ``client`` gets of a message that the topic's owner publishes."""
+        """Return what ``client`` receives of a message that the topic's owner publishes."""
         owner = self.house.connect("fast")
         if topic != TOPIC:
-            # The broker's own, which has told of the new connection there.
+            # The broker's own topic has an event for the new connection.
             self.house.turn()
             return client.take()
         owner.send(fast_wire.publish(fast_wire.OWNER, b"secret", topic=fast_wire.topic_id(TOPIC)))
