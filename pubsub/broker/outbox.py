@@ -57,7 +57,8 @@ class _Backlog:
         self.inflight = self.charged = 0
         self.since: float | None = None
         self.blocking: set[Topic] = set()
-        self.drained: Callable[[], None] | None = None
+        # Called once when everything has been sent, in this order.
+        self.drained: list[Callable[[], None]] = []
         self.evicted = False
 
 
@@ -236,9 +237,12 @@ class Outbox:
         return bool(self._state & _CLOSED)
 
     def when_drained(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once nothing is queued and the transport is ready, perhaps at once."""
+        """Call ``call`` once nothing is queued and the transport is ready, perhaps at once.
+
+        Several calls can wait; they are made in the order in which they were given.
+        """
         if self._queue or self._state:
-            self._get_backlog().drained = call
+            self._get_backlog().drained.append(call)
         else:
             call()
 
@@ -255,8 +259,9 @@ class Outbox:
         self._end_slow_period(backlog)
         if not self._state:
             self._backlog = None
-            if backlog.drained is not None:
-                backlog.drained()
+            for call in backlog.drained:
+                # Again: a call before this one may have filled the transport.
+                self.when_drained(call)
 
     def _end_slow_period(self, backlog: _Backlog) -> None:
         """End the time as a slow subscriber and release the publishers that it blocked."""
@@ -338,7 +343,7 @@ class Outbox:
             self._charge(0)
             self._end_slow_period(backlog)
             self._backlog = None
-            if backlog.drained is not None:
-                # Deferred: the callback may use the connection, which is being closed.
-                self._router.at_tick_end(backlog.drained)
+            for call in backlog.drained:
+                # Deferred: the call may use the connection, which is being closed.
+                self._router.at_tick_end(call)
         return unsent

@@ -171,6 +171,34 @@ class ReadinessTests(OutboxCase):
         bob.drain()
         assert calls == ["drained"]
 
+    def test_several_calls_can_wait_for_the_same_drain(self) -> None:
+        bob = self.subscriber()
+        assert bob.outbox is not None
+        calls: list[str] = []
+        bob.outbox.pause()
+        bob.outbox.when_drained(lambda: calls.append("catch-up"))
+        bob.outbox.when_drained(lambda: calls.append("stop"))
+        bob.drain()
+        assert calls == ["catch-up", "stop"]
+
+    def test_a_call_that_fills_the_transport_again_delays_the_next(self) -> None:
+        bob = self.subscriber()
+        outbox = bob.outbox
+        assert outbox is not None
+        calls: list[str] = []
+
+        def fill() -> None:
+            calls.append("fill")
+            outbox.pause()
+
+        outbox.pause()
+        outbox.when_drained(fill)
+        outbox.when_drained(lambda: calls.append("last"))
+        bob.drain()
+        assert calls == ["fill"], "the transport is full again"
+        bob.drain()
+        assert calls == ["fill", "last"]
+
 
 class ShutTests(OutboxCase):
     """shut: what it counts, returns and releases"""
