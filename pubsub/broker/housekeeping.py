@@ -11,7 +11,7 @@ from twisted.logger import Logger
 if TYPE_CHECKING:
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.events import Events
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pubsub.broker.counters import Counters
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.events import Events
-    from pubsub.broker.limits import MemoryBudget, TokenBucket
+    from pubsub.broker.limits import TokenBucket
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pubsub.broker.audience import TopicMix
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
-    from pubsub.broker.limits import MemoryBudget, RateLimiter
+    from pubsub.broker.limits import RateLimiter
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Holdable, IStore
     from pubsub.kernel import Columns

@@ -18,7 +18,7 @@ from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
 from pubsub.broker.housekeeping import Housekeeping
-from pubsub.broker.limits import BrokerLimits, MemoryBudget, TokenBucket
+from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.parts import BrokerParts
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
@@ -74,6 +75,8 @@ class BrokerService(MultiService):
         self.store = store
         self.counters = Counters()
         self.memory = MemoryBudget(limits.max_memory)
+        # Set aside from the start, so that neither the history nor the clients can use up both.
+        self.memory.add(limits.history_memory)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end)
         self.tokens = TokenVerifier(ring or SecretRing())

@@ -11,7 +11,7 @@ from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.topics import Topic
 
 # Estimated cost of a session, for the memory budget.

@@ -10,7 +10,7 @@ from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, TopicNotFound
 
 if TYPE_CHECKING:
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.memory_budget import MemoryBudget
 
 # Estimated cost of a topic with its three index entries, for the memory budget.
 TOPIC_BYTES = 1024

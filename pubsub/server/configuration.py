@@ -108,7 +108,12 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "port or endpoint of the HTTP API, or none; by default 7080 if no listener is "
         "configured, else none",
     ),
-    Setting("max-memory", SIZE, "1G", "memory for clients and history, in bytes; 0: no bound"),
+    Setting(
+        "max-memory",
+        SIZE,
+        "1G",
+        "memory of clients and history together, in bytes; 0: no bound",
+    ),
     Setting(
         "memory-seconds",
         SECONDS,

@@ -62,18 +62,16 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
     tick_end = at_tick_end(reactor)
     store, nbytes = _make_store(settings, reactor, tick_end)
     max_memory = settings["max-memory"]
-    if max_memory:
-        # The history has a share of its own, so that neither it nor the clients can use up both.
-        max_memory -= nbytes
-        if max_memory <= 0:
-            raise ConfigurationError(
-                f"max-memory: the history alone needs {nbytes} bytes; give more memory"
-            )
+    if 0 < max_memory <= nbytes:
+        raise ConfigurationError(
+            f"max-memory: the history alone needs {nbytes} bytes; give more memory"
+        )
     broker = BrokerService(
         reactor,
         store,
         BrokerLimits(
             max_memory=max_memory,
+            history_memory=nbytes,
             memory_seconds=settings["memory-seconds"],
             max_topics=settings["max-topics"],
             max_sessions=settings["max-sessions"],

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import MemoryHolder
 
 PayloadHandler: TypeAlias = Callable[[bytes], None]

@@ -21,9 +21,10 @@ from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import make_encoder
-from pubsub.broker.limits import BrokerLimits, MemoryBudget
+from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.errors import LimitReached, MemoryExhausted
 from pubsub.protocols.nsd.identities import (
     IDENTITY_BYTES,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.sessions import SESSION_BYTES, Session, SessionRegistry
 from pubsub.broker.topics import Topic
 from pubsub.errors import LimitReached, MemoryExhausted, SessionUnknown

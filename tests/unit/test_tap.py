@@ -90,7 +90,7 @@ class MakeBrokerTests(TapCase):
         sizes = MEMORY, "--proto=nsd", "--history=10,4M"
         assert "max-memory" in self.refused(*sizes, "--max-memory=4M")
         broker = self.make(*sizes, "--max-memory=5M")
-        assert broker.memory.limit == 2**20
+        assert (broker.memory.limit, broker.memory.used) == (5 * 2**20, 4 * 2**20)
 
     def test_the_number_of_topics_is_limited(self) -> None:
         broker = self.make(MEMORY, "--proto=nsd", "--max-topics=2")

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.limits import MemoryBudget
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.broker.topic_registry import TOPIC_BYTES, TopicRegistry
 from pubsub.broker.topics import TOPIC_NAMESPACE, Topic, fnv1a32, topic_name
 from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, TopicNotFound

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pubsub.errors import LimitReached, MemoryExhausted
 
 if TYPE_CHECKING:
-    from pubsub.broker.limits import MemoryBudget
+    from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import IStore
 
 TABLE = "nsd-identities"

@@ -1,0 +1,82 @@
+"""MemoryBudget: the account of what clients make the broker hold."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.errors import MemoryExhausted
+from tests.unit.fakes import Big, Held
+
+
+class MemoryBudgetTests(SynchronousTestCase):
+    """MemoryBudget"""
+
+    def test_it_is_full_at_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.reserve(99)
+        assert not memory.full
+        memory.reserve(50)
+        assert memory.full
+        assert memory.used == 149
+        with pytest.raises(MemoryExhausted):
+            memory.reserve(0)
+        assert memory.used == 149
+
+    def test_what_was_taken_in_already_is_added_whatever_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.add(100)
+        memory.add(7)
+        assert memory.used == 107
+        memory.free(8)
+        assert not memory.full
+
+    def test_zero_is_no_bound(self) -> None:
+        memory = MemoryBudget(0)
+        memory.reserve(2**60)
+        assert not memory.full
+        memory.reserve(1)
+
+    def test_waiting_publishers_go_on_below_the_bound(self) -> None:
+        memory = MemoryBudget(100)
+        memory.add(150)
+        publishers = [Held(), Held()]
+        for publisher in publishers:
+            memory.wait(publisher)
+            assert publisher.reasons == {memory}
+        memory.free(50)
+        assert [p.releases for p in publishers] == [0, 0]
+        memory.free(1)
+        assert [p.releases for p in publishers] == [1, 1]
+        memory.free(1)
+        assert [p.releases for p in publishers] == [1, 1]
+
+    def test_a_publisher_may_wait_again_while_it_is_released(self) -> None:
+        memory = MemoryBudget(100)
+
+        class Eager(Held):
+            def release(self, reason: object) -> None:
+                super().release(reason)
+                memory.add(100)
+                memory.wait(self)
+
+        publisher = Eager()
+        memory.add(100)
+        memory.wait(publisher)
+        memory.free(60)
+        assert publisher.releases == 1
+        assert publisher.reasons == {memory}
+        memory.free(100)
+        assert publisher.releases == 2
+
+    def test_the_largest_holder_is_the_one_that_holds_most_now(self) -> None:
+        memory = MemoryBudget(100)
+        assert memory.largest() is None
+        small, large = Big(10), Big(20)
+        memory.holders |= {small, large}
+        assert memory.largest() is large
+        small.held = 30
+        assert memory.largest() is small
+        memory.holders.discard(small)
+        assert memory.largest() is large
