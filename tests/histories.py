@@ -1,4 +1,4 @@
-"""History files made without a broker, as fast as the disk takes them."""
+"""History files that are written without a broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class History:
         sender: bytes = b"tester",
         headers: Sequence[Headers] | None = None,
     ) -> None:
-        """One batch, a block of its own."""
+        """Append one batch as a block of its own."""
         self.put_all([self.batch(topic, payloads, protocol, sender, headers)])
 
     def batch(
@@ -49,11 +49,11 @@ class History:
         sender: bytes = b"tester",
         headers: Sequence[Headers] | None = None,
     ) -> Batch:
-        """A batch that ``put_all`` gives its place."""
+        """Return a batch; ``put_all`` assigns its offset."""
         return Batch((topic,), Columns.of(list(payloads)), 0, 0, sender, protocol, headers)
 
     def put_all(self, batches: Iterable[Batch]) -> None:
-        """Batches in one block."""
+        """Append batches as one block."""
         base, runs = self.next, []
         for batch in batches:
             batch.offset = batch.sequence = self.next
@@ -74,18 +74,18 @@ class History:
         execute("COMMIT")
 
     def expire(self, before: int) -> None:
-        """Forget the blocks that end before an offset, as retention does."""
+        """Remove the blocks that end before an offset, as retention does."""
         self.connection.execute("DELETE FROM contents WHERE base < ?", (before,))
         self.connection.execute("DELETE FROM blocks WHERE base < ?", (before,))
 
     def damage(self, base: int) -> None:
-        """Break the block that begins at an offset."""
+        """Damage the block that begins at an offset."""
         self.connection.execute("UPDATE blocks SET crc = crc + 1 WHERE base = ?", (base,))
 
 
 @contextmanager
 def history(path: Path, start: int = START) -> Iterator[History]:
-    """A file, made if it is not there, with an epoch of its own, from a time (µs) on."""
+    """Open or create a file, in a new epoch; timestamps begin at ``start`` (µs)."""
     made = History(path, start)
     try:
         yield made
@@ -94,8 +94,8 @@ def history(path: Path, start: int = START) -> Iterator[History]:
 
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:
-    """Many messages of one size, all different, in blocks of 20 batches, on topics in turn."""
-    # A broker would forget what is old.
+    """Write different messages of one size to topics in turn, in blocks of 20 batches."""
+    # Retention would remove old messages.
     now = time.time_ns() // 1000 - messages
     with history(path, now) as file:
         file.connection.execute("PRAGMA synchronous = OFF")
@@ -108,6 +108,6 @@ def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: 
 
 
 def _random(count: int, size: int) -> list[bytes]:
-    """Payloads that nothing compresses."""
+    """Return payloads that cannot be compressed."""
     data = os.urandom(count * size)
     return [data[at : at + size] for at in range(0, count * size, size)]

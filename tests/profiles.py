@@ -3,7 +3,7 @@
 ====== ======== =============== ==================================================
 quick      25   random          the default; failures are kept and tried again
 smoke       5   the same always a second runner over tests that ran in full before
-ci        100   the same always whether a change lands does not depend on chance
+ci        100   the same always CI, whose result must not depend on chance
 long     2000   random          ``make test-long``; failures are kept, as with quick
 ====== ======== =============== ==================================================
 

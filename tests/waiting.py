@@ -1,4 +1,4 @@
-"""Waiting for what happens by itself in another process, and no line tells of."""
+"""Waiting for a condition that no event reports, such as one in another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Ask again and again; ``seconds`` is what only something that hangs takes."""
+    """Poll ``condition``; after ``seconds``, which only a hang reaches, fail with ``what``."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

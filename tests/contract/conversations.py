@@ -189,8 +189,7 @@ def _equal(found: object, wanted: object) -> None:
 
 
 def methods(protocol: str) -> dict[str, Callable[[Any], None]]:
-    """Return the test methods: one for each conversation, and one byte by byte unless it is
-    large."""
+    """Return the test methods: each conversation whole, and byte by byte unless it is large."""
 
     def method(conversation: Conversation, split: bool) -> Callable[[Any], None]:
         def test(_case: Any) -> None:

@@ -219,8 +219,7 @@ def test_its_settings_can_be_in_a_file(start: Start, home: Path) -> None:
 
 
 def test_an_unusable_plugin_cache_is_ignored(home: Path) -> None:
-    """Twisted's dropin.cache is a directory, is damaged, or is older than the installed
-    protocols."""
+    """Twisted's dropin.cache is a directory, is damaged, or is older than the protocols."""
     plugins = home / "twisted" / "plugins"
     cache = plugins / "dropin.cache"
     # Not even root can read or write a directory as a file.

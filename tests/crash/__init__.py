@@ -1,4 +1,4 @@
-"""Crashes: the broker is killed again and again under load, and keeps what it promised.
+"""Crash tests: the broker is killed repeatedly under load, and must keep its promises.
 
-``python -m tests.crash --loops 1000`` runs it for long; the test runs it a few times.
+``python -m tests.crash --loops 1000`` is the long form; the test kills it a few times.
 """

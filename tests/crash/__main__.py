@@ -1,6 +1,6 @@
-"""``python -m tests.crash --loops 1000``: kill the broker so often, then say what came of it.
+"""``python -m tests.crash --loops 1000``: kill the broker so often, then report the result.
 
-The last line has all of it.
+The last line is a summary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.crash.lives import Result, crash
 
 
 def main() -> int:
-    """Returns the exit code: 1 if a promise was broken."""
+    """Return the exit code: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--loops", type=int, default=50, help="(default: 50)")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
@@ -30,7 +30,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         try:
             run = cuts if options.power else crash
-            result = run(Path(directory), options.loops, options.seed, _tell)
+            result = run(Path(directory), options.loops, options.seed, _print_result)
         except AssertionError as broken:
             print(f"seed {options.seed}: broken: {broken}")
             return 1
@@ -44,7 +44,7 @@ def main() -> int:
     return 0
 
 
-def _tell(result: Result) -> None:
+def _print_result(result: Result) -> None:
     print(
         f"{result.lives} killed: {result.published} published, {result.acknowledged} acknowledged, "
         f"{result.stored} in the history",

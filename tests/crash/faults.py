@@ -1,9 +1,9 @@
-"""Faults of the disk under a broker that is killed: what must hold after each.
+"""Disk faults under a broker that is killed, and what must hold after each.
 
-After a loss of power (``cut``) everything that was promised holds. What a disk does that keeps its
-word no longer (``torn``, ``zeroed``, ``flipped``) may cost messages: then the offsets are reported
-and are not given out again, and all else is there. A disk that says fsync is done when it is not
-(``lie``) may take the note of what was there with it: then the epochs tell.
+After a loss of power (``cut``) every promise holds. A disk that damages data (``torn``, ``zeroed``,
+``flipped``) may cost messages: their offsets are reported and not assigned again, and all other
+messages are there. A disk that reports an fsync that it has not done (``lie``) may also lose the
+record of the last offset: then the epochs show the loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOADS = (KINDS, (*KINDS, Bulk))
 
 
 class Ordeal:
-    """A history that is loaded, killed and damaged, one life after another."""
+    """A history under brokers that are loaded, killed and damaged, one after another."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -36,27 +36,27 @@ class Ordeal:
         """Writes that cuts of power have undone or torn."""
 
     def live(self, meanwhile: Callable[[Broker], None] = lambda broker: None) -> None:
-        """One life under load, killed."""
+        """Run a broker under load and kill it."""
         self.lives.live(self._number, self.draw.choice(_LOADS), meanwhile)
         self._number += 1
 
     def settle(self) -> None:
-        """A life that is closed in order, so that all is in the file and its log is empty."""
+        """Run a broker and stop it in order, which leaves the log of the file empty."""
         broker = self.lives.start()
         broker.stop()
         broker.discard()
         self.disk.kept()
 
     def cut(self) -> None:
-        """The power went when the broker was killed."""
+        """Simulate a loss of power at the moment of the kill."""
         self.lost += self.disk.cut(self.draw)
 
     def cut_in_order(self) -> None:
-        """The same, of a disk that has lied."""
+        """Simulate the same for a disk that has lied."""
         self.lost += self.disk.cut_in_order(self.draw)
 
     def hurt(self, ending: str, how: Callable[[bytearray, random.Random], None]) -> None:
-        """The power stayed, but one of the files has changed."""
+        """Damage one of the files after a kill without a loss of power."""
         self.disk.kept()
         path = Path(f"{self.lives.path}{ending}")
         data = bytearray(path.read_bytes() if path.exists() else b"")
@@ -64,17 +64,18 @@ class Ordeal:
             how(data, self.draw)
             path.write_bytes(data)
 
-    # What must hold
+    # Checks
 
     def check(self) -> None:
-        """Every promise, as though nothing had happened to the disk."""
+        """Check every promise, as with a disk without faults."""
         self.lives.check()
         assert self.lives.reader.told == 0
 
     def check_damaged(self) -> str:
-        """Nothing wrong is read, and what is missing is reported; returns what became of it.
+        """Check that nothing wrong is read and that missing messages are reported; return the
+        outcome.
 
-        ``refused``: the file cannot be used, and the broker says so instead of starting.
+        ``refused``: the file cannot be used, and the broker reports that instead of starting.
         """
         broker = self.lives.start()
         if "pubsub: history: cannot use" in broker.output:
@@ -84,7 +85,7 @@ class Ordeal:
         fresh = Reader(self.lives.path)
         try:
             fresh.read(lambda: True)
-            # A group that was committed and not noted yet may be gone: the epochs tell of it.
+            # A group that was committed but not yet recorded may be lost; the epochs show that.
             self.lives.reader.read(lambda: True)
         except sqlite3.DatabaseError:
             return "refused"
@@ -103,8 +104,8 @@ class Ordeal:
         assert seen.position == fresh.position
         return "reported" if fresh.damaged else "whole"
 
-    def check_told(self) -> None:
-        """Whatever is there was published, once; who had read more has been told."""
+    def check_loss_reported(self) -> None:
+        """Check that each message is there once and that losses are reported to the reader."""
         self.lives.reader.read(lambda: True)
         fresh = Reader(self.lives.path)
         fresh.read(lambda: True)
@@ -120,7 +121,7 @@ class Ordeal:
 def cuts(
     directory: Path, loops: int, seed: int, told: Callable[[Result], None] = lambda result: None
 ) -> Result:
-    """As ``crash``, with the power lost at each kill."""
+    """Like ``crash``, with a loss of power at each kill."""
     ordeal = Ordeal(directory, seed)
     for number in range(loops):
         ordeal.live()
@@ -133,25 +134,25 @@ def cuts(
 
 
 def tear(data: bytearray, draw: random.Random) -> None:
-    """The end is missing."""
+    """Remove the end."""
     del data[draw.randrange(len(data)) :]
 
 
 def zero(data: bytearray, draw: random.Random) -> None:
-    """The end is zeros."""
+    """Replace the end with zeros."""
     start = draw.randrange(len(data))
     data[start:] = bytes(len(data) - start)
 
 
 def flip(data: bytearray, draw: random.Random) -> None:
-    """One bit is another."""
+    """Flip one bit."""
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
 def lose_newest(data: bytearray, draw: random.Random) -> None:
-    """Cut off the last quarter of what SQLite's log holds, and what is left of older ones behind.
+    """Cut off the last quarter of SQLite's log, and the remains of older logs behind it.
 
-    Frames of a log that was begun anew have its salt, older ones another (SQLite's file format, 4).
+    Frames of a restarted log have its salt, older frames another (SQLite's file format, 4).
     """
     frame = 24 + int.from_bytes(data[8:12], "big")
     end = 32
@@ -161,7 +162,7 @@ def lose_newest(data: bytearray, draw: random.Random) -> None:
 
 
 def written(how: Callable[[bytearray, random.Random], None]) -> Callable[..., None]:
-    """The same of what was written of a file that grows by zeros."""
+    """Apply ``how`` to the written part of a file that is extended with zeros."""
 
     def done(data: bytearray, draw: random.Random) -> None:
         data[:] = data.rstrip(b"\0")

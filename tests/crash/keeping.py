@@ -1,7 +1,7 @@
-"""``python -m tests.crash.keeping FILE``: commits and housekeeping by turns, until it is killed.
+"""``python -m tests.crash.keeping FILE``: commit and maintain in turn until killed.
 
-Each message is its own offset. Every offset that is committed is written to the standard output.
-Blocks are merged as soon as they are there, which a broker that lives for a second never does.
+Each message is its own offset. Every committed offset is written to standard output. Blocks are
+merged as soon as they exist, which never happens in a broker that runs for a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMMITS = 20
 
 
 def main(path: Path) -> None:
-    """Goes on for ever."""
+    """Run until killed."""
     writer = Writer(path, 1, Retention(()))
     writer._mergers = (Merger(0, 0), Merger(0, 0))
     begin_epoch(writer.connection)

@@ -1,4 +1,4 @@
-"""One broker after another on one file, each killed at some moment under load."""
+"""Brokers that run one after another on one file, each killed at some moment under load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 0.4
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it."""
+    """The outcome of a run."""
 
     lives: int
     published: int
@@ -28,7 +28,7 @@ class Result:
 
 
 class Lives:
-    """``seed`` decides when each is killed, though not what it is doing then."""
+    """``seed`` determines the time of each kill, but not what the broker does at that time."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.path = directory / "history.db"
@@ -42,7 +42,7 @@ class Lives:
         self._random = random.Random(seed)
 
     def start(self, *options: str) -> Broker:
-        """A broker on the file."""
+        """Start a broker on the file."""
         broker = Broker(
             [
                 *listen(*PROTOCOLS),
@@ -80,7 +80,7 @@ class Lives:
             ]
             for publisher in publishers:
                 publisher.start()
-            # When it is killed is to be any moment: there is nothing to wait for.
+            # The kill comes at a random moment, so there is no event to wait for.
             time.sleep(self._random.uniform(0.0, LONGEST))
             meanwhile(broker)
             broker.kill()
@@ -95,7 +95,7 @@ class Lives:
         return random.Random(self._random.random())
 
     def check(self) -> None:
-        """What must be there is there, once, and nothing else is."""
+        """Check that every confirmed message is there once, and nothing that was not published."""
         broker = self.start()
         try:
             self.reader.read(lambda: True)
@@ -112,7 +112,7 @@ class Lives:
         assert not strange, f"there and not published: {sorted(strange)[:5]} of {len(strange)}"
 
     def result(self, lives: int) -> Result:
-        """The numbers so far."""
+        """Return the numbers so far."""
         return Result(
             lives,
             len(self.record.published),
@@ -128,7 +128,7 @@ def crash(
     lives = Lives(directory, seed)
     for number in range(loops):
         lives.live(number)
-        # Every now and then, so that a defect is found near where it happened.
+        # Regularly, so that a defect is found near its cause.
         if number % 10 == 9 or number == loops - 1:
             lives.check()
             told(lives.result(number + 1))

@@ -1,7 +1,7 @@
-"""Publishers that do not stop when the broker does: what they sent, and what was acknowledged.
+"""Publishers that outlive brokers; they record what was sent and what was acknowledged.
 
-Every message is published once, so each is in the history once at the most. A publisher whose
-connection breaks goes on with new messages when the broker is back.
+Every message is published once, so the history has it once at most. A publisher whose connection
+breaks continues with new messages when a broker runs again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ZMTP_PING = b"\x04\x0f\x04PING\0\0"
 
 
 class Publisher(threading.Thread):
-    """One client of ``broker``, for one life of it."""
+    """One client of ``broker``, until it is killed."""
 
     kept_whole: ClassVar = True
     """Of what it sent, is the history a beginning without holes?"""
@@ -50,10 +50,10 @@ class Publisher(threading.Thread):
 
     @abstractmethod
     def load(self) -> None:
-        """Publish until the connection breaks, which raises OSError or EOFError."""
+        """Publish until the connection breaks. Raises OSError or EOFError."""
 
     def make(self) -> list[bytes]:
-        """Some messages that were not published before."""
+        """Return new messages."""
         payloads = []
         for _ in range(self._random.randint(1, BURST)):
             payload = b"%s-%d" % (self.name.encode(), self._record.next())
@@ -63,12 +63,12 @@ class Publisher(threading.Thread):
         return payloads
 
     def sending(self, payloads: list[bytes]) -> None:
-        """From now on these may be in the history."""
+        """Record that the history may have these from now on."""
         self._record.sending(self.name, payloads, self.kept_whole)
 
 
 class Record:
-    """What was published, and what of it was acknowledged as stored; without the blanks at ends.
+    """The published messages, and those acknowledged as stored; without trailing blanks.
 
     ``sent`` has the messages of each publisher in order.
     """
@@ -85,13 +85,13 @@ class Record:
         """May publications be answered with an error?"""
 
     def next(self) -> int:
-        """A number for the next message."""
+        """Return a number for the next message."""
         with self._lock:
             self._number += 1
             return self._number
 
     def sending(self, name: str, payloads: list[bytes], whole: bool) -> None:
-        """From now on these may be in the history."""
+        """Record that the history may have these from now on."""
         stripped = [payload.rstrip() for payload in payloads]
         with self._lock:
             self.published.update(stripped)
@@ -100,12 +100,12 @@ class Record:
                 self.whole.add(name)
 
     def confirmed(self, payloads: list[bytes]) -> None:
-        """From now on these must be there."""
+        """Record that the history must have these from now on."""
         with self._lock:
             self.acknowledged.update(payload.rstrip() for payload in payloads)
 
     def check_order(self, offsets: Mapping[bytes, int]) -> None:
-        """Each publisher's messages are in the order sent; raises AssertionError."""
+        """Check that each publisher's messages are in the order sent. Raises AssertionError."""
         for name, sent in self.sent.items():
             there = [offsets.get(payload) for payload in sent]
             found = [offset for offset in there if offset is not None]
@@ -137,7 +137,7 @@ class Rheos(Publisher):
 
 
 class NsdPublisher(Publisher):
-    """Lines to a sync channel, some before the responses to those before are read."""
+    """Lines to a sync channel; several are sent before responses are read."""
 
     def load(self) -> None:
         with Nsd.to(self._broker) as client:
@@ -156,7 +156,7 @@ class NsdPublisher(Publisher):
 
 
 class CafePublisher(Publisher):
-    """Large bursts that nobody acknowledges."""
+    """Large bursts without acknowledgments."""
 
     def load(self) -> None:
         with Cafe.publisher(self._broker, 1, self.name.encode()) as client:
@@ -164,12 +164,12 @@ class CafePublisher(Publisher):
                 payloads = [payload for _ in range(10) for payload in self.make()]
                 self.sending(payloads)
                 client.send(*[publish(1, payload) for payload in payloads])
-                # Not faster than the broker, or there would be more to check than to learn.
+                # A faster publisher would only make the checks longer.
                 client.sync()
 
 
 class Bulk(Publisher):
-    """Large messages that nobody acknowledges, so that the log of SQLite is carried over."""
+    """Large messages without acknowledgments, which cause checkpoints of SQLite's log."""
 
     def load(self) -> None:
         with Cafe.publisher(self._broker, 2, self.name.encode()) as client:
@@ -181,7 +181,7 @@ class Bulk(Publisher):
 
 
 class UdpPublisher(Publisher):
-    """Datagrams, of which the kernel or the broker may drop some."""
+    """Datagrams; the kernel or the broker may drop some."""
 
     kept_whole = False
 
@@ -199,19 +199,19 @@ class UdpPublisher(Publisher):
                 self._await_pong(sock)
 
     def _await_pong(self, sock: socket.socket) -> None:
-        """Until the broker has handled what was sent; OSError when it is gone."""
+        """Wait until the broker has handled what was sent. Raises OSError when it is gone."""
         answer = b""
         while _CAFE_PONG not in answer:
             sock.send(_CAFE_PING)
             try:
                 answer = sock.recv(65_536)
             except TimeoutError:
-                # Either may be lost. Where nobody listens any more the next send says so.
+                # Either datagram may be lost. If nobody listens any more, the next send fails.
                 continue
 
 
 class SpotPublisher(Publisher):
-    """A DEALER whose messages nobody acknowledges."""
+    """A DEALER, whose messages have no acknowledgments."""
 
     def load(self) -> None:
         with socket.create_connection(("127.0.0.1", self._broker.port("spot"))) as sock:
@@ -228,14 +228,14 @@ class SpotPublisher(Publisher):
 
 
 class FastPublisher(Publisher):
-    """On a durable topic, which is as good as acknowledged ones are, though nobody is told."""
+    """On a durable topic, which is committed like acknowledged ones, without an acknowledgment."""
 
     def load(self) -> None:
         with socket.create_connection(("127.0.0.1", self._broker.port("fast"))) as sock:
             sock.settimeout(20)
             topic = fast_wire.topic_id(self.name)
             sock.sendall(fast_wire.create(fast_wire.OWNER, self.name, fast_wire.DURABLE))
-            # A topic that is not there: its error is the answer to all before it.
+            # The error for an unknown topic follows the handling of all earlier packets.
             question = fast_wire.unsubscribe(fast_wire.OWNER, 1)
             while True:
                 payloads = self.make()

@@ -1,8 +1,8 @@
-"""A disk that loses power: builds ``disk.c``, and decides what is left after a cut.
+"""A disk that loses power: builds ``disk.c``, and determines what remains after a cut.
 
-The broker runs with it in ``LD_PRELOAD``. When the power goes, nothing that was not followed by an
-fsync need be there: what was written since is undone, and a random part of it is done again, in
-order, some of it torn at a sector. It needs a C compiler (``gcc``).
+The broker runs with it in ``LD_PRELOAD``. A loss of power may lose every write that no fsync
+followed: these writes are undone, and a random part of them is repeated, in order, some torn at a
+sector. It needs a C compiler (``gcc``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _SECTOR = 512
 
 
 class _Record(NamedTuple):
-    """A write: when (ns), where, the file's size before, what was there, and what was written, or
-    None if the file was cut."""
+    """A write: time (ns), place, old file size, old bytes, new bytes (None: a truncation)."""
 
     when: int
     offset: int
@@ -56,19 +55,19 @@ class Disk:
         }
 
     def ask(self, fault: str) -> None:
-        """From now on there is this fault."""
+        """Begin this fault."""
         (self._directory / fault).touch()
 
     def mend(self, fault: str) -> None:
-        """No more."""
+        """End this fault."""
         (self._directory / fault).unlink(missing_ok=True)
 
     def unsynced(self) -> int:
-        """How many writes a cut could lose now."""
+        """Return the number of writes that a cut could lose now."""
         return sum(len(list(self._records(ending))) for ending in SUFFIXES)
 
     def cut(self, draw: random.Random) -> int:
-        """The power goes, once the broker is killed; returns how many writes were lost or torn."""
+        """Cut the power after the kill; return how many writes were lost or torn."""
         lost = 0
         for ending in SUFFIXES:
             records = list(self._records(ending))
@@ -78,9 +77,9 @@ class Disk:
         return lost
 
     def cut_in_order(self, draw: random.Random) -> int:
-        """The same of a disk that writes in order: all is lost since some moment.
+        """Cut the power of a disk that writes in order: everything after some moment is lost.
 
-        For one that has lied: what a moment leaves behind is a whole file at least.
+        For a disk that has lied, this leaves at least the whole file of some moment.
         """
         records = {ending: list(self._records(ending)) for ending in SUFFIXES}
         moments = sorted(record.when for listed in records.values() for record in listed)
@@ -94,7 +93,7 @@ class Disk:
         return sum(when >= moment for when in moments)
 
     def kept(self) -> None:
-        """The broker was killed and the power stayed: all that was written is there."""
+        """Keep every write, as after a kill without a loss of power."""
         for ending in SUFFIXES:
             self._journal(ending).unlink(missing_ok=True)
 
@@ -103,7 +102,7 @@ class Disk:
 
     def _forget(self) -> None:
         self.kept()
-        # What several processes share in memory is on no disk.
+        # Shared memory is not on the disk.
         Path(f"{self._path}-shm").unlink(missing_ok=True)
 
     def _records(self, ending: str) -> Iterator[_Record]:
@@ -118,13 +117,13 @@ class Disk:
             if new != _CUT:
                 written, at = data[at : at + new], at + new
             if at > len(data):
-                # It was killed while it noted it, so that it was not written either.
+                # Killed while recording the write, so the write was not done either.
                 break
             yield _Record(when, offset, size, before, written)
 
     @contextmanager
     def _undone(self, ending: str, records: Sequence[_Record]) -> Iterator[int]:
-        """The file without ``records``, to write to."""
+        """Undo ``records`` and return the file, open for writing."""
         file = os.open(f"{self._path}{ending}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for record in reversed(records):
@@ -136,7 +135,7 @@ class Disk:
 
 
 def _redo(file: int, records: Sequence[_Record], draw: random.Random) -> int:
-    """Do some of what was undone; returns how many were not done, or not wholly."""
+    """Repeat some of the undone writes; return how many are missing or torn."""
     survivors = draw.choice((0.0, 0.5, 0.9))
     lost = 0
     for record in records:

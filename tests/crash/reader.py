@@ -1,4 +1,4 @@
-"""A reader in another process's place, which runs through all of the broker's crashes."""
+"""A reader that continues through all of the broker's crashes, as another process would."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Epoch = tuple[int, int]
 
 
 class Reader:
-    """Reads the file from its beginning on, checking that no message comes twice.
+    """Reads the file from its beginning and checks that no message is read twice.
 
-    ``offsets`` has the place of each message, without the blanks that some end with. Raises
-    AssertionError for what must not be.
+    ``offsets`` has the offset of each message, without trailing blanks. Raises AssertionError for a
+    broken promise.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +33,7 @@ class Reader:
         """How often it was told, by the epochs, that its position means nothing any more."""
 
     def read(self, stop: Callable[[], bool]) -> None:
-        """Read on until ``stop`` says so, or to the end of what is there if it does already."""
+        """Read until ``stop`` returns true; if it does so at once, read to the present end."""
         with closing(open_reader(self._path)) as connection:
             self._check_epoch(connection)
             while True:
@@ -45,7 +45,7 @@ class Reader:
                 threading.Event().wait(_PAUSE)
 
     def _check_epoch(self, connection: sqlite3.Connection) -> None:
-        """Go back to where the log is still the one that was read."""
+        """Go back to the last position that is valid in this epoch."""
         known = connection.execute("SELECT number, mark, begins FROM epochs").fetchall()
         epochs: list[Epoch] = [(number, mark) for number, mark, _ in known]
         begins = [begin for _, _, begin in known]
@@ -83,7 +83,7 @@ class Reader:
 
 
 class Following(threading.Thread):
-    """A Reader at work while the broker lives; ``finish`` says what went wrong."""
+    """A Reader that runs while the broker runs; ``finish`` raises its error."""
 
     def __init__(self, reader: Reader) -> None:
         super().__init__(daemon=True)
@@ -95,13 +95,13 @@ class Following(threading.Thread):
         try:
             self._reader.read(self._stop_reading.is_set)
         except sqlite3.OperationalError:
-            # The broker was killed while it opened: there is another life to read on in.
+            # The broker was killed while it opened the file; the next broker continues it.
             pass
         except BaseException as error:
             self._error = error
 
     def finish(self) -> None:
-        """Stop reading; raises what reading has raised."""
+        """Stop reading. Raises the error of the reading."""
         self._stop_reading.set()
         self.join()
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""Loss of power, damage, a full disk and a slow one, under a broker that is killed."""
+"""Loss of power, damage, a full disk and a slow disk under a broker that is killed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.waiting import until
 
 @pytest.fixture(autouse=True)
 def compiler() -> None:
-    """The disk is written in C."""
+    """Require a C compiler for ``disk.c``."""
     if shutil.which("gcc") is None:
         missing("a C compiler (gcc)")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_not_synced_is_lost_or_torn(tmp_path: Path, seed: int) -> None:
+def test_unsynced_writes_are_lost_or_torn(tmp_path: Path, seed: int) -> None:
     ordeal = Ordeal(tmp_path, seed)
 
     def loaded(broker: Broker) -> None:
@@ -46,7 +46,7 @@ def test_what_was_not_synced_is_lost_or_torn(tmp_path: Path, seed: int) -> None:
     assert ordeal.lost > 0
 
 
-def test_the_power_goes_while_blocks_are_merged(tmp_path: Path) -> None:
+def test_power_loss_during_a_merge(tmp_path: Path) -> None:
     path = tmp_path / "history"
     disk = Disk(tmp_path / "disk", path)
     draw = random.Random(6)
@@ -73,20 +73,20 @@ def test_the_power_goes_while_blocks_are_merged(tmp_path: Path) -> None:
     assert merged > 100
 
 
-def test_the_disk_has_lied(tmp_path: Path) -> None:
+def test_a_disk_that_reports_a_false_fsync(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 1)
     ordeal.disk.ask(LIE)
     for _ in range(3):
         ordeal.live()
         ordeal.cut_in_order()
     ordeal.lives.start().stop()
-    ordeal.check_told()
+    ordeal.check_loss_reported()
     assert ordeal.lives.reader.told > 0
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_file_is_damaged(tmp_path: Path, name: str, seed: int) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, name: str, seed: int) -> None:
     ordeal = Ordeal(tmp_path, seed)
     endings, how = DAMAGES[name]
     ordeal.live()
@@ -99,7 +99,7 @@ def test_a_file_is_damaged(tmp_path: Path, name: str, seed: int) -> None:
     assert ordeal.check_damaged() in ("whole", "reported", "refused")
 
 
-def test_an_end_that_is_missing_is_reported_and_its_offsets_are_gone(tmp_path: Path) -> None:
+def test_a_missing_end_is_reported_and_its_offsets_are_not_reused(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 7)
 
     def loaded(broker: Broker) -> None:
@@ -113,7 +113,7 @@ def test_an_end_that_is_missing_is_reported_and_its_offsets_are_gone(tmp_path: P
     assert ordeal.check_damaged() == "reported"
 
 
-def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
+def test_a_full_disk_recovers(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 2)
     record = ordeal.lives.record
     record.may_fail = True
@@ -133,7 +133,7 @@ def test_the_disk_is_full_for_a_while(tmp_path: Path) -> None:
         ordeal.disk.kept()
 
 
-def test_topics_that_are_new_while_the_disk_is_full(tmp_path: Path) -> None:
+def test_topics_created_while_the_disk_is_full(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 5)
     broker = ordeal.lives.start()
     reader = Reader(ordeal.lives.path)
@@ -151,7 +151,7 @@ def test_topics_that_are_new_while_the_disk_is_full(tmp_path: Path) -> None:
     assert (reader.offsets, reader.damaged) == ({b"first": 0, b"second": 1}, [])
 
 
-def test_an_fsync_takes_a_second(tmp_path: Path) -> None:
+def test_a_slow_fsync(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 3)
 
     def slow(broker: Broker) -> None:
@@ -165,7 +165,7 @@ def test_an_fsync_takes_a_second(tmp_path: Path) -> None:
     ordeal.check()
 
 
-def test_deliveries_do_not_wait_for_the_disk_and_acknowledgments_do(tmp_path: Path) -> None:
+def test_acknowledgments_wait_for_the_disk_and_deliveries_do_not(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 4)
     broker = ordeal.lives.start()
     me = b"\x01" * 16

@@ -2,7 +2,7 @@
 
 The kernel is compiled with the address and undefined-behaviour sanitizers of gcc, in a directory of
 its own. Random reads, most of them nearly valid, are scanned, sliced, mapped and encoded by both
-forms of the kernel; the interpreted one says what is right. A failure prints the round, which
+forms of the kernel; the interpreted form is the reference. A failure prints the round, which
 ``--first`` repeats.
 """
 
@@ -108,7 +108,7 @@ class Wire:
 
 
 class Pair:
-    """The same object of both forms. Whatever is called, both do the same."""
+    """The same object in both forms; every call must have the same outcome."""
 
     def __init__(self, one: Any, other: Any) -> None:
         self.one = one
@@ -168,7 +168,7 @@ class Round:
         self.make()
 
     def use(self, columns: Pair, depth: int = 3) -> None:
-        """Do with columns what can be done with them."""
+        """Call every method of columns."""
         random = self.random
         count = columns.one.count
         data, sizes, indexes = columns.call("pack")
@@ -196,7 +196,7 @@ class Round:
             tuple(random.choice(wire.all)[0] for _ in range(random.choice((0, 1, 1, 1, 2, 3))))
             for _ in range(min(most, 20) + random.choice((0, 1, 1, 1)))
         ]
-        # A payload that its length field cannot hold is an error of the caller's.
+        # The caller must not pass a payload that the length field cannot hold.
         heads = [tuple(head for head in own if _holds(head, columns.one)) for own in heads]
         at, size = random.choice(((0, 0), (0, 1), (1, 1), (2, 3)))
         made = []
@@ -262,7 +262,7 @@ def load(library: Path) -> Any:
 
 
 def fuzz(compiled: Any, first: int, seconds: float) -> int:
-    """Run rounds from ``first`` on for some seconds, at least one; return how many."""
+    """Run rounds from ``first`` on for some seconds, at least one; return their number."""
     number, end = first, time.monotonic() + seconds
     while True:
         try:
@@ -277,7 +277,7 @@ def fuzz(compiled: Any, first: int, seconds: float) -> int:
 
 def _sanitized(arguments: Sequence[str]) -> int:
     """Compile the kernel with the sanitizers and run this module again with it."""
-    # The sanitizer has to be there before anything that it watches.
+    # The sanitizer must be loaded first.
     compiler = os.environ.get("CC", "gcc")
     runtime = subprocess.run(
         [compiler, "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
@@ -292,16 +292,16 @@ def _sanitized(arguments: Sequence[str]) -> int:
             env={
                 **os.environ,
                 "LD_PRELOAD": runtime,
-                # Objects that are lost when the interpreter ends are not the kernel's.
+                # The interpreter's own objects leak at its end.
                 "ASAN_OPTIONS": "detect_leaks=0",
-                # Each object is an allocation of its own, and is watched.
+                # With malloc each object is a separate allocation that the sanitizer checks.
                 "PYTHONMALLOC": "malloc",
             },
         ).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the status to exit with."""
+    """Return the exit code."""
     parser = argparse.ArgumentParser(prog="tests.fuzz.kernel", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--first", type=int, help="the first round; by default a random one")

@@ -1,7 +1,7 @@
-"""The broker under test: ``twistd pubsub`` in a process of its own, read line by line.
+"""The broker under test: a process of ``twistd pubsub`` whose output is read by line.
 
-Nothing here sleeps: a thread reads what the process writes, and waiting is waiting for a line,
-for the end of the process, or for a bound that only a hanging broker reaches.
+Nothing here sleeps: a thread reads the output, and a test waits for a line, for the end of the
+process, or for a timeout that only a hanging broker reaches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
-# Generous: only a broker that hangs takes so long.
+# Generous, as only a hanging broker takes so long.
 PATIENCE = 45.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
@@ -31,18 +31,18 @@ _STOPPED = re.compile(
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without anything a service manager would have put there."""
+    """Return this process's environment without the variables of a service manager."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LISTEN_", "NOTIFY_"))}
     return {**kept, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
 def listen(*protocols: str) -> list[str]:
-    """Options that serve these protocols on free ports of the loopback interface."""
+    """Return options that serve these protocols on free loopback ports."""
     return [f"--listen={name}=tcp:0:interface={HOST}" for name in protocols]
 
 
 def stored(options: Sequence[str]) -> list[str]:
-    """``options`` with a history in memory, unless they say where it is to be."""
+    """Return ``options`` with a history in memory, unless they name a store."""
     if any(option.startswith("--store") for option in options):
         return list(options)
     return [*options, "--store=memory"]
@@ -68,7 +68,7 @@ def run(
 
 
 class Broker:
-    """One running broker; made by ``running`` or by the ``start`` fixture."""
+    """A running broker, made by ``running`` or the fixture ``start``."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Broker:
 
     @property
     def output(self) -> str:
-        """Everything it has written so far."""
+        """The output so far."""
         with self._news:
             return "".join(self._lines)
 
@@ -119,7 +119,7 @@ class Broker:
             self._news.notify_all()
 
     def wait_line(self, pattern: str, count: int = 1) -> re.Match[str]:
-        """The ``count``-th match of ``pattern`` in the output, waited for."""
+        """Wait for the ``count``-th match of ``pattern`` in the output and return it."""
         expression = re.compile(pattern, re.MULTILINE)
         deadline = time.monotonic() + PATIENCE
         with self._news:
@@ -133,23 +133,23 @@ class Broker:
                 self._news.wait(left)
 
     def ports(self, protocol: str, kind: str = "tcp") -> list[int]:
-        """The ports of this protocol's listeners, in the order in which they were opened."""
+        """Return the ports of this protocol's listeners in the order of their start."""
         found = (_LISTENING.search(line.rstrip()) for line in self.output.splitlines())
         return [int(m[3]) for m in found if m is not None and (m[1], m[2]) == (protocol, kind)]
 
     def port(self, protocol: str, kind: str = "tcp") -> int:
-        """The port of this protocol's first listener."""
+        """Return the port of this protocol's first listener."""
         return self.ports(protocol, kind)[0]
 
     def memory(self, field: str = "VmRSS") -> int:
-        """Bytes of resident memory: now (VmRSS) or at the most so far (VmHWM)."""
+        """Return the resident memory in bytes: the present (VmRSS) or the highest (VmHWM)."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         match = re.search(rf"^{field}:\s+(\d+) kB$", status, re.MULTILINE)
         assert match is not None
         return int(match[1]) * 1024
 
     def page_faults(self) -> int:
-        """Pages of memory the kernel has given to the process so far."""
+        """Return the number of page faults so far."""
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2]
         return int(after_name.split()[7])
 
@@ -158,23 +158,23 @@ class Broker:
         return self._process.poll() is None
 
     def signal(self, number: int = signal.SIGTERM) -> None:
-        """Tell it to stop."""
+        """Send a signal."""
         if self.alive:
             self._process.send_signal(number)
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Its exit code, and all of its output read; raises subprocess.TimeoutExpired."""
+        """Wait for its end, read all output and return the exit code. Raises TimeoutExpired."""
         code = self._process.wait(seconds)
         self._reader.join(PATIENCE)
         return code
 
     def kill(self) -> None:
-        """End it without a word, as part of the test."""
+        """Kill it as part of the test."""
         self._killed = True
         self.discard()
 
     def stop(self) -> None:
-        """SIGTERM, then the end; it has to end by itself and in good order, unless killed."""
+        """Stop it with SIGTERM. Unless it was killed, it must end without an error."""
         if self._killed:
             return
         self.signal()
@@ -182,21 +182,21 @@ class Broker:
             code = self.wait()
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it does not stop:\n{self.output}") from None
-        # Having stopped in good order twistd ends by the signal, for whoever waits for it to see.
+        # After a clean shutdown twistd ends itself with the signal.
         assert code in (0, -signal.SIGTERM, -signal.SIGINT), self.output
 
     def totals(self) -> dict[str, int]:
-        """The numbers of the ``stopped:`` line."""
+        """Return the numbers of the ``stopped:`` line."""
         match = _STOPPED.search(self.output)
         assert match is not None, self.output
         return {name: int(value) for name, value in match.groupdict().items()}
 
     def check(self) -> None:
-        """Nothing it wrote tells of a defect."""
+        """Check that the output has no sign of a defect."""
         assert not any(word in self.output for word in DEFECTS), self.output
 
     def discard(self) -> None:
-        """End it whatever state it is in."""
+        """Kill it in any state."""
         if self.alive:
             self._process.kill()
         self.wait()
@@ -209,9 +209,9 @@ Start = Callable[..., Broker]
 
 @contextlib.contextmanager
 def brokers(cwd: Path) -> Iterator[Start]:
-    """A function that starts brokers: ``start(*options, env=None, before=(), pass_fds=())``.
+    """Yield a function that starts brokers: ``start(*options, env=None, before=(), pass_fds=())``.
 
-    When the context ends, each must stop by itself on SIGTERM and have written of no defect.
+    At the end each must stop on SIGTERM without a sign of a defect.
     """
     started: list[Broker] = []
 

@@ -1,4 +1,4 @@
-"""Tiny blocking clients of cafe and nsd, made of sockets, struct and json alone."""
+"""Small blocking clients of cafe and nsd, made of sockets, struct and json."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ _Self = TypeVar("_Self", bound="Client")
 
 
 class Frame(NamedTuple):
-    """A cafe frame as it came."""
+    """A received cafe frame."""
 
     opcode: int
     payload: bytes
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A cafe frame as it goes."""
+    """Return a cafe frame."""
     return HEADER.pack(0xCAFE, opcode, len(payload)) + payload
 
 
 def publish(channel: int, message: bytes) -> bytes:
-    """A PUBLISH frame."""
+    """Return a PUBLISH frame."""
     return frame(PUBLISH, bytes([channel]) + message)
 
 
 def handshake_pub(channel: int = 1, client: bytes = b"") -> bytes:
-    """A HANDSHAKE_PUB frame."""
+    """Return a HANDSHAKE_PUB frame."""
     return frame(HANDSHAKE_PUB, bytes([channel, len(client)]) + client)
 
 
 def handshake_sub(channels: bytes = b"\x01", client: bytes = b"") -> bytes:
-    """A HANDSHAKE_SUB frame."""
+    """Return a HANDSHAKE_SUB frame."""
     return frame(HANDSHAKE_SUB, bytes([len(channels)]) + channels + bytes([len(client)]) + client)
 
 
 def split(data: bytes) -> list[Frame]:
-    """The frames of ``data``, which must hold whole ones only."""
+    """Return the frames of ``data``, which must be complete."""
     frames: list[Frame] = []
     while data:
         magic, opcode, length = HEADER.unpack_from(data)
@@ -61,23 +61,23 @@ def split(data: bytes) -> list[Frame]:
 
 
 def text(message: Frame) -> bytes:
-    """What a MESSAGE frame carries."""
+    """Return the payload of a MESSAGE frame."""
     assert message.opcode == MESSAGE, message
     return message.payload[9:]
 
 
 class Client:
-    """A connected socket with a buffer; use it as a context manager."""
+    """A connected socket with a buffer, for use as a context manager."""
 
     def __init__(self, port: int | str, receive_buffer: int = 0) -> None:
         family = socket.AF_UNIX if isinstance(port, str) else socket.AF_INET
         self.sock = socket.socket(family, socket.SOCK_STREAM)
         self.sock.settimeout(PATIENCE)
         if receive_buffer:
-            # Before connecting, so that the window the broker sees stays small.
+            # Before connecting, so that the advertised window stays small.
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         if family == socket.AF_INET:
-            # Two small writes in a row would otherwise wait for a delayed acknowledgment.
+            # Otherwise the second of two small writes would wait for a delayed acknowledgment.
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.connect(port if isinstance(port, str) else (HOST, port))
         self._buffer = bytearray()
@@ -94,7 +94,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close in good order."""
+        """Close in order."""
         self.sock.close()
 
     def reset(self) -> None:
@@ -103,7 +103,7 @@ class Client:
         self.sock.close()
 
     def send(self, *parts: bytes) -> None:
-        """Send all of it."""
+        """Send all data."""
         self.sock.sendall(b"".join(parts))
 
     def _more(self) -> None:
@@ -123,7 +123,7 @@ class Client:
         return data
 
     def at_end(self) -> bool:
-        """Does the connection end here, in good order and with nothing more to read?"""
+        """Return whether the connection ends here, in order and with nothing more to read."""
         if self._buffer:
             return False
         return self.sock.recv(1) == b""
@@ -136,7 +136,7 @@ class Cafe(Client):
 
     @classmethod
     def publisher(cls, broker: Broker, channel: int = 1, client: bytes = b"") -> Cafe:
-        """A publisher that has been acknowledged."""
+        """Return a publisher whose handshake is acknowledged."""
         made = cls(broker.port("cafe"))
         made.shake(handshake_pub(channel, client))
         return made
@@ -149,7 +149,7 @@ class Cafe(Client):
         client: bytes = b"",
         receive_buffer: int = 0,
     ) -> Cafe:
-        """A subscriber that has been acknowledged."""
+        """Return a subscriber whose handshake is acknowledged."""
         made = cls(broker.port("cafe"), receive_buffer)
         made.shake(handshake_sub(channels, client))
         return made
@@ -163,19 +163,18 @@ class Cafe(Client):
         assert self.session
 
     def receive(self) -> Frame:
-        """The next frame; raises EOFError."""
+        """Return the next frame. Raises EOFError."""
         magic, opcode, length = HEADER.unpack(self._peek(HEADER.size))
         assert magic == 0xCAFE
         return Frame(opcode, self._take(HEADER.size + length)[HEADER.size :])
 
     def receive_texts(self, count: int) -> list[bytes]:
-        """What the next ``count`` frames, all MESSAGE, carry."""
+        """Return the payloads of the next ``count`` frames, all MESSAGE."""
         return [text(self.receive()) for _ in range(count)]
 
     def sync(self) -> list[Frame]:
-        """PING, and everything that came before the PONG.
-
-        What was sent before has been handled by then. (With a backlog, PONG overtakes it.)
+        """Send PING and return the frames before its PONG. The broker has then handled all input
+        before. (PONG overtakes a backlog.)
         """
         self.send(frame(PING))
         frames: list[Frame] = []
@@ -186,7 +185,7 @@ class Cafe(Client):
             frames.append(received)
 
     def receive_rest(self) -> list[Frame]:
-        """Every frame up to the end of the connection, which must not cut one."""
+        """Return every frame up to the end of the connection, which must not be within a frame."""
         frames: list[Frame] = []
         with contextlib.suppress(EOFError):
             while True:
@@ -195,7 +194,7 @@ class Cafe(Client):
         return frames
 
     def receive_until_reset(self) -> list[Frame]:
-        """Every whole frame that came before the connection was broken, as it has to be."""
+        """Return every complete frame before the reset of the connection, which must follow."""
         frames: list[Frame] = []
         try:
             while True:
@@ -213,11 +212,11 @@ class Nsd(Client):
 
     @classmethod
     def to(cls, broker: Broker, in_base64: bool = False, receive_buffer: int = 0) -> Nsd:
-        """Connected to a broker's first nsd listener."""
+        """Return a client connected to a broker's first nsd listener."""
         return cls(broker.port("nsd"), in_base64, receive_buffer)
 
     def line(self) -> bytes:
-        """The next line, without its end; raises EOFError."""
+        """Return the next line without its end. Raises EOFError."""
         at = 0
         while (end := self._buffer.find(b"\n", at)) < 0:
             at = len(self._buffer)
@@ -225,7 +224,7 @@ class Nsd(Client):
         return self._take(end + 1)[:-1]
 
     def answer(self) -> dict[str, Any]:
-        """The next response."""
+        """Return the next response."""
         line = self.line()
         if self.in_base64:
             assert not line.startswith(b"{")
@@ -240,22 +239,22 @@ class Nsd(Client):
         self.send((base64.b64encode(line) if self.in_base64 else line) + b"\n")
 
     def ask(self, kind: str, identity: str, **fields: object) -> dict[str, Any]:
-        """Send a request and read its response."""
+        """Send a request and return its response."""
         self.put(kind, identity, **fields)
         return self.answer()
 
     def do(self, kind: str, identity: str, **fields: object) -> None:
-        """``ask`` for success."""
+        """Send a request that must succeed."""
         assert self.ask(kind, identity, **fields) == {"_class": "SuccessResponse"}
 
     def refused(self, kind: str, identity: str, **fields: object) -> str:
-        """``ask`` for an error; its text."""
+        """Send a request that must fail and return the text of the error."""
         answer = self.ask(kind, identity, **fields)
         assert answer["_class"] == "ErrorResponse"
         return str(answer["error"])
 
     def get(self, identity: str, after: int = 0) -> list[dict[str, Any]]:
-        """The messages of a Get."""
+        """Return the messages of a Get."""
         answer = self.ask("Get", identity, after=after)
         assert answer["_class"] == "MessageListResponse"
         messages: list[dict[str, Any]] = answer["messages"]
@@ -263,5 +262,5 @@ class Nsd(Client):
 
 
 def message(body: str, sender: str = "tester", **extra: object) -> dict[str, object]:
-    """The ``message`` of a PublishRequest."""
+    """Return the ``message`` of a PublishRequest."""
     return {"_class": "Message", "from": sender, "when": 0, "body": body, **extra}

@@ -1,4 +1,4 @@
-"""Several brokers that share topics, on ports that stay theirs when they are started again."""
+"""Brokers that share topics and keep their ports across restarts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import zmq
 
 from tests.integration.broker import HOST, PATIENCE, Broker, Start, listen
 
-# Short, so that nobody waits for what is normally seconds.
+# Shorter than the defaults, so that tests do not wait for seconds.
 QUICK = ("--spot-sync=1", "--spot-heartbeat=1")
 
 
 def free_port() -> int:
-    """A port nobody listens on, nor is given for a moment when it connects to somebody."""
+    """Return a free port outside the range of ephemeral ports."""
     given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(given // 2, given)
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 class Member:
-    """A broker of a cluster: its own protocols, and the addresses of all the others."""
+    """A broker of a cluster, with its listeners and the addresses of the others."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Member:
         self.broker = self.up()
 
     def up(self) -> Broker:
-        """Start it, again if need be."""
+        """Start or restart it."""
         self.broker = self._start(*self._options, before=self._before)
         return self.broker
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill it."""
         self.broker.kill()
 
     def saw(self, line: str, count: int = 1) -> None:
-        """Wait for a line of its log."""
+        """Wait for a line of its output."""
         self.broker.wait_line(line, count)
 
 
 def mesh(start: Start, size: int = 3, *options: str) -> list[Member]:
-    """Brokers that all know each other, connected."""
+    """Return connected brokers that are all peers of each other."""
     ports = [free_port() for _ in range(size)]
     endpoints = [f"tcp://{HOST}:{port}" for port in ports]
     members = [
@@ -78,7 +78,7 @@ def mesh(start: Start, size: int = 3, *options: str) -> list[Member]:
 
 
 class Socket:
-    """A pyzmq socket that never waits for longer than PATIENCE."""
+    """A pyzmq socket whose calls time out after PATIENCE."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.zmq = socket
@@ -92,11 +92,11 @@ class Socket:
         return self.zmq.recv_multipart()
 
     def nothing(self, milliseconds: int = 300) -> bool:
-        """Does nothing come for so long?"""
+        """Return whether nothing arrives in this time."""
         return not self.zmq.poll(milliseconds)
 
     def query(self) -> list[bytes]:
-        """The topics its broker hosts; what was sent before has been handled by then."""
+        """Return the topics that its broker hosts. The broker has then handled all input before."""
         self.send(b"", b"\x04")
         while True:
             frames = self.receive()
@@ -111,7 +111,7 @@ Open = Callable[[int, str], Socket]
 
 @contextmanager
 def sockets() -> Iterator[Open]:
-    """A function that opens a socket of a type and connects it to an endpoint."""
+    """Yield a function that opens a socket of a type and connects it to an endpoint."""
     opened: list[Socket] = []
     with zmq.Context() as context:
 
@@ -129,7 +129,7 @@ def sockets() -> Iterator[Open]:
 
 
 def subscribe(dealer: Socket, topic: bytes) -> Socket:
-    """Have a topic's messages sent to a DEALER; it is so when this returns."""
+    """Subscribe a DEALER to a topic and wait until the subscription is in effect."""
     dealer.send(b"", b"\x02", topic)
     dealer.query()
     return dealer

@@ -1,4 +1,4 @@
-"""Fixtures: brokers that are started for a test and must end well after it."""
+"""Fixtures: brokers that run for one test and must end without an error."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.integration.broker import Broker, Start, brokers, listen
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start brokers with options of the test's own; see ``brokers``."""
+    """Start brokers with options of the test; see ``brokers``."""
     with brokers(tmp_path) as starter:
         yield starter
 
 
 @pytest.fixture
 def broker(start: Start) -> Broker:
-    """A broker with one cafe and one nsd listener and no options."""
+    """Return a broker with one cafe and one nsd listener and no options."""
     return start(*listen("cafe", "nsd"))

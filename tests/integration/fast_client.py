@@ -1,4 +1,4 @@
-"""A tiny blocking client of fast, and the command ``pubsub`` that makes its secrets and tokens."""
+"""A small blocking client of fast, and the command ``pubsub`` for its secrets and tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.clients import Client
 
 PUBSUB = str(Path(sys.executable).with_name("pubsub"))
 MESSAGE, KEY_UPDATE, ERROR = 0x04, 0x06, 0x7F
-# Nothing has this id: it is asked for to know that all before has been done.
+# No topic has this id. The error for it shows that all requests before it were handled.
 NOWHERE = 0
 
 
@@ -30,13 +30,13 @@ def pubsub(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[s
 
 
 def make_secret(path: Path) -> Path:
-    """A new secret file."""
+    """Make a secret file."""
     pubsub("secret", str(path))
     return path
 
 
 def make_token(secret: Path, *options: str, key: str = "k1", permission: str = "*") -> bytes:
-    """A token for ``key``."""
+    """Return a token for ``key``."""
     made = pubsub(
         "token", "make", "--secret-file", str(secret), f"--queue-key={key}",
         f"--permission={permission}", *options,
@@ -45,7 +45,7 @@ def make_token(secret: Path, *options: str, key: str = "k1", permission: str = "
 
 
 def topic_id(name: str) -> int:
-    """FNV-1a 32."""
+    """Return the FNV-1a 32 hash."""
     value = 0x811C9DC5
     for byte in name.encode():
         value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -78,7 +78,7 @@ def rotate(raw: bytes, key: bytes, topic: int = NEWS) -> bytes:
 
 
 class Packet(NamedTuple):
-    """A packet as it came; ``code`` and ``offending`` are an ERROR's."""
+    """A received packet; ``code`` and ``offending`` are those of an ERROR."""
 
     kind: int
     topic: int
@@ -92,13 +92,13 @@ class Fast(Client):
 
     @classmethod
     def to(cls, broker: Broker, *requests: bytes) -> Fast:
-        """Connected to a broker's first fast listener, having sent ``requests``."""
+        """Return a client of a broker's first fast listener that has sent ``requests``."""
         made = cls(broker.port("fast"))
         made.send(*requests)
         return made
 
     def receive(self) -> Packet:
-        """The next packet; raises EOFError."""
+        """Return the next packet. Raises EOFError."""
         kind = self._peek(1)[0]
         if kind == ERROR:
             _, offending, code, topic = struct.unpack(">BBBI", self._take(7))
@@ -111,19 +111,19 @@ class Fast(Client):
         return Packet(kind, topic, self._take(6 + length)[6:])
 
     def texts(self, count: int) -> list[bytes]:
-        """What the next ``count`` packets, all MESSAGE, carry."""
+        """Return the payloads of the next ``count`` packets, all MESSAGE."""
         packets = [self.receive() for _ in range(count)]
         assert all(packet.kind == MESSAGE for packet in packets), packets
         return [packet.data for packet in packets]
 
     def error(self) -> tuple[int, int]:
-        """The next packet's offending type and code; it has to be an ERROR."""
+        """Return the offending type and code of the next packet, which must be an ERROR."""
         packet = self.receive()
         assert packet.kind == ERROR, packet
         return packet.offending, packet.code
 
     def sync(self, raw: bytes) -> list[Packet]:
-        """What came for all that was sent before; ``raw`` has to be a good token."""
+        """Return the replies to all earlier requests; ``raw`` must be a valid token."""
         self.send(_head(0x05, raw) + struct.pack(">I", NOWHERE))
         packets: list[Packet] = []
         while (packet := self.receive()) != Packet(ERROR, NOWHERE, b"", 0x05, 4):

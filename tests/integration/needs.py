@@ -1,4 +1,4 @@
-"""What a test needs of the machine, and what is said where it is not there."""
+"""Requirements of tests, and the messages when the machine lacks them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 
 def missing(what: str) -> NoReturn:
-    """The machine lacks ``what``, which the set-up installs."""
+    """Fail because the machine lacks ``what``, which the set-up installs."""
     pytest.fail(f"needs {what}; type: scripts/setup dev", pytrace=False)
 
 
 def not_allowed(what: str) -> NoReturn:
-    """Only root may make ``what``: the test is left out, with a line at the end, but for CI."""
+    """Skip the test because only root may make ``what``; in CI, fail."""
     text = f"needs {what}; type: sudo .venv/bin/pytest tests/integration"
     if os.environ.get("CI"):
         pytest.fail(text, pytrace=False)

@@ -1,4 +1,4 @@
-"""The blocking publishers against a real broker: what they confirm is there, or it is an error."""
+"""The blocking publishers with a real broker: a message is stored, or there is an error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def address(broker: Broker, protocol: str) -> Address:
 
 
 def make(broker: Broker, protocol: str, secret: Path) -> BlockingPublisher:
-    """A publisher for a protocol's listener."""
+    """Return a publisher for a protocol's listener."""
     where = address(broker, protocol)
     if protocol == "fast":
         return FastPublisher(where, make_token(secret).decode())
@@ -64,14 +64,14 @@ def make(broker: Broker, protocol: str, secret: Path) -> BlockingPublisher:
 
 
 def publish(client: BlockingPublisher, topic: str, *payloads: bytes) -> None:
-    """Publish these and finish."""
+    """Publish these messages and finish."""
     for payload in payloads:
         client.add(topic, payload)
     client.finish()
 
 
 def stored(broker: Broker, topic: str) -> list[str]:
-    """What is in the history of a topic."""
+    """Return the stored payloads of a topic."""
     reader = f"reader {next(_READERS)}"
     with Nsd.to(broker) as client:
         client.do("Subscribe", reader, channel=topic)
@@ -86,8 +86,10 @@ def refused(words: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("what", ["windows", "sizes"])
-def test_what_is_finished_is_there(broker: Broker, secret: Path, protocol: str, what: str) -> None:
-    """More than one window, in order; payloads as large as may be, and empty ones."""
+def test_finished_messages_are_stored(
+    broker: Broker, secret: Path, protocol: str, what: str
+) -> None:
+    """More than one window, in order; the largest payloads, and empty ones."""
     large = LARGEST[protocol]
     sent = (
         [f"{protocol} {number}" for number in range(WINDOW_MESSAGES + 500)]
@@ -103,7 +105,7 @@ def test_what_is_finished_is_there(broker: Broker, secret: Path, protocol: str, 
 
 
 @pytest.mark.parametrize("protocol", ["nsd", "rheos", "spot", "fast"])
-def test_odd_names_and_many_topics(broker: Broker, secret: Path, protocol: str) -> None:
+def test_unusual_names_and_many_topics(broker: Broker, secret: Path, protocol: str) -> None:
     names = ["a,b", 'q"uote', "sl/ash", "\N{PARTY POPPER}", "x" * 255, *map(str, range(50))]
     with make(broker, protocol, secret) as client:
         for name in names:
@@ -114,8 +116,8 @@ def test_odd_names_and_many_topics(broker: Broker, secret: Path, protocol: str) 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_several_at_once(broker: Broker, secret: Path, protocol: str) -> None:
-    """As Spark's executors do."""
+def test_concurrent_publishers(broker: Broker, secret: Path, protocol: str) -> None:
+    """Like Spark's executors."""
     topic = TOPIC.get(protocol, "plain")
     failed: list[BaseException] = []
 
@@ -138,14 +140,16 @@ def test_several_at_once(broker: Broker, secret: Path, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_is_not_permitted_is_an_error(start: Start, secret: Path, protocol: str) -> None:
+def test_a_publish_without_permission_is_an_error(
+    start: Start, secret: Path, protocol: str
+) -> None:
     broker = start(*listen(*PROTOCOLS), f"--secret-file={secret}", "--allow-publish=allowed/*")
     with make(broker, protocol, secret) as client, pytest.raises(NotPublished) as caught:
         publish(client, TOPIC.get(protocol, "plain"), b"no")
     assert protocol in str(caught.value)
 
 
-def test_what_a_protocol_cannot_carry(broker: Broker, secret: Path) -> None:
+def test_inexpressible_messages_are_errors(broker: Broker, secret: Path) -> None:
     with make(broker, "cafe", secret) as client:
         with refused("no channel"):
             client.add("plain", b"")
@@ -159,7 +163,7 @@ def test_what_a_protocol_cannot_carry(broker: Broker, secret: Path) -> None:
         client.add("plain", bytes(1_048_577))
 
 
-def test_fast_needs_the_topics_key(broker: Broker, secret: Path) -> None:
+def test_fast_requires_the_key_of_the_topic(broker: Broker, secret: Path) -> None:
     with make(broker, "fast", secret) as client:
         publish(client, "keyed", b"mine")
     other = make_token(secret, key="k2").decode()
@@ -170,13 +174,13 @@ def test_fast_needs_the_topics_key(broker: Broker, secret: Path) -> None:
     assert stored(broker, "keyed") == ["mine"]
 
 
-def test_fast_says_why_it_hung_up(broker: Broker, secret: Path) -> None:
+def test_fast_reports_why_the_connection_was_closed(broker: Broker, secret: Path) -> None:
     with make(broker, "fast", secret) as client, refused("TOO_LARGE"):
         publish(client, "keyed", bytes((1 << 20) + 1))
 
 
-def test_creating_over_fast_changes_no_flags(broker: Broker, secret: Path) -> None:
-    """A topic that is there is published to without another CREATE."""
+def test_a_publish_over_fast_changes_no_flags(broker: Broker, secret: Path) -> None:
+    """A publish to an existing topic sends no CREATE."""
     with make(broker, "fast", secret) as client:
         publish(client, "keyed", b"1")
     publish_only = make_token(secret, permission="publish").decode()
@@ -185,7 +189,7 @@ def test_creating_over_fast_changes_no_flags(broker: Broker, secret: Path) -> No
     assert stored(broker, "keyed") == ["1", "2"]
 
 
-def test_rheos_in_its_other_layouts(start: Start) -> None:
+def test_rheos_in_the_other_layouts(start: Start) -> None:
     broker = start(*listen("rheos", "nsd"), "--rheos-layout=original", "--rheos-checksum=crc32")
     with RheosPublisher(address(broker, "rheos"), "original", checksum=True) as client:
         publish(client, "plain", b"x" * 70_000)
@@ -193,8 +197,10 @@ def test_rheos_in_its_other_layouts(start: Start) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["cafe", "nsd", "rheos", "spot", "fast"])
-def test_another_protocol_at_that_port(broker: Broker, secret: Path, protocol: str) -> None:
-    """An error, and no waiting for what never comes."""
+def test_another_protocol_at_the_port_is_an_error(
+    broker: Broker, secret: Path, protocol: str
+) -> None:
+    """The error comes at once, without a timeout."""
     wrong = {"cafe": "spot", "nsd": "cafe", "rheos": "cafe", "spot": "cafe", "fast": "cafe"}
     there = make(broker, protocol, secret)
     there._address = address(broker, wrong[protocol])
@@ -203,7 +209,7 @@ def test_another_protocol_at_that_port(broker: Broker, secret: Path, protocol: s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_broker_that_is_gone(broker: Broker, secret: Path, protocol: str) -> None:
+def test_a_broker_that_is_gone_is_an_error(broker: Broker, secret: Path, protocol: str) -> None:
     with make(broker, protocol, secret) as client:
         publish(client, TOPIC.get(protocol, "plain"), b"x")
         broker.kill()

@@ -1,4 +1,4 @@
-"""cafe over TCP, byte by byte where it matters (sections are those of seeds/cafe.md)."""
+"""cafe over TCP (sections are those of seeds/cafe.md)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_example_of_the_specification(broker: Broker) -> None:
         assert (received.opcode, len(received.payload)) == (MESSAGE, 11)
         channel, timestamp, message = struct.unpack("<BQ2s", received.payload)
         assert (channel, message) == (1, b"hi")
-        # Loose on both sides: a clock may be set while this runs.
+        # Tolerant, as the clock may be set during the test.
         assert abs(timestamp - before) < 600_000
 
         for client in (subscriber, publisher):
@@ -60,11 +60,9 @@ def test_the_example_of_the_specification(broker: Broker) -> None:
             assert client.at_end()
 
 
-def test_one_recv_gets_the_acknowledgment_alone(broker: Broker) -> None:
-    """The original clients read once; under a flood, too, that must be 16 bytes (§4.3).
-
-    Messages may follow 20 ms after it. A reader that was kept waiting for longer than that by
-    a busy machine proves nothing either way and tries again.
+def test_one_recv_returns_only_the_acknowledgment(broker: Broker) -> None:
+    """The original clients read once, which must return 16 bytes even under a flood (§4.3).
+    Messages may follow after 20 ms. A reader that a busy machine delays for longer tries again.
     """
     proven = 0
     with Cafe.publisher(broker) as publisher, feeding(publisher, publish(1, bytes(100)) * 20):
@@ -78,7 +76,7 @@ def test_one_recv_gets_the_acknowledgment_alone(broker: Broker) -> None:
                 if in_time:
                     assert len(received) == 16
                     proven += 1
-                # The messages come all the same, whole and from a frame's start.
+                # The messages follow, complete and from the start of a frame.
                 client.sock.settimeout(30)
                 if len(received) == 16:
                     assert text(client.receive()) == bytes(100)
@@ -96,7 +94,7 @@ def test_messages_of_all_sizes_arrive_once_and_in_order(broker: Broker) -> None:
         with (
             Cafe.publisher(broker) as publisher,
             background(publisher.send, *[publish(1, each) for each in sent]),
-            # Read at the same time: one that is not read from would hold the publisher.
+            # Read concurrently, as an unread connection would hold the publisher.
             background(one.receive_texts, len(sent)) as texts,
         ):
             assert two.receive_texts(len(sent)) == sent
@@ -104,7 +102,7 @@ def test_messages_of_all_sizes_arrive_once_and_in_order(broker: Broker) -> None:
         assert one.sync() == two.sync() == []
 
 
-def test_timestamps_of_a_topic_never_go_back(broker: Broker) -> None:
+def test_timestamps_of_a_topic_never_decrease(broker: Broker) -> None:
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
         stamps = []
         for n in range(50):
@@ -114,7 +112,7 @@ def test_timestamps_of_a_topic_never_go_back(broker: Broker) -> None:
         assert stamps == sorted(stamps)
 
 
-def test_one_byte_at_a_time(broker: Broker) -> None:
+def test_input_one_byte_at_a_time(broker: Broker) -> None:
     with Cafe.subscriber(broker) as subscriber, Cafe(broker.port("cafe")) as publisher:
         stream = handshake_pub() + publish(1, b"slow") + frame(PING) + publish(1, b"") + frame(PING)
         for value in stream:
@@ -124,7 +122,7 @@ def test_one_byte_at_a_time(broker: Broker) -> None:
         assert subscriber.receive_texts(2) == [b"slow", b""]
 
 
-def test_clients_need_not_wait_for_the_acknowledgment(broker: Broker) -> None:
+def test_clients_may_send_before_the_acknowledgment(broker: Broker) -> None:
     with Cafe(broker.port("cafe")) as subscriber, Cafe(broker.port("cafe")) as publisher:
         subscriber.send(handshake_sub(b""), frame(SUBSCRIBE, b"\x09"), frame(PING))
         opcodes = [subscriber.receive().opcode for _ in range(2)]
@@ -133,8 +131,8 @@ def test_clients_need_not_wait_for_the_acknowledgment(broker: Broker) -> None:
         assert subscriber.receive_texts(1) == [b"at once"]
 
 
-def test_what_was_sent_before_the_end_counts(broker: Broker) -> None:
-    """A publisher that sends and goes, by DISCONNECT or without, loses nothing (§2.3)."""
+def test_messages_before_the_end_are_delivered(broker: Broker) -> None:
+    """A publisher that disconnects loses nothing, with or without DISCONNECT (§2.3)."""
     with Cafe.subscriber(broker) as subscriber:
         for goodbye in (b"", frame(DISCONNECT), publish(1, b"cut")[:-1]):
             publisher = Cafe.publisher(broker)
@@ -146,7 +144,7 @@ def test_what_was_sent_before_the_end_counts(broker: Broker) -> None:
         assert subscriber.sync() == []
 
 
-def test_subscriptions_change(broker: Broker) -> None:
+def test_subscribe_and_unsubscribe_take_effect(broker: Broker) -> None:
     with (
         Cafe.subscriber(broker, b"\x01\x02\x01") as subscriber,
         Cafe.publisher(broker) as publisher,
@@ -164,7 +162,7 @@ def test_subscriptions_change(broker: Broker) -> None:
         assert sorted(map(text, subscriber.sync())) == [b"2", b"3"]
 
 
-def test_the_longest_messages(broker: Broker) -> None:
+def test_the_longest_messages_are_delivered(broker: Broker) -> None:
     big = random.Random(1).randbytes(LONGEST)
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
         with background(publisher.send, *[publish(1, b"%d" % n + big[1:]) for n in range(4)]):
@@ -172,13 +170,13 @@ def test_the_longest_messages(broker: Broker) -> None:
                 received = subscriber.receive()
                 assert len(received.payload) == 1_048_576
                 assert text(received) == b"%d" % n + big[1:]
-        # One byte more fits PUBLISH and not MESSAGE; the connection goes on (§5.2).
+        # One byte more fits PUBLISH and not MESSAGE; the connection stays open (§5.2).
         publisher.send(publish(1, big + b"x"), publish(1, b"after"))
         assert publisher.sync() == [(ERROR, b"\x03")]
         assert subscriber.receive_texts(1) == [b"after"]
 
 
-def test_large_messages_come_from_memory_that_others_left(start: Start) -> None:
+def test_large_messages_reuse_freed_memory(start: Start) -> None:
     broker = start(*listen("cafe"), "--durability=*=none")
     big = publish(1, bytes(LONGEST))
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
@@ -191,7 +189,7 @@ def test_large_messages_come_from_memory_that_others_left(start: Start) -> None:
         go(20)
         before = broker.page_faults()
         go(50)
-    # Given back and taken again, each would be over 700 pages.
+    # Memory returned to the kernel and allocated again would cost over 700 faults a message.
     assert broker.page_faults() - before < 50 * 100
 
 
@@ -233,12 +231,12 @@ CLOSING = {
 
 
 @pytest.mark.parametrize(("begin", "answers"), CLOSING.values(), ids=CLOSING.keys())
-def test_the_last_word_is_heard_while_the_client_still_sends(
+def test_the_last_frame_arrives_while_the_client_still_sends(
     broker: Broker, begin: bytes, answers: list[tuple[int, bytes]]
 ) -> None:
-    """A reset for unread input must not overtake it; after it the connection ends in order."""
+    """A reset for unread input must not overtake it; the connection then ends in order."""
     with Cafe(broker.port("cafe")) as client:
-        # In one piece with what follows, so that there is unread input when it is judged.
+        # In one piece with further input, so that some input is unread when the error is found.
         client.send(begin + bytes(1024 * 1024))
         acknowledged = begin.startswith(HANDSHAKE)
         frames = client.receive_rest()
@@ -286,7 +284,7 @@ def test_resets_of_subscribers_under_a_flood(start: Start) -> None:
 
 
 def _admitted(broker: Broker) -> Cafe:
-    """A subscriber; the place of the one before it is free as soon as its reset is seen."""
+    """Return a subscriber, admitted once the broker has seen the reset of the previous one."""
     for _ in range(1000):
         client = Cafe(broker.port("cafe"))
         client.send(handshake_sub())

@@ -1,4 +1,4 @@
-"""cafe over UDP: frames in datagrams, the peer's address as its connection (cafe §7)."""
+"""cafe over UDP: frames in datagrams; the address of a peer is its connection (cafe §7)."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class Datagrams:
         self.session = 0
 
     def send(self, *frames: bytes) -> None:
-        """One datagram."""
+        """Send one datagram."""
         self.sock.send(b"".join(frames))
 
     def receive(self) -> list[Frame]:
-        """The frames of the next datagram."""
+        """Return the frames of the next datagram."""
         return split(self.sock.recv(65_536))
 
     def shake(self, handshake: bytes) -> None:
-        """Send a handshake and read its acknowledgment, which travels alone."""
+        """Send a handshake and read its acknowledgment, which has its own datagram."""
         self.send(handshake)
         ((opcode, payload),) = self.receive()
         assert (opcode, payload[0]) == (HANDSHAKE_ACK, 0)
         (self.session,) = struct.unpack("<xQ", payload)
 
     def sync(self) -> list[Frame]:
-        """PING, and everything that came before the PONG."""
+        """Send PING and return the frames before its PONG."""
         self.send(frame(PING))
         frames: list[Frame] = []
         while not frames or frames[-1].opcode != PONG:
@@ -85,7 +85,7 @@ def other(broker: Broker) -> Iterator[Datagrams]:
     made.sock.close()
 
 
-def test_messages_cross_between_udp_tcp_and_nsd(
+def test_messages_pass_between_udp_tcp_and_nsd(
     broker: Broker, peer: Datagrams, other: Datagrams
 ) -> None:
     peer.shake(handshake_sub(b"\x01\x02", b"udp-reader"))
@@ -118,7 +118,7 @@ def test_several_frames_a_datagram(peer: Datagrams, other: Datagrams) -> None:
         sizes.append(len(data))
         texts += [text(f)[:2] for f in split(data)]
     assert texts == [b"%02d" % n for n in range(40)]
-    # Packed, but not beyond what no common path has to fragment.
+    # Packed, but not beyond a size that common paths transport unfragmented.
     assert max(sizes) <= 1400
     assert len(sizes) < 10
 
@@ -150,24 +150,24 @@ STRANGERS = [
 
 
 @pytest.mark.parametrize(("datagram", "code"), STRANGERS, ids=lambda v: str(v)[:30])
-def test_a_stranger_that_does_not_begin_with_a_handshake(
+def test_an_unknown_peer_must_begin_with_a_handshake(
     peer: Datagrams, datagram: bytes, code: int
 ) -> None:
     peer.send(datagram)
     assert peer.receive() == [(ERROR, bytes([code]))]
-    # No session was begun: the same address can still shake hands.
+    # No session began, so the same address can still send a handshake.
     peer.shake(handshake_pub())
     assert peer.sync() == []
 
 
-def test_an_empty_datagram_is_nothing(peer: Datagrams) -> None:
+def test_an_empty_datagram_is_ignored(peer: Datagrams) -> None:
     peer.send(b"")
     peer.shake(handshake_pub())
     peer.send(b"")
     assert peer.sync() == []
 
 
-def test_a_truncated_datagram_ends_the_session_but_what_was_whole_counts(
+def test_a_truncated_datagram_ends_the_session_after_its_complete_frames(
     peer: Datagrams, other: Datagrams
 ) -> None:
     other.shake(handshake_sub())
@@ -219,7 +219,7 @@ def test_a_session_moves_to_another_address(
 
 
 def test_a_session_moves_from_udp_to_tcp(broker: Broker, peer: Datagrams) -> None:
-    """What did not fit a datagram before fits a frame of the stream after."""
+    """Messages too large for a datagram are delivered on the stream."""
     peer.shake(handshake_sub(b"\x01", b"mover"))
     with Cafe(broker.port("cafe")) as stream, Cafe.publisher(broker) as publisher:
         stream.shake(handshake_sub(b"", b"mover;resume=%016x" % peer.session))

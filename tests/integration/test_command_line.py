@@ -1,4 +1,4 @@
-"""Starting the broker: what the command line and the file say is what is served."""
+"""Starting the broker: it serves what the command line and the file specify."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ channels = "9"
 protocol = "nsd"
 port = 0
 """
-# Takes over a socket as systemd would hand it: as descriptor 3, named.
+# Passes a socket like systemd: as descriptor 3, with a name.
 ACTIVATE = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -61,7 +61,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 @pytest.mark.parametrize(
     "order", list(permutations(PAIRS)), ids=lambda o: "".join(p[1][-3] for p in o)
 )
-def test_pairs_in_any_order(start: Start, order: tuple[list[str], ...]) -> None:
+def test_options_of_pairs_may_come_in_any_order(start: Start, order: tuple[list[str], ...]) -> None:
     broker = start(*chain.from_iterable(order))
     assert len(broker.ports("cafe")) == 2
     assert len(broker.ports("nsd")) == 1
@@ -72,7 +72,7 @@ def test_pairs_in_any_order(start: Start, order: tuple[list[str], ...]) -> None:
         nsd.do("Open", "a")
 
 
-def test_protocols_and_ports_are_zipped_in_order(start: Start) -> None:
+def test_protocols_and_ports_are_paired_in_order(start: Start) -> None:
     broker = start("--proto=cafe", "--proto=nsd", "--port=0", f"--port=tcp:0:interface={HOST}")
     with Cafe.subscriber(broker), Nsd.to(broker) as nsd:
         nsd.do("Open", "a")
@@ -86,13 +86,13 @@ def test_listen_takes_protocol_and_endpoint_in_one(start: Start) -> None:
         pass
 
 
-def test_udp_is_opened_beside_tcp_only_when_asked_for(start: Start) -> None:
+def test_udp_is_opened_only_on_request(start: Start) -> None:
     assert not start(*listen("cafe")).ports("cafe", "udp")
     broker = start(*listen("cafe"), "--udp")
     assert broker.ports("cafe", "udp") == broker.ports("cafe", "tcp")
 
 
-def test_one_line_a_listener_and_one_of_the_history(start: Start) -> None:
+def test_the_start_logs_each_listener_and_the_history(start: Start) -> None:
     broker = start(*listen("cafe", "nsd"), "--udp", "--history=10,2K")
     lines = [line.split("] ", 1)[-1] for line in broker.output.splitlines()]
     told = [line for line in lines if " on tcp " in line or " on udp " in line]
@@ -118,7 +118,7 @@ def test_unix_endpoints(start: Start, tmp_path: Path) -> None:
     assert not Path(path).exists()
 
 
-def test_a_file_says_all_of_it(start: Start, tmp_path: Path) -> None:
+def test_a_file_can_have_every_setting(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "pubsub.toml"
     config.write_text(EVERYTHING)
     broker = start(f"--config={config}")
@@ -128,7 +128,7 @@ def test_a_file_says_all_of_it(start: Start, tmp_path: Path) -> None:
     with Cafe(first) as one, Cafe(first) as two, Cafe(first) as three:
         one.shake(handshake_sub(b"\x07"))
         two.shake(handshake_sub(b"\x01\x02\x03"))
-        # The table of the protocol wins over the top level: two connections, not one.
+        # The protocol's table overrides the top level: two connections, not one.
         assert three.receive() == (0xFF, b"\x04")
     with Cafe(second) as refused:
         refused.send(handshake_sub(b"\x07"))
@@ -140,7 +140,7 @@ def test_a_file_says_all_of_it(start: Start, tmp_path: Path) -> None:
             assert refused_nsd.answer()["error"] == "TOO MANY CONNECTIONS"
 
 
-def test_the_command_line_wins_over_the_file(start: Start, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "pubsub.toml"
     config.write_text(EVERYTHING)
     broker = start(
@@ -156,8 +156,8 @@ def test_the_command_line_wins_over_the_file(start: Start, tmp_path: Path) -> No
         assert third.answer()["error"] == "TOO MANY CONNECTIONS"
 
 
-def test_no_options_start_every_protocol_on_its_default_port(start: Start) -> None:
-    """In a network of its own, as the default ports may be in use here."""
+def test_without_options_every_protocol_is_on_its_default_port(start: Start) -> None:
+    """In a separate network namespace, as the default ports may be in use."""
     unshare, ip = shutil.which("unshare"), shutil.which("ip")
     alone = [str(unshare), "-rn", "sh", "-c", f'{ip} link set lo up && exec "$@"', "sh"]
     if not unshare or not ip:
@@ -208,7 +208,7 @@ def test_socket_activation(start: Start, endpoint: str) -> None:
             client.sync()
 
 
-def test_two_brokers_do_not_know_each_other(start: Start) -> None:
+def test_two_brokers_are_independent(start: Start) -> None:
     first, second = start(*listen("cafe")), start(*listen("cafe"))
     with (
         Cafe.subscriber(first) as one,
@@ -227,8 +227,8 @@ def _publish(payload: bytes) -> bytes:
     return b"\xfe\xca\x10" + (len(payload) + 1).to_bytes(4, "little") + b"\x01" + payload
 
 
-def test_a_scan_of_ports_leaves_nothing_behind(start: Start) -> None:
-    """Connections that say nothing, and go, are no event."""
+def test_a_port_scan_leaves_no_trace(start: Start) -> None:
+    """Connections that send nothing have no events."""
     broker = start(*listen("cafe", "nsd"))
     for port in (broker.port("cafe"), broker.port("nsd")) * 20:
         Client(port).close()

@@ -1,4 +1,4 @@
-"""What cannot be started is told in one line; exit code 1, no traceback, nothing left behind."""
+"""A failed start prints one line, without a traceback, exits with 1 and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = re.compile(r"pubsub: [^\n]+\n")
 
 
 def assert_one_line(result: subprocess.CompletedProcess[str], about: str) -> None:
-    """Standard error holds one line that begins ``pubsub: `` and mentions ``about``."""
+    """Check that standard error is one line that begins ``pubsub: `` and contains ``about``."""
     assert LINE.fullmatch(result.stderr), (result.stdout, result.stderr)
     assert about in result.stderr
     assert not any(word in result.stdout + result.stderr for word in DEFECTS)
@@ -26,7 +26,7 @@ def assert_one_line(result: subprocess.CompletedProcess[str], about: str) -> Non
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """Yield a port that is in use."""
     with socket.create_server((HOST, 0)) as server:
         yield server.getsockname()[1]
 
@@ -74,7 +74,7 @@ LINES: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "about"), LINES, ids=[" ".join(o) for o, _ in LINES])
-def test_the_command_line_cannot_be_used(tmp_path: Path, options: list[str], about: str) -> None:
+def test_invalid_command_lines(tmp_path: Path, options: list[str], about: str) -> None:
     assert_one_line(run(options, tmp_path), about)
     assert not list(tmp_path.iterdir())
 
@@ -108,7 +108,7 @@ FILES: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "about"), FILES, ids=[str(c)[2:-1] for c, _ in FILES])
-def test_the_file_cannot_be_used(tmp_path: Path, content: bytes, about: str) -> None:
+def test_invalid_files(tmp_path: Path, content: bytes, about: str) -> None:
     file = tmp_path / "pubsub.toml"
     file.write_bytes(content)
     assert_one_line(run([f"--config={file}"], tmp_path), about)
@@ -125,7 +125,7 @@ def test_a_taken_port(tmp_path: Path, taken: int, pidfile: str) -> None:
 
 
 def test_a_port_given_twice(tmp_path: Path, taken: int) -> None:
-    """The first listener is open by then: it goes as well."""
+    """The first listener is open by then and is closed as well."""
     result = run(["--proto=nsd", "--port=0", "--proto=cafe", f"--port={taken}"], tmp_path)
     assert_one_line(result, "cafe: cannot listen")
     assert "nsd on tcp" in result.stdout
@@ -154,7 +154,7 @@ def test_a_taken_port_as_a_daemon(tmp_path: Path, taken: int) -> None:
     assert result.returncode != 0
     assert not any(word in result.stdout + result.stderr + log for word in DEFECTS)
     assert "cannot listen" in result.stderr
-    # twistd says what is wrong first, and cleans up then.
+    # twistd prints the error before it cleans up.
     until(lambda: [path.name for path in tmp_path.iterdir()] == ["pubsub.log"], "the pid file")
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_option_as_a_daemon(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_pid_file_that_is_in_use_is_left_alone(tmp_path: Path, taken: int) -> None:
+def test_a_pid_file_in_use_is_not_removed(tmp_path: Path, taken: int) -> None:
     (tmp_path / "other.pid").write_text("1")
     run([f"--listen=cafe=tcp:{taken}:interface={HOST}"], tmp_path, ["-n", "--pidfile=new.pid"])
     assert [path.name for path in tmp_path.iterdir()] == ["other.pid"]

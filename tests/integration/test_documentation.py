@@ -1,4 +1,4 @@
-"""The examples of the README, run as they are printed except for the ports.
+"""The examples of the README, run as printed except for the ports.
 
 ``tests/contract/test_documented_plugin.py`` runs those of docs/protocols.md.
 """
@@ -18,7 +18,7 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The fenced blocks of ``page`` in one language."""
+    """Return the fenced blocks of ``page`` in one language."""
     found = _FENCED.finditer((ROOT / page).read_text())
     return [block[2] for block in found if block[1] == language]
 

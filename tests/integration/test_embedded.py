@@ -1,11 +1,11 @@
-"""The broker inside a test-suite of one's own: built, used and stopped in this process.
+"""A broker embedded in a test process: built, used and stopped here.
 
     broker = make_broker(config, reactor)
     broker.startService()
     ...
     await broker.stopService()
 
-With pytest-twisted, as here, a test is a coroutine that pytest-twisted runs in the reactor.
+pytest-twisted runs each test as a coroutine in the reactor.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ SECONDS = 30.0
 
 
 def in_reactor(test: _Test) -> _Test:
-    """Run a coroutine test in the reactor (typed, as pytest-twisted is not)."""
+    """Run a coroutine test in the reactor (pytest-twisted has no types)."""
     return cast(_Test, pytest_twisted.ensureDeferred(test))
 
 
 class Client(Protocol):
-    """Collects what comes; ``wait`` fires when there is enough of it."""
+    """Collects received bytes; ``wait`` fires when there are enough."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -59,7 +59,7 @@ class Client(Protocol):
         self.lost.callback(None)
 
     async def take(self, count: int) -> bytes:
-        """The next ``count`` bytes."""
+        """Return the next ``count`` bytes."""
         if len(self.data) < count:
             enough: Deferred[None] = Deferred()
             self._waiting = count, enough
@@ -73,14 +73,14 @@ class Client(Protocol):
 
 
 def build(*listeners: tuple[str, str], **settings: object) -> BrokerService:
-    """A broker with these listeners, ``(protocol, port or endpoint)``, that is not started."""
+    """Return a broker with these listeners, ``(protocol, port or endpoint)``, not started."""
     given = {"store": "memory", **settings}
     line = CommandLine({k.replace("_", "-"): v for k, v in given.items()}, listeners)
     return make_broker(merge(installed_protocols(), line, {}), cast(Any, reactor))
 
 
 def ports(broker: BrokerService) -> list[int]:
-    """Where the broker's listeners listen, in order: for who asked for port 0."""
+    """Return the ports of the broker's listeners in order, such as those assigned for 0."""
     readers = cast(Any, reactor).getReaders()
     opened = [r for r in readers if isinstance(r, Port)]
     found = {cast(Any, r.factory).listener: r.getHost().port for r in opened}
@@ -88,7 +88,7 @@ def ports(broker: BrokerService) -> list[int]:
 
 
 async def connect(port: int) -> Client:
-    """A client of the broker."""
+    """Connect a client to the broker."""
     endpoint = TCP4ClientEndpoint(reactor, HOST, port, timeout=int(SECONDS))
     client: Client = await connectProtocol(endpoint, Client())
     return client
@@ -96,7 +96,7 @@ async def connect(port: int) -> Client:
 
 @pytest_twisted.async_yield_fixture  # type: ignore[untyped-decorator]
 async def broker() -> AsyncIterator[BrokerService]:
-    """A broker with one listener of cafe, stopped after the test."""
+    """Yield a broker with one cafe listener, stopped after the test."""
     made = build(("cafe", "0"), stop_timeout="5")
     made.startService()
     yield made
@@ -120,7 +120,7 @@ async def test_publish_and_receive(broker: BrokerService) -> None:
 
 
 @in_reactor
-async def test_stopping_says_goodbye_and_ends_connections(broker: BrokerService) -> None:
+async def test_stopping_sends_the_goodbye_and_ends_connections(broker: BrokerService) -> None:
     (port,) = ports(broker)
     client = await connect(port)
     client.send(handshake_sub())
@@ -147,7 +147,7 @@ async def test_two_brokers_in_one_process(broker: BrokerService) -> None:
 
 
 @in_reactor
-async def test_a_taken_port_is_an_error_of_start(broker: BrokerService) -> None:
+async def test_a_port_in_use_fails_the_start(broker: BrokerService) -> None:
     (port,) = ports(broker)
     second = build(("cafe", f"tcp:{port}:interface={HOST}"))
     with pytest.raises(StartError, match="cannot listen"):
@@ -156,7 +156,7 @@ async def test_a_taken_port_is_an_error_of_start(broker: BrokerService) -> None:
 
 
 @in_reactor
-async def test_it_can_be_started_again_and_again() -> None:
+async def test_it_can_be_started_repeatedly() -> None:
     for _ in range(3):
         made = build(("cafe", "0"), ("nsd", "0"))
         made.startService()

@@ -1,4 +1,4 @@
-"""fast with everything real: twistd, the command pubsub, files, signals, sockets."""
+"""fast with real processes: twistd, the command pubsub, files, signals, sockets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_from_nothing_to_a_message(start: Start, tmp_path: Path) -> None:
-    """As somebody does who reads the help: a secret, a broker, tokens, a message."""
+    """The steps of the documentation: a secret, a broker, tokens, a message."""
     made = pubsub("secret", str(tmp_path / "secret"))
     (option,) = re.findall(r"--secret-file \S+", made.stdout)
     broker = start(*listen("fast", "cafe"), *option.split(), "--cafe-channels=1:news")
@@ -93,7 +93,7 @@ def test_grant(start: Start, secret: Path, tmp_path: Path) -> None:
         nsd.do("Publish", "elsewhere", message=message("open"))
 
 
-def test_secrets_that_come_and_go_with_sighup(start: Start, tmp_path: Path) -> None:
+def test_sighup_adds_and_removes_secrets(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "pubsub.toml"
     secrets = {name: make_secret(tmp_path / name) for name in ("first", "second")}
     tokens = {name: make_token(path, f"--kid={name}") for name, path in secrets.items()}
@@ -177,7 +177,7 @@ def test_the_audit_log(start: Start, secret: Path, tmp_path: Path) -> None:
     assert "audit" not in broker.output
 
 
-def test_no_secret_and_no_key_and_no_token_is_written_anywhere(
+def test_no_secret_key_or_token_is_written_anywhere(
     start: Start, secret: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "pubsub.toml"
@@ -197,7 +197,7 @@ def test_no_secret_and_no_key_and_no_token_is_written_anywhere(
 
 
 def use_and_misuse(broker: Broker, secret: Path, words: list[str]) -> None:
-    """What a broker may see in its life; ``words`` get what it must not tell."""
+    """Send valid and invalid requests; ``words`` collects what must not be written."""
     owner = make_token(secret, "--sub=ada", key="hush-hush-1")
     other = make_token(secret, key="hush-hush-2")
     expired = make_token(secret, "--expires=0s", key="hush-hush-1")
@@ -216,10 +216,8 @@ def use_and_misuse(broker: Broker, secret: Path, words: list[str]) -> None:
         assert eve.at_end()
 
 
-def test_without_a_secret_the_others_start_and_a_line_says_why(
-    start: Start, tmp_path: Path
-) -> None:
-    # An address of our own, so that the default ports are free.
+def test_without_a_secret_the_other_protocols_start(start: Start, tmp_path: Path) -> None:
+    # A loopback address of its own, where the default ports are free.
     number = os.getpid()
     interface = f"127.{100 + (number >> 14) % 100}.{(number >> 7) % 128}.{1 + number % 128}"
     broker = start(f"--interface={interface}")
@@ -253,7 +251,7 @@ def test_a_secret_on_the_command_line_is_refused(tmp_path: Path) -> None:
     assert word not in result.stderr
 
 
-def test_a_weak_secret_is_refused_unless_it_is_allowed(start: Start, tmp_path: Path) -> None:
+def test_a_weak_secret_is_refused_unless_allowed(start: Start, tmp_path: Path) -> None:
     weak = tmp_path / "weak"
     weak.write_text("short and simple\n")
     weak.chmod(0o600)
@@ -268,7 +266,7 @@ def test_a_weak_secret_is_refused_unless_it_is_allowed(start: Start, tmp_path: P
         assert ada.sync(token) == []
 
 
-def test_secret_files_that_cannot_be_used(tmp_path: Path) -> None:
+def test_unusable_secret_files(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("\n")
     for path, about in (
@@ -280,7 +278,7 @@ def test_secret_files_that_cannot_be_used(tmp_path: Path) -> None:
     )
 
 
-def test_a_secret_that_others_can_read_is_told(start: Start, secret: Path) -> None:
+def test_a_secret_that_others_can_read_is_reported(start: Start, secret: Path) -> None:
     secret.chmod(0o644)
     broker = start(*listen("fast"), f"--secret-file={secret}")
     assert "can be read by others" in broker.output

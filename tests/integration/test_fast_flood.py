@@ -1,4 +1,4 @@
-"""fast under a flood of forged tokens: those who have good ones go on, and memory does not grow."""
+"""fast under a flood of forged tokens: valid clients continue, and memory does not grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS, BATCH = 40, 50
 
 
 def forgeries(attacker: int) -> Iterator[bytes]:
-    """Ever new requests with tokens that nobody signed, a few at a time."""
+    """Yield requests with new forged tokens, a few at a time."""
     head = b"eyJhbGciOiJIUzI1NiJ9.eyJxdWV1ZV9rZXkiOiJrMSIsInBlcm1pc3Npb25zIjoiKiJ9."
     number = 0
     while True:
@@ -34,7 +34,7 @@ def forgeries(attacker: int) -> Iterator[bytes]:
 
 
 def attack(port: int, attacker: int, enough: threading.Event) -> int:
-    """Send forgeries over one connection after the other; returns how many connections."""
+    """Send forgeries over one connection after another; return the number of connections."""
     connections = 0
     requests = forgeries(attacker)
     while not enough.is_set():
@@ -43,7 +43,7 @@ def attack(port: int, attacker: int, enough: threading.Event) -> int:
             socket.create_connection((HOST, port), PATIENCE) as sock,
         ):
             connections += 1
-            # A new connection has its first failures free; an old one has to wait.
+            # The first failures of a connection are not delayed; later ones are.
             for _ in range(1 + connections % 4):
                 sock.sendall(next(requests))
             sock.shutdown(socket.SHUT_WR)
@@ -53,7 +53,7 @@ def attack(port: int, attacker: int, enough: threading.Event) -> int:
 
 
 def work(port: int, owner: bytes, reader: bytes) -> int:
-    """A publisher and a subscriber do a fixed amount of work; returns the messages."""
+    """Run a publisher and a subscriber for a fixed amount of work; return the messages."""
     with Fast(port) as publisher, Fast(port) as subscriber:
         publisher.send(create(owner))
         assert publisher.sync(owner) == []
@@ -67,7 +67,7 @@ def work(port: int, owner: bytes, reader: bytes) -> int:
 
 
 def under_attack(port: int, owner: bytes, reader: bytes) -> tuple[int, int]:
-    """Messages and hostile connections."""
+    """Return the numbers of messages and of hostile connections."""
     enough = threading.Event()
     with ThreadPoolExecutor(ATTACKERS) as pool:
         attacks = [pool.submit(attack, port, number, enough) for number in range(ATTACKERS)]
@@ -79,7 +79,7 @@ def under_attack(port: int, owner: bytes, reader: bytes) -> tuple[int, int]:
 
 
 @in_reactor
-async def test_a_flood_of_forged_tokens(tmp_path: Path) -> None:
+async def test_forged_tokens_do_not_stop_valid_clients(tmp_path: Path) -> None:
     secret = make_secret(tmp_path / "secret")
     owner, reader = make_token(secret), make_token(secret, permission="subscribe")
     broker: BrokerService = build(("fast", "0"), secret_file=str(secret))
@@ -95,7 +95,7 @@ async def test_a_flood_of_forged_tokens(tmp_path: Path) -> None:
     assert done == broker.counters.delivered == broker.counters.published
     assert hostile >= ATTACKERS
     assert broker.counters.refusals["fast", "bad-token"] > 0
-    # Only the two tokens that are good are remembered, and verifications were rationed.
+    # Only the two valid tokens are cached, and verifications were throttled.
     assert len(broker.tokens) == 2
     assert broker.tokens.misses <= VERIFICATIONS * (elapsed + 1)
     assert not broker.memory.holders

@@ -1,4 +1,4 @@
-"""The durable history over real sockets and restarts: what survives, and what a full disk does."""
+"""The durable history over real sockets: restarts, crashes, full disks, damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = listen("cafe", "nsd", "rheos", "fast")
 
 
 class House:
-    """A file, and brokers on it one after another."""
+    """A file, and brokers that run on it one after another."""
 
     def __init__(self, start: Start, directory: Path) -> None:
         self._start = start
@@ -50,7 +50,7 @@ def house(start: Start, tmp_path: Path) -> House:
 
 
 def bodies(client: Nsd, identity: str, after: int = 0) -> list[str]:
-    """What a Get gives."""
+    """Return the bodies of a Get."""
     return [one["body"] for one in client.get(identity, after)]
 
 
@@ -62,7 +62,7 @@ class Fast(Client):
     """A fast client."""
 
     def error(self) -> int:
-        """The code of the next packet, an ERROR."""
+        """Return the code of the next packet, which must be an ERROR."""
         packet = self._take(7)
         assert packet[0] == fast_wire.ERROR, packet
         return packet[2]
@@ -73,7 +73,7 @@ class Fast(Client):
 
 
 @pytest.mark.parametrize("gently", [True, False], ids=["stopped", "killed"])
-def test_everything_that_is_to_survive_does(house: House, gently: bool) -> None:
+def test_durable_state_survives_a_restart(house: House, gently: bool) -> None:
     first = house.open("--durability=*=sync")
     with Nsd.to(first) as nsd, rheos(first) as client, Cafe.publisher(first) as cafe:
         nsd.do("Open", "ada")
@@ -102,7 +102,7 @@ def test_everything_that_is_to_survive_does(house: House, gently: bool) -> None:
         assert [m["when"] for m in nsd.get("bob")] == [1, 4]
 
 
-def test_a_keyed_topic_stays_closed_and_opens_to_its_key_alone(house: House) -> None:
+def test_a_closed_topic_stays_closed_and_opens_with_its_key(house: House) -> None:
     right, wrong = fast_wire.grant("*", key="sésame"), fast_wire.grant("*", key="k2")
     first = house.open()
     with Fast(first.port("fast")) as fast, Nsd.to(first) as nsd:
@@ -147,8 +147,8 @@ def test_an_exclusive_topic_does_not_outlive_a_crash(house: House) -> None:
         assert nsd.get("news") == []
 
 
-def test_the_durable_flag_makes_other_protocols_wait_too(house: House) -> None:
-    """What they have acknowledged is in the file at that moment, and else some seconds later."""
+def test_the_durable_flag_applies_to_other_protocols(house: House) -> None:
+    """Acknowledged messages are in the file at once; without the flag, some seconds later."""
     token = fast_wire.grant()
     broker = house.open("--grant=news", "--commit-interval=5")
     with Fast(broker.port("fast")) as fast, rheos(broker) as client:
@@ -162,7 +162,7 @@ def test_the_durable_flag_makes_other_protocols_wait_too(house: House) -> None:
             assert fast._take(9 + 1) == fast_wire.message(b"y")
 
 
-def test_topics_that_are_not_stored(house: House) -> None:
+def test_unstored_topics(house: House) -> None:
     first = house.open("--durability=cafe/*=none")
     with Cafe.subscriber(first) as subscriber, Cafe.publisher(first) as publisher:
         publisher.send(publish(1, b"live"), publish(2, b"nobody"))
@@ -175,7 +175,7 @@ def test_topics_that_are_not_stored(house: House) -> None:
 
 
 def test_a_cafe_subscriber_resumes_from_the_file(house: House) -> None:
-    """More was missed than is kept in memory."""
+    """The subscriber missed more than memory holds."""
     broker = house.open("--max-memory=200M")
     with Cafe.publisher(broker) as publisher:
         with Cafe.subscriber(broker, client=b"sub") as subscriber:
@@ -227,7 +227,7 @@ def test_a_second_broker_is_refused(house: House) -> None:
         (["--commit-interval=-1"], "commit-interval: expected a number"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(
+def test_invalid_settings_are_one_line_errors(
     tmp_path: Path, options: list[str], complaint: str
 ) -> None:
     ended = run([*listen("cafe"), *options], tmp_path)
@@ -236,8 +236,8 @@ def test_what_cannot_be_is_said_in_one_line(
     assert complaint in line
 
 
-def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
-    """The limit on the size of files stands for the disk: it can be lifted from outside."""
+def test_a_full_disk_is_an_error_and_recovers(house: House) -> None:
+    """A limit on the size of files stands for the disk; it can be changed from outside."""
     broker = house.open("--durability=*=sync", before=("prlimit", "--fsize=2000000:"))
     with Nsd.to(broker) as nsd, rheos(broker) as client:
         nsd.do("Open", "ada")
@@ -265,7 +265,7 @@ def test_a_full_disk_is_an_error_and_clears_by_itself(house: House) -> None:
 
 
 def body(number: int) -> str:
-    """So long that no other message is in its block."""
+    """Return a body so long that it has a block of its own."""
     return f"body number {number} ".ljust(JOURNAL_BYTES, ".")
 
 
@@ -286,14 +286,14 @@ def test_damage_is_reported_with_offsets(house: House) -> None:
         assert body(17) not in found
 
 
-def test_after_a_crash_all_of_it_is_checked(house: House) -> None:
+def test_a_crash_is_followed_by_a_complete_check(house: House) -> None:
     first = house.open("--durability=*=sync", "--nsd-max-body=200000")
     with Nsd.to(first) as nsd:
         nsd.do("Open", "ada")
         for number in range(3):
             nsd.do("Publish", "ada", message=message(body(number)))
     first.kill()
-    # Into the file itself, as a broker would in time.
+    # Copy the journal into the file, as a running broker does later.
     sql(house.path, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(house.path.read_bytes())
     data[data.index(b"body number 1")] ^= 0x04

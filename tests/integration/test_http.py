@@ -1,4 +1,4 @@
-"""HTTP against the real broker: over sockets, with its file, through crashes."""
+"""HTTP with a real broker: sockets, its file, crashes."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ ADMIN = f"--admin-port=tcp:0:interface={HOST}"
 
 
 def client_of(broker: Broker, token: str | None = None, **given: Any) -> HistoryClient:
-    """A client of the broker's API."""
+    """Return a client of the broker's API."""
     return HistoryClient(f"http://{HOST}:{broker.port('admin')}", token, **given)
 
 
 def table(topic: str, *values: bytes) -> pa.Table:
-    """Messages to stage."""
+    """Return messages to stage."""
     columns = [pa.array([topic] * len(values), pa.string()), pa.array(values, pa.binary())]
     return pa.Table.from_arrays(columns, names=["topic", "value"])
 
 
 def publish(client: HistoryClient, batch: int, topic: str, *values: bytes) -> None:
-    """One batch of the query `test`, stored."""
+    """Store one batch of the query `test`."""
     committed = client.commit("test", batch, [client.stage("test", batch, table(topic, *values))])
     assert not committed.duplicate
 
 
 def values(client: HistoryClient, start: int = 0, **given: Any) -> list[Any]:
-    """The payloads of a range, and what of it is damaged."""
+    """Return the payloads of a range and its damaged parts."""
     found: list[Any] = []
     for part in client.read(start, **given):
         found += [part] if isinstance(part, tuple) else part["value"].to_pylist()
@@ -56,12 +56,12 @@ def values(client: HistoryClient, start: int = 0, **given: Any) -> list[Any]:
 
 @pytest.fixture
 def durable(start: Start, tmp_path: Path) -> Broker:
-    """A broker with a file."""
+    """Return a broker with a file."""
     return start(*listen("cafe"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite:h.db"])
-def test_what_is_written_is_read(start: Start, store: str) -> None:
+def test_written_messages_are_read(start: Start, store: str) -> None:
     client = client_of(start(*listen("nsd"), ADMIN, f"--store={store}"))
     publish(client, 0, "ü/1", b"1", b"\xff", b"")
     publish(client, 1, "b", bytes(2**20), b"2")
@@ -80,7 +80,7 @@ def test_what_is_written_is_read(start: Start, store: str) -> None:
     assert raised.value.details["next"] == 5
 
 
-def test_what_other_protocols_publish(durable: Broker) -> None:
+def test_messages_of_other_protocols_are_read(durable: Broker) -> None:
     client = client_of(durable)
     with Cafe.publisher(durable, 7, b"alice") as cafe:
         cafe.send(cafe_publish(7, b"hello"))
@@ -91,7 +91,7 @@ def test_what_other_protocols_publish(durable: Broker) -> None:
     assert (row["topic"], row["protocol"], row["key"]) == ("cafe/7", "cafe", b"alice")
 
 
-def test_plain_http(durable: Broker) -> None:
+def test_requests_without_the_client(durable: Broker) -> None:
     publish(client_of(durable), 0, "a", b"1", b"2")
     connection = http.client.HTTPConnection(HOST, durable.port("admin"))
     for _ in range(2):
@@ -139,14 +139,14 @@ def test_events_of_http(start: Start, tmp_path: Path) -> None:
     client = client_of(broker)
     assert values(client) == [b"1", b"23"]
     assert list(client.topics()) == ["a"]
-    # What only reads has caused no more of them.
+    # Readers cause no events.
     assert len(told()) == 3
     with pytest.raises(HistoryError) as raised:
         values(client, topics=[TOPIC])
     assert (raised.value.status, raised.value.code) == (403, "not-authorized")
 
 
-def test_positions_outlive_the_broker(start: Start, tmp_path: Path) -> None:
+def test_positions_survive_a_restart(start: Start, tmp_path: Path) -> None:
     options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
     broker = start(*options)
     client = client_of(broker)
@@ -159,7 +159,7 @@ def test_positions_outlive_the_broker(start: Start, tmp_path: Path) -> None:
     assert (reader.name, reader.offset, reader.lag) == ("spark/1", 1, 1)
 
 
-def test_a_commit_is_remembered_through_a_crash(start: Start, tmp_path: Path) -> None:
+def test_a_commit_is_remembered_after_a_crash(start: Start, tmp_path: Path) -> None:
     options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
     broker = start(*options)
     client = client_of(broker)
@@ -187,7 +187,7 @@ def test_a_crash_between_stage_and_commit(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_crash_while_batches_are_committed(start: Start, tmp_path: Path) -> None:
-    """Whatever was under way, doing the last batch again makes each be there once, and whole."""
+    """After a crash at any point, a repeated batch completes what is missing, once."""
     options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
     broker = start(*options)
     client = client_of(broker, attempts=1)
@@ -216,7 +216,7 @@ def test_a_crash_while_batches_are_committed(start: Start, tmp_path: Path) -> No
     assert values(client) == [b"%d" % batch for batch in range(last + 1) for _ in range(500)]
 
 
-def test_damage_is_told(start: Start, tmp_path: Path) -> None:
+def test_damage_is_reported(start: Start, tmp_path: Path) -> None:
     options = (*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db")
     broker = start(*options)
     client = client_of(broker)
@@ -230,7 +230,7 @@ def test_damage_is_told(start: Start, tmp_path: Path) -> None:
     assert values(client) == [b"0", b"x", (2, 4), b"2", b"x"]
 
 
-def test_what_has_expired(start: Start, tmp_path: Path) -> None:
+def test_expired_messages_are_reported(start: Start, tmp_path: Path) -> None:
     keep = "--retention=*=messages:2"
     broker = start(*listen("nsd"), ADMIN, f"--store=sqlite:{tmp_path}/h.db", keep)
     client = client_of(broker)
@@ -268,7 +268,7 @@ def test_tokens(start: Start, tmp_path: Path) -> None:
 
 @contextmanager
 def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
-    """A client that asks for much and does not read."""
+    """Return a client that requests a long reply and does not read it."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect((HOST, broker.port("admin")))
@@ -277,7 +277,7 @@ def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
         yield sock
 
 
-def test_a_reader_that_does_not_read_costs_the_others_nothing(durable: Broker) -> None:
+def test_a_reader_that_does_not_read_does_not_delay_others(durable: Broker) -> None:
     client = client_of(durable)
     for batch in range(12):
         publish(client, batch, "a", *[bytes(2**20)] * 4)
@@ -288,7 +288,7 @@ def test_a_reader_that_does_not_read_costs_the_others_nothing(durable: Broker) -
         assert durable.memory() - before < 60 * 2**20
 
 
-def test_the_broker_stops_while_somebody_reads(durable: Broker) -> None:
+def test_the_broker_stops_during_a_read(durable: Broker) -> None:
     client = client_of(durable)
     for batch in range(4):
         publish(client, batch, "a", *[bytes(2**20)] * 4)
@@ -299,7 +299,7 @@ def test_the_broker_stops_while_somebody_reads(durable: Broker) -> None:
         durable.wait()
 
 
-def test_reading_goes_on_where_a_broken_connection_left_it(durable: Broker) -> None:
+def test_reading_resumes_after_a_broken_connection(durable: Broker) -> None:
     client = client_of(durable)
     for batch in range(12):
         publish(client, batch, "a", *[b"%d" % batch + bytes(2**20)] * 2)
@@ -314,7 +314,7 @@ def test_reading_goes_on_where_a_broken_connection_left_it(durable: Broker) -> N
 
 @contextmanager
 def breaking(port: int, nbytes: int) -> Iterator[tuple[int, list[int]]]:
-    """A way to a port that breaks after so many bytes of answers, time after time."""
+    """Yield a relay to a port that breaks each connection after so many bytes of replies."""
     connections: list[int] = []
 
     def carry(near: socket.socket) -> None:
@@ -345,14 +345,14 @@ def breaking(port: int, nbytes: int) -> Iterator[tuple[int, list[int]]]:
     thread.join()
 
 
-def test_a_token_that_is_none_is_not_shown() -> None:
+def test_an_invalid_token_is_not_shown() -> None:
     with pytest.raises(
         ValueError, match=r"^the token contains a character that tokens cannot have$"
     ):
         HistoryClient(f"http://{HOST}", "se\ncret")
 
 
-def test_one_connection_is_used_for_request_after_request(durable: Broker) -> None:
+def test_requests_share_one_connection(durable: Broker) -> None:
     pool = urllib3.PoolManager()
     client = client_of(durable, pool=pool)
     publish(client, 0, "a", b"1")
@@ -362,7 +362,7 @@ def test_one_connection_is_used_for_request_after_request(durable: Broker) -> No
     assert connections.num_connections == 1
 
 
-def test_nobody_there(start: Start) -> None:
+def test_an_unreachable_broker_is_an_error(start: Start) -> None:
     with socket.create_server((HOST, 0)) as listening:
         port = listening.getsockname()[1]
     pauses: list[float] = []
@@ -374,12 +374,12 @@ def test_nobody_there(start: Start) -> None:
     assert pauses == [0.1, 0.2] * 2
 
 
-def test_it_is_there_if_it_is_asked_for(start: Start) -> None:
+def test_the_api_is_served_on_request(start: Start) -> None:
     assert start(*listen("nsd")).ports("admin") == []
     assert len(start(*listen("nsd"), ADMIN).ports("admin")) == 1
     assert start("--admin-port=none", *listen("nsd")).ports("admin") == []
 
 
-def test_a_wrong_port_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_invalid_port_is_a_one_line_error(tmp_path: Path) -> None:
     result = run([*listen("nsd"), "--admin-port=x"], tmp_path)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)

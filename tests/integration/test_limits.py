@@ -1,4 +1,4 @@
-"""Limits and access rules of a listener: what the client is told, and what the log says."""
+"""Limits and access rules of a listener: the replies and the log."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from tests.integration.clients import (
 LIMITED = (ERROR, b"\x04")
 
 
-def assert_turned_away(client: Cafe, answer: tuple[int, bytes]) -> None:
-    """The client is told so before the connection ends."""
+def assert_refused(client: Cafe, answer: tuple[int, bytes]) -> None:
+    """Check that the client gets the refusal before the connection ends."""
     with client:
         assert client.receive_rest() == [answer]
 
 
-def let_in(broker: Broker) -> bool:
-    """Is there room for one more connection?"""
+def is_admitted(broker: Broker) -> bool:
+    """Return whether one more connection is admitted."""
     with Cafe(broker.port("cafe")) as client:
         client.send(frame(PING))
         return client.receive().opcode == PONG
 
 
 def refused(code: int) -> tuple[int, bytes]:
-    """A failed acknowledgment."""
+    """Return a failed acknowledgment."""
     return HANDSHAKE_ACK, bytes([code]) + bytes(8)
 
 
-def test_messages_a_second(start: Start) -> None:
-    """One error for each message refused; those before it count; the connection goes on."""
+def test_the_rate_of_messages_is_limited(start: Start) -> None:
+    """Each refused message has its own error; the connection stays open."""
     broker = start(*listen("cafe"), "--rate-messages=5")
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker, 1, b"hasty") as publisher:
         publisher.send(*[publish(1, b"%d" % n) for n in range(1000)])
@@ -53,7 +53,7 @@ def test_messages_a_second(start: Start) -> None:
         accepted = [int(t) for t in subscriber.receive_texts(1000 - len(errors))]
         assert accepted[:5] == list(range(5))
         assert accepted == sorted(set(accepted))
-        # More only if the machine was so slow that tokens came meanwhile.
+        # More only on a machine so slow that tokens were added meanwhile.
         assert len(accepted) < 500
         assert subscriber.sync() == []
     broker.wait_line(r"refused: \d+ on cafe: rate-limited, last by 'hasty@[\d.:]+'")
@@ -71,7 +71,7 @@ def test_each_connection_has_its_own_rate(start: Start) -> None:
         assert patient.sync() == []
 
 
-def test_a_rate_for_all_connections_of_a_listener(start: Start) -> None:
+def test_the_connections_of_a_listener_can_share_a_rate(start: Start) -> None:
     broker = start(*listen("cafe", "cafe"), "--listener-rate-messages=100")
     first, second = broker.ports("cafe")
     with Cafe(first) as one, Cafe(first) as two, Cafe(second) as elsewhere:
@@ -85,8 +85,8 @@ def test_a_rate_for_all_connections_of_a_listener(start: Start) -> None:
         assert elsewhere.sync() == []
 
 
-def test_bytes_a_second(start: Start) -> None:
-    """A message larger than what may pass in a second passes now and then rather than never."""
+def test_the_rate_of_bytes_is_limited(start: Start) -> None:
+    """A message larger than the bytes of a second is admitted now and then."""
     broker = start(*listen("cafe"), "--rate-bytes=10K")
     with Cafe.publisher(broker) as publisher:
         publisher.send(publish(1, bytes(200_000)) * 2)
@@ -94,55 +94,55 @@ def test_bytes_a_second(start: Start) -> None:
     broker.wait_line("refused: 1 on cafe: rate-limited")
 
 
-def test_rates_of_nsd(start: Start) -> None:
+def test_rates_apply_to_nsd(start: Start) -> None:
     broker = start(*listen("nsd"), "--rate-messages=2")
     with Nsd.to(broker) as client:
         client.do("Open", "ada")
         answers = [client.ask("Publish", "ada", message=message(str(n))) for n in range(50)]
         errors = [a["error"] for a in answers if a["_class"] == "ErrorResponse"]
         assert set(errors) == {"RATE LIMIT EXCEEDED"}
-        # What was refused has used up no `when`.
+        # A refused message uses no `when`.
         received = client.get("ada")
         assert [m["when"] for m in received] == list(range(1, 51 - len(errors)))
     broker.wait_line("refused: 1 on nsd: rate-limited")
 
 
 @pytest.mark.parametrize("option", ["--max-connections=2", "--max-connections-per-address=2"])
-def test_connections(start: Start, option: str) -> None:
+def test_connections_are_limited(start: Start, option: str) -> None:
     broker = start(*listen("cafe", "nsd"), option)
-    # Each listener counts its own.
+    # Each listener has its own limit.
     with Cafe.subscriber(broker), Cafe.subscriber(broker) as second:
         with Nsd.to(broker) as one, Nsd.to(broker) as two, Nsd.to(broker) as three:
             one.do("Open", "a")
             two.do("Open", "b")
             assert three.answer() == {"_class": "ErrorResponse", "error": "TOO MANY CONNECTIONS"}
             assert three.at_end()
-        assert_turned_away(Cafe(broker.port("cafe")), LIMITED)
+        assert_refused(Cafe(broker.port("cafe")), LIMITED)
         second.send(frame(0x04))
         assert second.at_end()
         second.close()
-        # The place is free as soon as the broker has seen its end too.
-        assert any(let_in(broker) for _ in range(1000))
+        # There is room once the broker has seen the end of the connection.
+        assert any(is_admitted(broker) for _ in range(1000))
     broker.wait_line(r"refused: 1 on cafe: limit-reached, last by '127\.0\.0\.1:\d+'")
     broker.wait_line(r"refused: 1 on nsd: limit-reached, last by '127\.0\.0\.1:\d+'")
 
 
 def test_a_flood_of_connections_over_the_quota(start: Start) -> None:
-    """Each is told and closed, however many there are, and those inside are served."""
+    """Each is refused and closed, and the admitted connections are served."""
     broker = start(*listen("cafe"), "--max-connections=1")
     with Cafe.publisher(broker) as inside:
         outside = [Cafe(broker.port("cafe")) for _ in range(200)]
         for client in outside:
             client.send(handshake_pub())
         for client in outside:
-            assert_turned_away(client, LIMITED)
+            assert_refused(client, LIMITED)
         assert inside.sync() == []
     broker.stop()
     assert broker.totals()["refused"] == 200
 
 
-def test_sessions(start: Start) -> None:
-    """A quota that depends on the handshake fails it with its own code."""
+def test_sessions_are_limited(start: Start) -> None:
+    """The handshake over the limit fails with its own code."""
     broker = start(*listen("cafe"), "--max-sessions=1")
     with Cafe.subscriber(broker, b"\x01", b"first"), Cafe(broker.port("cafe")) as second:
         second.send(handshake_sub())
@@ -151,7 +151,7 @@ def test_sessions(start: Start) -> None:
 
 
 def rules(start: Start) -> Broker:
-    """Channels 1 and 2 alone; 1 is read only, 2 is write only."""
+    """Return a broker with channels 1, read only, and 2, write only."""
     return start(
         *listen("cafe", "nsd"), "--cafe-channels=1:news,2:mail",
         "--allow-publish=mail,own*", "--allow-subscribe=news,own*",
@@ -164,7 +164,7 @@ def test_handshakes_are_checked(start: Start) -> None:
         (handshake_pub(1), 0x08),
         (handshake_pub(3), 0x02),
         (handshake_sub(b"\x01\x02"), 0x08),
-        # What does not exist comes before what is not permitted.
+        # An unknown channel precedes a missing permission.
         (handshake_sub(b"\x02\x03"), 0x02),
     ):
         with Cafe(broker.port("cafe")) as client:
@@ -188,7 +188,7 @@ def test_requests_are_checked(start: Start) -> None:
     broker.wait_line("refused: 2 on cafe: topic-not-found, last by '127")
 
 
-def test_rules_of_nsd(start: Start) -> None:
+def test_rules_apply_to_nsd(start: Start) -> None:
     broker = rules(start)
     with Nsd.to(broker) as client:
         assert client.refused("Open", "forbidden") == "NOT AUTHORIZED: forbidden"
@@ -201,13 +201,13 @@ def test_rules_of_nsd(start: Start) -> None:
         client.do("Open", "own/1")
         client.do("Publish", "own/1", message=message("mine"))
         assert [m["body"] for m in client.get("own/1")] == ["mine"]
-        # A channel that the listener of cafe does not offer is not there either.
+        # The cafe listener does not offer this channel.
         assert client.refused("Subscribe", "x", channel="cafe/3") == "NO SUCH CHANNEL: cafe/3"
     broker.wait_line("refused: 1 on nsd: not-authorized")
 
 
 def test_channels_stand_for_topics(start: Start) -> None:
-    """One topic under different numbers on two listeners, and by its name over nsd."""
+    """One topic has different numbers on two listeners, and its name over nsd."""
     broker = start(
         "--listen=cafe=tcp:0:interface=127.0.0.1", *listen("nsd"), "--cafe-channels=0-3,9:orders"
     )
@@ -220,7 +220,7 @@ def test_channels_stand_for_topics(start: Start) -> None:
         assert refused_.receive_rest() == [refused(0x02)]
 
 
-def test_quotas_of_nsd(start: Start) -> None:
+def test_quotas_apply_to_nsd(start: Start) -> None:
     broker = start(*listen("nsd"), "--nsd-max-identities=2", "--nsd-max-subscriptions=1")
     with Nsd.to(broker) as client:
         client.do("Open", "a")
@@ -231,15 +231,15 @@ def test_quotas_of_nsd(start: Start) -> None:
     broker.wait_line("refused: 1 on nsd: limit-reached")
 
 
-def test_silence(start: Start) -> None:
-    """With an idle timeout a connection that says nothing gets DISCONNECT and is closed."""
+def test_a_silent_connection_is_closed(start: Start) -> None:
+    """With an idle timeout a connection that sends nothing gets DISCONNECT and is closed."""
     broker = start(*listen("cafe"), "--idle-timeout=1")
     with Cafe.subscriber(broker, b"\x01", b"quiet") as client:
         assert client.receive_rest() == [(0x04, b"")]
     broker.wait_line("refused: 1 on cafe: idle, last by 'quiet@")
 
 
-def test_half_a_frame_is_no_reason_to_wait_for_ever(start: Start) -> None:
+def test_half_a_frame_does_not_extend_the_idle_timeout(start: Start) -> None:
     broker = start(*listen("cafe", "nsd"), "--idle-timeout=1")
     for port in (broker.port("cafe"), broker.port("nsd")):
         with Client(port) as client:

@@ -1,4 +1,4 @@
-"""nsd: both dialects, the history behind Get, and the way to cafe and back (seeds/nsd.md)."""
+"""nsd: both dialects, Get from the history, and messages to and from cafe (seeds/nsd.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_conversation(broker: Broker, in_base64: bool) -> None:
         assert list(second) == ["_class", "from", "when", "body", "picture"]
         assert ben.get("ben", 1) == [second]
         assert ben.get("ben", 2) == []
-        # Its own messages too, and a new connection makes no difference.
+        # Its own messages are included, and a new connection makes no difference.
         with Nsd.to(broker, not in_base64) as again:
             assert again.get("ada") == [first, second]
         ben.do("Unsubscribe", "ben", channel="ada")
@@ -60,7 +60,7 @@ def test_literal_bytes(broker: Broker) -> None:
         assert client.line() == b'{"_class":"ErrorResponse","error":"INVALID REQUEST: []"}'
 
 
-def test_one_byte_at_a_time(broker: Broker) -> None:
+def test_input_one_byte_at_a_time(broker: Broker) -> None:
     with Nsd.to(broker) as client:
         for value in b'{"_class":"OpenRequest","identity":"ada"}\r\n{nonsense\n':
             client.send(bytes([value]))
@@ -68,7 +68,7 @@ def test_one_byte_at_a_time(broker: Broker) -> None:
         assert client.answer()["error"] == "INVALID REQUEST: [{nonsense]"
 
 
-def test_many_requests_without_waiting(broker: Broker) -> None:
+def test_pipelined_requests_are_answered_in_order(broker: Broker) -> None:
     with Nsd.to(broker) as client:
         client.do("Open", "ada")
 
@@ -91,7 +91,7 @@ def test_from_cafe_to_get(broker: Broker) -> None:
         nsd.do("Subscribe", "ada", channel="cafe/7")
         first, second = nsd.get("ada")
         assert first == {"_class": "Message", "from": "sensor", "when": 1, "body": "grüß"}
-        # `when` counts the broker's messages, so that of the channel jumps.
+        # `when` counts all messages of the broker, so that it is not consecutive in a channel.
         assert second == {
             "_class": "Message", "from": "sensor", "when": 3, "body": "", "data": "/wA=",
         }  # fmt: skip
@@ -106,7 +106,7 @@ def test_from_publish_to_cafe(broker: Broker) -> None:
         received = subscriber.receive()
         channel, timestamp = struct.unpack_from("<BQ", received.payload)
         assert (channel, received.payload[9:]) == (7, "grüß".encode())
-        # A clock in ms since the epoch, not `when`; loose, as clocks may be set.
+        # Milliseconds since the epoch, not `when`; tolerant, as the clock may be set.
         assert abs(timestamp - before) < 600_000
 
 
@@ -154,7 +154,7 @@ def test_the_longest_line(broker: Broker) -> None:
         assert received["attachment"] == attachment.decode()
 
 
-def test_a_line_over_the_limit_is_told_while_the_client_still_sends(broker: Broker) -> None:
+def test_the_error_for_a_long_line_arrives_while_the_client_still_sends(broker: Broker) -> None:
     with Nsd.to(broker) as client:
         client.send(b"y" * (MAX_LINE + 1), bytes(1024 * 1024))
         answer = client.answer()
@@ -164,7 +164,7 @@ def test_a_line_over_the_limit_is_told_while_the_client_still_sends(broker: Brok
 
 @pytest.mark.parametrize("in_base64", [False, True], ids=["plain", "base64"])
 def test_a_long_list_is_streamed(start: Start, in_base64: bool) -> None:
-    """Much more than the broker may hold in memory, to a reader that takes its time to begin."""
+    """The list is larger than the broker's memory, and the client delays its reading."""
     broker = start(*listen("cafe", "nsd"), "--max-memory=64M", "--history=100000,48M")
     with Cafe.publisher(broker) as publisher, Nsd.to(broker, in_base64, 16 * 1024) as nsd:
         publisher.send(*[publish(1, b"%05d" % n + b"x" * 10_000) for n in range(4000)])
@@ -219,7 +219,7 @@ def test_history_keeps_the_newest(start: Start) -> None:
         assert [m["when"] for m in client.get("ada")] == list(range(21, 31))
 
 
-def test_responses_are_one_line_each(broker: Broker) -> None:
+def test_each_response_is_one_line(broker: Broker) -> None:
     with Nsd.to(broker) as client:
         client.do("Open", "ada")
         client.do("Publish", "ada", message=message("two\nlines\u2028\r"))

@@ -1,4 +1,4 @@
-"""rheos over real sockets: every format, takeover, the original's habits, stopping."""
+"""rheos over real sockets: formats, takeover, one connection a request, stopping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = [(layout, checksum) for layout in ("spec", "original") for checksum in
 
 
 class Rheos(Client):
-    """A rheos client; ``use`` says how it is to speak."""
+    """A rheos client; ``use`` selects its format."""
 
     client_id = NIL
     original = sealed = False
@@ -38,25 +38,25 @@ class Rheos(Client):
         return packet + struct.pack("<I", zlib.crc32(packet)) if self.sealed else packet
 
     def acked(self) -> bytes:
-        """The id in the next packet, an acknowledgment of success."""
+        """Return the id in the next packet, which must be an acknowledgment of success."""
         packet = self._take(22 if self.sealed else 18)
         assert packet == self.seal(packet[:18])
         assert (packet[0], packet[17]) == (0xAC, 0), packet
         return packet[1:17]
 
     def failed(self) -> bool:
-        """Is the next packet an acknowledgment of failure?"""
+        """Return whether the next packet is an acknowledgment of failure."""
         packet = self._take(22 if self.sealed else 18)
         return packet == self.seal(b"\xac" + NIL + b"\x01")
 
     def message(self) -> tuple[bytes, bytes]:
-        """Sender and data of the next packet, a response."""
+        """Return sender and data of the next packet, which must be a response."""
         size, length, sender = struct.unpack("<BI16s", self._take(21))
         assert size == 21
         return sender, self._take(length)
 
     def do(self, opcode: int, topic: bytes, data: bytes = b"") -> bytes:
-        """Ask and be told that it is done."""
+        """Send a request that must succeed."""
         self.send(self.request(opcode, topic, data))
         return self.acked()
 
@@ -67,7 +67,7 @@ def broker(start: Start) -> Broker:
 
 
 def connect(broker: Broker, client_id: bytes | None = None) -> Rheos:
-    """A client, a new one unless told which."""
+    """Return a client, with a new id by default."""
     return Rheos(broker.port("rheos")).use(client_id or uuid4().bytes)
 
 
@@ -104,7 +104,7 @@ def test_takeover_and_back(broker: Broker) -> None:
             ada.do(PUBLISH, b"news", b"1")
             assert again.message() == (ada.client_id, b"1")
             again.reset()
-        # The broker has noticed when what is published comes to the older connection again.
+        # The broker has noticed once messages arrive on the older connection again.
         numbers = iter(range(2, 1_000_000))
         ben.sock.settimeout(0.05)
         while True:
@@ -116,7 +116,7 @@ def test_takeover_and_back(broker: Broker) -> None:
                 continue
 
 
-def test_one_connection_a_request_as_the_original_has_it(start: Start) -> None:
+def test_one_connection_for_each_request(start: Start) -> None:
     broker = start(*listen("rheos"), "--rheos-layout=original")
     me = uuid4().bytes
 
@@ -130,7 +130,7 @@ def test_one_connection_a_request_as_the_original_has_it(start: Start) -> None:
     assert ask(SUBSCRIBE, b"client", b"jhsdgvjhfg")[::17] == b"\xac\x00"
     assert ask(PUBLISH, b"topic:test", b"Hello World")[::17] == b"\xac\x01"
     assert ask(255, b"fail", b"should fail")[::17] == b"\xac\x01"
-    # The subscription is the client's, whatever connection it comes by next.
+    # The subscription belongs to the client and follows it to its next connection.
     with connect(broker) as listening, connect(broker) as ada:
         listening.use(me, "original").send(listening.request(CREATE, b"client"))
         assert listening.failed()
@@ -138,7 +138,7 @@ def test_one_connection_a_request_as_the_original_has_it(start: Start) -> None:
         assert listening.message() == (ada.client_id, b"Msg 1")
 
 
-def test_half_a_request_and_half_a_connection(broker: Broker) -> None:
+def test_half_a_request_before_a_half_close(broker: Broker) -> None:
     with connect(broker) as ada, connect(broker) as ben:
         ada.do(CREATE, b"news")
         ben.do(SUBSCRIBE, b"news")
@@ -154,7 +154,7 @@ def test_half_a_request_and_half_a_connection(broker: Broker) -> None:
         assert cy.at_end()
 
 
-def test_stopping_delivers_what_was_accepted(broker: Broker) -> None:
+def test_stopping_delivers_accepted_messages(broker: Broker) -> None:
     count = 20_000
     with connect(broker) as ada, connect(broker) as ben:
         ada.do(CREATE, b"news")

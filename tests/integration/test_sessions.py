@@ -1,4 +1,4 @@
-"""Sessions: resuming with what was missed, taking over, and when it is refused (cafe §4.6)."""
+"""Sessions: resumption with missed messages, takeover, and refusals (cafe §4.6)."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ REFUSED = (HANDSHAKE_ACK, b"\x01" + bytes(8))
 
 
 def resuming(session: int, client: bytes = b"bob") -> bytes:
-    """The ClientID that asks for a session."""
+    """Return the ClientID that requests a session."""
     return client + b";resume=%016x" % session
 
 
 def resume(broker: Broker, session: int, channels: bytes = b"", client: bytes = b"bob") -> Cafe:
-    """A subscriber that has its session back."""
+    """Return a subscriber with a resumed session."""
     made = Cafe.subscriber(broker, channels, resuming(session, client))
     assert made.session == session
     return made
 
 
 def assert_refused(broker: Broker, handshake: bytes) -> None:
-    """The handshake fails with 0x01, and the connection ends."""
+    """Check that the handshake fails with 0x01 and the connection ends."""
     with Cafe(broker.port("cafe")) as client:
         client.send(handshake)
         assert client.receive_rest() == [REFUSED]
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_what_was_missed_comes_once_and_in_order(broker: Broker, how: str) -> None:
+def test_missed_messages_arrive_once_and_in_order(broker: Broker, how: str) -> None:
     with Cafe.publisher(broker) as publisher:
         subscriber = Cafe.subscriber(broker, b"\x01\x02", b"bob")
         session = subscriber.session
@@ -75,7 +75,7 @@ def test_what_was_missed_comes_once_and_in_order(broker: Broker, how: str) -> No
 
 @contextlib.contextmanager
 def counting(publisher: Cafe) -> Iterator[None]:
-    """Publish 0, 1, 2, ... on channel 1 until the context ends, and have it all handled."""
+    """Publish 0, 1, 2, ... on channel 1 until the context ends, and wait until all are handled."""
     enough = threading.Event()
 
     def count() -> None:
@@ -92,14 +92,14 @@ def counting(publisher: Cafe) -> Iterator[None]:
 
 
 def broker_saw_it_go(broker: Broker) -> None:
-    """Wait until the broker has handled the end of a connection that came before this."""
+    """Wait until the broker has handled the end of an earlier connection."""
     for _ in range(3):
         with Cafe(broker.port("cafe")) as barrier:
             barrier.sync()
 
 
 def test_live_messages_follow_the_missed_ones_under_traffic(broker: Broker) -> None:
-    """Broken off and resumed again and again while messages keep coming: no gap, no repeat."""
+    """A subscriber disconnects and resumes repeatedly under traffic: no gap, no repeat."""
     seen: list[int] = []
     with Cafe.publisher(broker) as publisher:
         subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
@@ -111,7 +111,7 @@ def test_live_messages_follow_the_missed_ones_under_traffic(broker: Broker) -> N
                 subscriber = resume(broker, session)
         seen += [int(t) for t in map(text, subscriber.sync())]
         subscriber.close()
-    # Written to a connection that broke is gone; but what comes is in order and comes once.
+    # Messages written to a broken connection are lost; the others arrive in order and once.
     assert seen == sorted(set(seen))
     assert len(seen) >= 8 * 300
 
@@ -130,7 +130,7 @@ def test_channels_of_the_handshake_are_added(broker: Broker) -> None:
             assert resumed.sync() == []
 
 
-def test_the_newcomer_takes_over(broker: Broker) -> None:
+def test_a_new_connection_takes_the_session_over(broker: Broker) -> None:
     with Cafe.subscriber(broker, b"\x01", b"bob") as old, Cafe.publisher(broker) as publisher:
         publisher.send(publish(1, b"before"))
         assert old.receive_texts(1) == [b"before"]
@@ -151,7 +151,7 @@ def test_publishers_resume_too(broker: Broker) -> None:
         assert again.session == publisher.session
 
 
-def test_what_does_not_match_is_refused(broker: Broker) -> None:
+def test_mismatched_handshakes_are_refused(broker: Broker) -> None:
     subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
     session = subscriber.session
     for wrong in (
@@ -164,14 +164,14 @@ def test_what_does_not_match_is_refused(broker: Broker) -> None:
         handshake_pub(1, resuming(session)),
     ):
         assert_refused(broker, wrong)
-    # None of them did anything to the session.
+    # None of them changed the session.
     assert subscriber.sync() == []
     subscriber.close()
     with resume(broker, session):
         pass
 
 
-def test_disconnect_ends_a_session_for_good(broker: Broker) -> None:
+def test_disconnect_ends_the_session(broker: Broker) -> None:
     with Cafe.subscriber(broker, b"\x01", b"bob") as subscriber:
         subscriber.send(frame(DISCONNECT))
         assert subscriber.at_end()
@@ -187,16 +187,16 @@ def test_a_session_belongs_to_its_listener(start: Start) -> None:
         assert two.receive_rest() == [REFUSED]
 
 
-def test_no_window_no_resumption(start: Start) -> None:
+def test_without_a_window_there_is_no_resumption(start: Start) -> None:
     broker = start(*listen("cafe"), "--resume-window=0")
     with Cafe.subscriber(broker, b"\x01", b"bob") as subscriber:
-        # Even a session that lives cannot be taken over: it ends with its connection.
+        # A live session cannot be taken over either: it ends with its connection.
         assert_refused(broker, handshake_sub(b"", resuming(subscriber.session)))
     assert_refused(broker, handshake_sub(b"", resuming(subscriber.session)))
 
 
-def test_the_window_passes(start: Start) -> None:
-    """Time has to pass here; whether it was more than enough does not matter."""
+def test_a_session_expires_after_its_window(start: Start) -> None:
+    """Real time must pass; a longer delay does not matter."""
     broker = start(*listen("cafe"), "--resume-window=0.5")
     subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
     with Cafe(broker.port("cafe")) as clock:
@@ -207,7 +207,7 @@ def test_the_window_passes(start: Start) -> None:
     assert_refused(broker, handshake_sub(b"", resuming(subscriber.session)))
 
 
-def test_a_history_too_short_is_told(start: Start) -> None:
+def test_a_history_that_is_too_short_is_reported(start: Start) -> None:
     broker = start(*listen("cafe"), "--history=10")
     with Cafe.publisher(broker) as publisher:
         subscriber = Cafe.subscriber(broker, b"\x01", b"bob")
@@ -224,8 +224,8 @@ def test_a_history_too_short_is_told(start: Start) -> None:
 
 
 @pytest.mark.parametrize("slow_bytes", ["128K", "1M"])
-def test_a_slow_reader_that_was_given_up_gets_the_rest_later(start: Start, slow_bytes: str) -> None:
-    """What was never written to the old connection is not lost for the session."""
+def test_an_evicted_slow_reader_resumes(start: Start, slow_bytes: str) -> None:
+    """Messages not written to the old connection are delivered after resumption."""
     broker = start(*listen("cafe"), "--slow-consumer=disconnect", f"--slow-bytes={slow_bytes}")
     sent = [b"%05d" % n + bytes(20_000) for n in range(1200)]
     with Cafe.publisher(broker) as publisher:
@@ -240,7 +240,7 @@ def test_a_slow_reader_that_was_given_up_gets_the_rest_later(start: Start, slow_
             while tail[-1] != sent[-1]:
                 tail += again.receive_texts(1)
     first = sent.index(tail[0])
-    # No gap after the point from which on the session goes on, and nothing before it twice.
+    # No gap after the point of resumption, and no duplicates before it.
     assert tail == sent[first:]
     assert received == sent[: len(received)]
     assert len(received) <= first

@@ -1,6 +1,5 @@
 """Subscribers that do not read: the policies pause, drop and disconnect, and bounded memory.
-
-Messages are numbered, so that what is lost, doubled or out of order shows.
+Messages are numbered, so that losses, duplicates and reordering are detected.
 """
 
 from __future__ import annotations
@@ -16,37 +15,36 @@ from tests.integration.threads import background
 
 SIZE = 32 * 1024
 MIB = 1024 * 1024
-# More than socket buffers and the broker's own together can take.
+# More than the buffers of the sockets and the broker together.
 FLOOD = 96 * MIB // SIZE
 
 
 def numbered(first: int, count: int) -> Iterator[bytes]:
-    """PUBLISH frames of SIZE bytes that begin with their number."""
+    """Return PUBLISH frames of SIZE bytes that begin with their number."""
     for number in range(first, first + count):
         yield publish(1, struct.pack("<Q", number) + bytes(SIZE - 8))
 
 
 def numbers(frames: list[Frame]) -> list[int]:
-    """The numbers in MESSAGE frames."""
+    """Return the numbers in MESSAGE frames."""
     return [struct.unpack_from("<Q", text(f))[0] for f in frames]
 
 
 def read_numbers(client: Cafe, count: int) -> list[int]:
-    """Read so many MESSAGE frames, keeping the numbers alone."""
+    """Read so many MESSAGE frames and return their numbers."""
     return [numbers([client.receive()])[0] for _ in range(count)]
 
 
 def flood(client: Cafe, first: int = 0) -> None:
-    """Send everything from number ``first`` on and wait until it has been handled."""
+    """Send all messages from ``first`` on and wait until they are handled."""
     for each in numbered(first, FLOOD - first):
         client.send(each)
     assert client.sync() == []
 
 
 def send_until_blocked(client: Cafe) -> tuple[int, bytes]:
-    """Send numbered messages until the broker takes no more for two seconds.
-
-    Returns the number that was under way then, and the rest of its frame.
+    """Send numbered messages until the broker reads nothing for two seconds. Return the number of
+    the incomplete message and the rest of its frame.
     """
     client.sock.settimeout(2)
     for number, each in enumerate(numbered(0, FLOOD)):
@@ -61,7 +59,7 @@ def send_until_blocked(client: Cafe) -> tuple[int, bytes]:
 
 
 def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
-    """A subscriber of channel 1 with a small window, that does not read until told to."""
+    """Return a subscriber of channel 1 with a small window that does not read."""
     return Cafe.subscriber(broker, b"\x01", client, receive_buffer=16 * 1024)
 
 
@@ -70,7 +68,7 @@ def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick:
             held_at, rest = send_until_blocked(source)
-            # Another topic is not held, and the held publisher's neighbours are not either.
+            # Neither other topics nor other publishers are held.
             with Cafe.subscriber(broker, b"\x02") as aside, Cafe.publisher(broker) as neighbour:
                 neighbour.send(publish(2, b"passes"))
                 assert aside.receive_texts(1) == [b"passes"]
@@ -84,7 +82,7 @@ def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
     assert totals["delivered"] == 2 * FLOOD + 1
 
 
-def test_pause_ends_with_disconnection_of_the_slow_one_alone(start: Start) -> None:
+def test_pause_ends_with_the_disconnection_of_the_slow_subscriber(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-seconds=1", "--resume-window=0")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick, background(flood, source):
@@ -99,10 +97,10 @@ def test_pause_ends_with_disconnection_of_the_slow_one_alone(start: Start) -> No
     assert broker.output.count(" disconnected: ") == 1
 
 
-def test_drop_counts_what_it_drops(start: Start) -> None:
+def test_drop_counts_dropped_messages(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=drop", "--slow-bytes=256K")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
-        # One by one with the quick reader, so that it is never behind itself.
+        # In step with the quick reader, so that it is never slow itself.
         got = []
         for each in numbered(0, FLOOD):
             source.send(each)
@@ -115,7 +113,7 @@ def test_drop_counts_what_it_drops(start: Start) -> None:
         frames = slow.receive_rest()
         assert frames.pop().opcode == DISCONNECT
         received = numbers(frames)
-        # What comes is in order and no message twice; what does not come has been counted.
+        # Messages arrive in order and once; missing messages are counted.
         assert received == sorted(set(received))
     broker.stop()
     totals = broker.totals()
@@ -124,7 +122,7 @@ def test_drop_counts_what_it_drops(start: Start) -> None:
     assert totals["delivered"] == FLOOD + len(received)
 
 
-def test_disconnect_waits_for_nobody(start: Start) -> None:
+def test_disconnect_holds_no_publisher(start: Start) -> None:
     broker = start(
         *listen("cafe"), "--slow-consumer=disconnect", "--slow-bytes=512K", "--resume-window=0"
     )
@@ -141,17 +139,17 @@ def test_disconnect_waits_for_nobody(start: Start) -> None:
     assert broker.totals()["dropped"] > 0
 
 
-def test_disconnect_also_after_a_time(start: Start) -> None:
+def test_disconnect_after_slow_seconds(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=disconnect", "--slow-seconds=1")
     with stuck(broker), Cafe.publisher(broker) as source:
-        # Enough to fill the sockets, far from the limit in bytes.
+        # Enough to fill the sockets, far below the limit in bytes.
         source.send(*numbered(0, 12 * MIB // SIZE))
         broker.wait_line(r"'stuck@[\d.:]+' disconnected: slow consumer: behind for 1 s")
         assert source.sync() == []
 
 
-def test_a_client_that_does_not_read_its_answers_is_not_read_from(start: Start) -> None:
-    """Errors are owed one by one; they must not gather without bound."""
+def test_a_client_that_does_not_read_its_replies_is_not_read(start: Start) -> None:
+    """Each frame has an error as its reply; these must not accumulate without bound."""
     broker = start(*listen("cafe"), "--allow-publish=other")
     before = broker.memory()
     with Cafe(broker.port("cafe"), receive_buffer=4096) as client:
@@ -164,7 +162,7 @@ def test_a_client_that_does_not_read_its_answers_is_not_read_from(start: Start) 
             other.sync()
 
 
-def test_memory_is_bounded_and_its_largest_holder_goes(start: Start) -> None:
+def test_memory_is_bounded_and_its_largest_holder_is_evicted(start: Start) -> None:
     bound = 32 * MIB
     broker = start(
         *listen("cafe"), "--history=0", f"--max-memory={bound}", "--memory-seconds=1",
@@ -180,7 +178,7 @@ def test_memory_is_bounded_and_its_largest_holder_goes(start: Start) -> None:
     assert broker.memory("VmHWM") - before < bound + 64 * MIB
 
 
-def test_memory_is_bounded_under_pause_with_many_stuck_readers(start: Start) -> None:
+def test_memory_is_bounded_under_pause_with_many_slow_readers(start: Start) -> None:
     broker = start(
         *listen("cafe"), "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
         "--slow-seconds=2", "--resume-window=0",

@@ -1,4 +1,4 @@
-"""spot: brokers in processes of their own that share topics, lose one and find it again (§7)."""
+"""spot: broker processes that share topics, with failures and restarts (§7)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ UNREACHABLE = Frame(ERROR, b"\x02")
 
 @pytest.fixture
 def connect() -> Iterator[Open]:
-    """Opens pyzmq sockets."""
+    """Yield a function that opens pyzmq sockets."""
     with sockets() as opener:
         yield opener
 
 
 def create(member: Member, topic: bytes, connect: Open) -> None:
-    """Have ``member`` host its first topic."""
+    """Publish to ``topic`` at ``member``, so that it hosts the topic."""
     dealer = connect(zmq.DEALER, member.endpoint)
     dealer.send(b"", b"\x01", topic, b"the first")
     assert dealer.query() == [topic]
 
 
 def host(member: Member, others: list[Member], connect: Open) -> None:
-    """Have ``member`` host the topic ``orders``, and the others know it."""
+    """Make ``member`` host the topic ``orders``, and wait until the others know it."""
     create(member, b"orders", connect)
     for other in others:
         other.saw("hosts 1 more topics")
@@ -69,17 +69,17 @@ def test_a_message_reaches_every_broker_once_from_every_protocol(
             got = {tuple(reader.receive()) for _ in range(3)}
             assert got == {(b"", b"\x01", b"orders", data) for data in (b"cafe", b"nsd", b"spot")}
         assert {far.receive().payload[9:] for _ in range(3)} == {b"cafe", b"nsd", b"spot"}
-        # Read from the history of a broker that does not host it.
+        # From the history of a broker that does not host the topic.
         until(
             lambda: {each["body"] for each in nsd.get("ada")} == {"cafe", "nsd", "spot"},
             "the history of c",
         )
     assert all(reader.nothing() for reader in readers)
-    # A topic is listed by its host alone.
+    # Only its host lists a topic.
     assert [reader.query() for reader in readers] == [[], [b"orders"], []]
 
 
-def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
+def test_a_broker_is_killed_and_restarted(start: Start, connect: Open) -> None:
     a, b, c = mesh(start, 3, CHANNEL)
     host(b, [a, c], connect)
     reader = subscribe(connect(zmq.DEALER, c.endpoint), b"orders")
@@ -91,7 +91,7 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
             cafe.send(publish(1, b"probe"))
             return not reader.nothing(50)
 
-        # Nothing says when the subscription has got from one broker to the other.
+        # No event shows when the subscription has reached the other broker.
         until(reached, "the subscription")
         cafe.send(publish(1, b"before"))
         while (frames := reader.receive()) != [b"", b"\x01", b"orders", b"before"]:
@@ -107,7 +107,7 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
         b.up()
         a.saw("is connected$", 3)
         c.saw("is connected$", 3)
-        # The one that is back has forgotten everything; it hosts the topic as before.
+        # The restarted broker has an empty history and hosts the topic again.
         until(lambda: connect(zmq.DEALER, b.endpoint).query() == [b"orders"], "the subscription")
         cafe.send(publish(1, b"after"))
         assert cafe.sync() == []
@@ -117,9 +117,7 @@ def test_a_broker_that_dies_and_comes_back(start: Start, connect: Open) -> None:
         assert reader.nothing()
 
 
-def test_publishing_while_brokers_come_and_go_loses_nothing_unnoticed(
-    start: Start, connect: Open
-) -> None:
+def test_losses_during_restarts_are_counted(start: Start, connect: Open) -> None:
     a, b = mesh(start, 2, CHANNEL)
     host(b, [a], connect)
     reader = subscribe(connect(zmq.DEALER, a.endpoint), b"orders")
@@ -141,13 +139,13 @@ def test_publishing_while_brokers_come_and_go_loses_nothing_unnoticed(
     assert reader.nothing()
 
 
-def test_what_is_local_stays_local_with_a_warning(
+def test_a_local_topic_stays_local_with_a_warning(
     start: Start, connect: Open, tmp_path: Path
 ) -> None:
     ports = free_port(), free_port()
     stores = [f"--store=sqlite:{tmp_path / str(port)}" for port in ports]
     for port, store in zip(ports, stores, strict=True):
-        # Alone, as each would leave the topic to the other one if it knew of it.
+        # Alone, as each broker would let the other host the topic.
         member = Member(start, HOST, port, [], [store])
         create(member, b"mine", connect)
         member.broker.stop()
@@ -164,7 +162,7 @@ def test_what_is_local_stays_local_with_a_warning(
         assert reader.nothing()
 
 
-def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
+def test_a_broker_does_not_connect_to_itself(start: Start, connect: Open) -> None:
     port = free_port()
     alone = Member(start, HOST, port, [f"tcp://{HOST}:{port}"])
     alone.saw("is this broker itself; no connection is made")
@@ -174,7 +172,7 @@ def test_a_broker_does_not_talk_to_itself(start: Start, connect: Open) -> None:
     assert reader.nothing()
 
 
-def test_a_node_of_the_original(start: Start, connect: Open) -> None:
+def test_a_node_of_the_original_implementation(start: Start, connect: Open) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as bare:
         node = Socket(bare)
         port = node.zmq.bind_to_random_port(f"tcp://{HOST}")
@@ -193,7 +191,7 @@ def test_a_node_of_the_original(start: Start, connect: Open) -> None:
                     return frames
 
         assert asked() == [b"", b"\x02", b"orders"]
-        # Its programs send PUBLISH without the delimiter.
+        # The original programs send PUBLISH without the delimiter.
         node.send(peer, b"\x01", b"orders", b"from there")
         assert reader.receive() == [b"", b"\x01", b"orders", b"from there"]
         with Cafe.publisher(a.broker) as cafe:
@@ -203,7 +201,7 @@ def test_a_node_of_the_original(start: Start, connect: Open) -> None:
         assert asked() == [b"", b"\x03", b"orders"]
 
 
-def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open) -> None:
+def test_a_slow_reader_at_another_broker_holds_the_publisher(start: Start, connect: Open) -> None:
     a, b = mesh(start, 2, CHANNEL)
     host(b, [a], connect)
     count, size = 3000, 64 * 1024
@@ -217,7 +215,7 @@ def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open)
                 sent += 1
 
         def stands() -> bool:
-            """Has nothing more been sent while both brokers have had much to answer?"""
+            """Return whether nothing more was sent while both brokers answered many requests."""
             before = sent
             for _ in range(50):
                 for other in others:
@@ -225,7 +223,7 @@ def test_a_slow_reader_far_away_slows_the_publisher(start: Start, connect: Open)
             return sent == before
 
         others = [connect(zmq.DEALER, member.endpoint) for member in (a, b)]
-        # Through b and back, into a reader that takes nothing for now.
+        # Through b and back, to a reader that does not read for now.
         with background(send):
             until(lambda: sent > 0 and stands(), "the publisher is held")
             assert sent < count

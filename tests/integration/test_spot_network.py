@@ -1,7 +1,7 @@
-"""spot: a broker that is cut off from another without either being told (§7.5).
+"""spot: two brokers in a network that is partitioned without notice (§7.5).
 
-Needs the right to make network namespaces; what is made is a namespace and a pair of virtual
-interfaces of their own, which end with the test.
+Needs the right to create network namespaces. The namespace and its pair of virtual interfaces are
+removed with the test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.integration.clients import ERROR, Cafe, publish
 from tests.integration.cluster import Member, free_port, sockets, subscribe
 from tests.integration.needs import missing, not_allowed
 
-# From the block that is set aside for tests of networks (RFC 2544).
+# From the block reserved for network tests (RFC 2544).
 NEAR, FAR = "198.18.73.1", "198.18.73.2"
 
 
@@ -30,7 +30,7 @@ def ip(*words: str) -> None:
 
 
 class Island:
-    """A network namespace at the end of a cable that can be pulled."""
+    """A network namespace whose connection can be cut."""
 
     def __init__(self) -> None:
         self.name = f"spot{os.getpid()}"
@@ -48,7 +48,7 @@ class Island:
             raise
 
     def cut(self) -> None:
-        """What is sent from now on is lost, and nobody is told."""
+        """Drop everything that is sent, without an error."""
         ip("-n", self.name, "link", "set", "far0", "down")
 
     def mend(self) -> None:
@@ -56,13 +56,13 @@ class Island:
         ip("-n", self.name, "link", "set", "far0", "up")
 
     def close(self) -> None:
-        """Take everything away."""
+        """Remove the namespace and the interfaces."""
         ip("netns", "del", self.name)
 
 
 @pytest.fixture
 def island() -> Iterator[Island]:
-    """A namespace."""
+    """Yield a namespace."""
     if shutil.which("ip") is None:
         missing("ip(8)")
     try:
@@ -73,7 +73,7 @@ def island() -> Iterator[Island]:
     made.close()
 
 
-def test_cut_off_and_back(start: Start, island: Island) -> None:
+def test_a_partition_and_its_end(start: Start, island: Island) -> None:
     near_port, far_port = free_port(), free_port()
     near, far = f"tcp://{NEAR}:{near_port}", f"tcp://{FAR}:{far_port}"
     options = ["--cafe-channels=1:orders"]
@@ -112,5 +112,5 @@ def test_cut_off_and_back(start: Start, island: Island) -> None:
     assert got == sorted(set(got)), "out of order, or more than once"
     a.broker.stop()
     lost = sent - len(got)
-    # What was on its way when the cable was pulled is counted; what just arrived may be as well.
+    # Messages in flight at the cut are counted; some that just arrived may be as well.
     assert len(refused) < lost <= len(refused) + a.broker.totals()["dropped"]

@@ -1,4 +1,4 @@
-"""Sockets of libzmq that come back by their identity get what they missed (spot §3.5)."""
+"""libzmq sockets that reconnect with their identity get missed messages (spot §3.5)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EVENTS = ("--events", "--grant=$SYS/events")
 
 @pytest.fixture
 def connect() -> Iterator[Open]:
-    """Opens pyzmq sockets."""
+    """Yield a function that opens pyzmq sockets."""
     with sockets() as opener:
         yield opener
 
 
 class Watch:
-    """Follows the broker's events, so that nothing has to be waited for blindly."""
+    """Follows the broker's events, so that tests wait for an event."""
 
     def __init__(self, connect: Open, broker: Broker) -> None:
         self._socket = connect(zmq.SUB, _endpoint(broker))
@@ -34,11 +34,11 @@ class Watch:
             connect(zmq.DEALER, _endpoint(broker))
             return bool(self._socket.zmq.poll(50))
 
-        # A SUB socket does not say when it is subscribed.
+        # A SUB socket does not report when it is subscribed.
         until(hears, "the subscription")
 
     def wait(self, event: str, client: str) -> None:
-        """Until this has happened to a client of this name."""
+        """Wait until this event has happened to a client of this name."""
         while True:
             _, data = self._socket.receive()
             told = json.loads(data)
@@ -52,7 +52,7 @@ def _endpoint(broker: Broker) -> str:
 
 @contextmanager
 def _named(broker: Broker) -> Iterator[Socket]:
-    """A DEALER with an identity, connected."""
+    """Return a connected DEALER with an identity."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as bare:
         bare.setsockopt(zmq.IDENTITY, b"bob")
         made = Socket(bare)
@@ -65,7 +65,7 @@ def _message(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite:history.db"])
-def test_a_dealer_that_was_away(start: Start, connect: Open, store: str) -> None:
+def test_a_dealer_gets_missed_messages(start: Start, connect: Open, store: str) -> None:
     broker = start(*listen("spot"), *EVENTS, f"--store={store}")
     watch = Watch(connect, broker)
     writer = connect(zmq.DEALER, _endpoint(broker))
@@ -84,7 +84,7 @@ def test_a_dealer_that_was_away(start: Start, connect: Open, store: str) -> None
         writer.query()
 
 
-def test_after_a_restart_it_gets_what_comes(start: Start, connect: Open) -> None:
+def test_after_a_restart_it_gets_new_messages(start: Start, connect: Open) -> None:
     options = (f"--listen=spot=tcp:{free_port()}:interface={HOST}", *EVENTS)
     first = start(*options, "--store=sqlite:history.db")
     writer = connect(zmq.DEALER, _endpoint(first))
@@ -97,7 +97,7 @@ def test_after_a_restart_it_gets_what_comes(start: Start, connect: Open) -> None
         writer = connect(zmq.DEALER, _endpoint(again))
         writer.send(b"", b"\x01", b"sync/t", b"meanwhile")
         writer.query()
-        # What was kept has ended with the process.
+        # The session ended with the process.
         subscribe(reader, b"sync/*")
         writer.send(b"", b"\x01", b"sync/t", b"after")
         assert reader.receive() == _message(b"after")

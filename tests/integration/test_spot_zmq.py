@@ -1,4 +1,4 @@
-"""spot with sockets of libzmq at the other end: they connect to us, and we connect to them (§2)."""
+"""spot with libzmq at the other end, as client and as server (§2)."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from tests.waiting import until
 
 @pytest.fixture
 def connect() -> Iterator[Open]:
-    """Opens pyzmq sockets."""
+    """Yield a function that opens pyzmq sockets."""
     with sockets() as opener:
         yield opener
 
 
 @pytest.fixture
 def broker(start: Start) -> Broker:
-    """A broker that speaks spot."""
+    """Return a broker with spot."""
     return start(*listen("spot"))
 
 
 def endpoint(broker: Broker) -> str:
-    """Where it listens."""
+    """Return its endpoint."""
     return f"tcp://{HOST}:{broker.port('spot')}"
 
 
-# They connect to us
+# libzmq connects to the broker
 
 
 def test_dealer(broker: Broker, connect: Open) -> None:
@@ -72,7 +72,7 @@ def test_router(broker: Broker, connect: Open) -> None:
         router.zmq.setsockopt(zmq.IDENTITY, b"original")
         router.zmq.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.zmq.connect(endpoint(broker))
-        # The original's programs leave the delimiter out.
+        # The original programs omit the delimiter.
         router.send(b"broker", b"\x02", b"ga*")
         router.send(b"broker", b"\x04")
         assert router.receive() == [b"broker", b"", b"\x05", bytes(4)]
@@ -139,7 +139,7 @@ def test_heartbeats_keep_a_connection(broker: Broker, connect: Open) -> None:
         dealer.zmq.disable_monitor()
 
 
-def test_a_socket_of_another_type_is_turned_away(broker: Broker, connect: Open) -> None:
+def test_a_socket_of_another_type_is_refused(broker: Broker, connect: Open) -> None:
     with zmq.Context() as context, context.socket(zmq.PUSH) as push:
         push.linger = 0
         monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -169,11 +169,11 @@ def test_many_messages_in_order(broker: Broker, connect: Open) -> None:
     assert [int(reader.receive()[-1]) for _ in range(count)] == list(range(count))
 
 
-# We connect to them
+# Our codec connects to libzmq
 
 
 class Peer:
-    """Our codec on a socket that has connected to one of libzmq's."""
+    """Our codec on a connection to a libzmq socket."""
 
     def __init__(self, port: int, kind: bytes) -> None:
         self._socket = socket.create_connection((HOST, port), PATIENCE)
@@ -196,7 +196,7 @@ class Peer:
         self._data += data
 
     def has_more(self) -> bool:
-        """Does anything come within a moment?"""
+        """Return whether anything arrives within a moment."""
         return bool(select.select([self._socket], [], [], 0.05)[0])
 
     def send(self, *frames: bytes) -> None:
@@ -209,7 +209,7 @@ class Peer:
         self._socket.sendall(data)
 
     def unit(self) -> Unit:
-        """What comes next."""
+        """Return the next unit."""
         while True:
             unit = decode(self._data, 0, FrameLimits())
             if isinstance(unit, Unit):
@@ -218,7 +218,7 @@ class Peer:
             self._more()
 
     def receive(self) -> list[bytes]:
-        """The next message; commands before it are left out."""
+        """Return the next message, without the commands before it."""
         while not (frames := self.unit().frames):
             pass
         return frames
@@ -241,7 +241,7 @@ class Peer:
         (zmq.XPUB, b"XSUB"),
     ],
 )
-def test_we_connect(theirs: zmq.SocketType, ours: bytes) -> None:
+def test_our_codec_connects_to(theirs: zmq.SocketType, ours: bytes) -> None:
     with zmq.Context() as context, context.socket(theirs) as bare:
         bound = Socket(bare)
         port = bound.zmq.bind_to_random_port(f"tcp://{HOST}")
@@ -251,7 +251,7 @@ def test_we_connect(theirs: zmq.SocketType, ours: bytes) -> None:
         assert peer.handshake.minor == 1
         assert peer.handshake.socket_type == theirs.name.encode()
         TALKS[theirs](bound, peer)
-        # PING is answered, and the context comes back.
+        # PONG returns the context of PING.
         peer.raw(ping(b"are you there", 60))
         while (unit := peer.unit()).commands != [Command(b"PONG", b"are you there")]:
             assert unit
@@ -297,7 +297,7 @@ def _pub(bound: Socket, peer: Peer) -> None:
         assert bound.receive() == [b"\x01t"]
         bound.send(b"topic", b"first")
     else:
-        # A PUB socket does not say when it has a subscriber.
+        # A PUB socket does not report when it has a subscriber.
         def arrives() -> bool:
             bound.send(b"topic", b"first")
             return peer.has_more()

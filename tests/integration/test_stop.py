@@ -1,4 +1,4 @@
-"""Stopping: everything accepted is delivered, then goodbye; nobody can hold it up for long."""
+"""Shutdown: accepted messages are delivered, then the goodbye is sent, within a deadline."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MIB = 1024 * 1024
 def assert_stopping(broker: Broker) -> None:
     """Send SIGTERM and wait until the broker accepts no more."""
     broker.signal()
-    # Whoever comes in the moment before may be in the kernel's queue, where nobody tells it.
+    # A connection made just before may stay in the kernel's queue and get no goodbye.
     for protocol in ("cafe", "nsd"):
         for port in broker.ports(protocol):
             broker.wait_line(rf"\(TCP Port {port} Closed\)")
-            # The line comes the moment before.
+            # The line is logged just before.
             deadline = time.monotonic() + 10
             while accepts(port):
                 assert time.monotonic() < deadline
 
 
 def accepts(port: int) -> bool:
-    """Does the kernel take a connection?"""
+    """Return whether the kernel accepts a connection."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
@@ -47,7 +47,7 @@ def send_on(client: Cafe, first: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping_with_traffic(broker: Broker, number: signal.Signals) -> None:
+def test_stopping_under_traffic(broker: Broker, number: signal.Signals) -> None:
     accepted = 5000
     subscribers = [Cafe.subscriber(broker) for _ in range(3)]
     rests: list[list[Frame]] = []
@@ -77,8 +77,8 @@ def test_stopping_with_traffic(broker: Broker, number: signal.Signals) -> None:
     }  # fmt: skip
 
 
-def test_everybody_is_told(start: Start) -> None:
-    """Publishers, subscribers and who has not even shaken hands; nsd has no goodbye."""
+def test_every_client_gets_the_goodbye(start: Start) -> None:
+    """Publishers, subscribers and connections without a handshake; nsd has no goodbye."""
     broker = start(*listen("cafe", "nsd"))
     with (
         Cafe.publisher(broker) as publisher,
@@ -95,7 +95,7 @@ def test_everybody_is_told(start: Start) -> None:
     broker.stop()
 
 
-def test_nobody_is_let_in_any_more(broker: Broker) -> None:
+def test_no_connection_is_admitted_while_stopping(broker: Broker) -> None:
     with Cafe.subscriber(broker) as reader:
         port = broker.port("cafe")
         assert accepts(port)
@@ -104,7 +104,7 @@ def test_nobody_is_let_in_any_more(broker: Broker) -> None:
 
 
 def test_a_backlog_is_delivered_first(start: Start) -> None:
-    """What a subscriber is behind by when the signal comes, it still gets."""
+    """A subscriber that is behind at the signal still gets its queued messages."""
     broker = start(*listen("cafe"), "--slow-consumer=disconnect")
     with (
         Cafe.subscriber(broker, receive_buffer=16 * 1024) as slow,
@@ -123,7 +123,7 @@ def test_a_backlog_is_delivered_first(start: Start) -> None:
     assert broker.totals()["dropped"] == 0
 
 
-def test_a_subscriber_that_never_reads_is_given_up_at_the_deadline(start: Start) -> None:
+def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) -> None:
     broker = start(*listen("cafe"), "--stop-timeout=1")
     with (
         Cafe.subscriber(broker, receive_buffer=16 * 1024) as stuck,
@@ -134,7 +134,7 @@ def test_a_subscriber_that_never_reads_is_given_up_at_the_deadline(start: Start)
             publisher.send(publish(1, bytes(MIB // 8)) * 1000)
         broker.signal()
         broker.wait_line(r"\d+ connections did not close in time")
-        # Far less than any of the broker's other limits in time would take.
+        # Far less than any other time limit of the broker.
         assert broker.wait(20) in (0, -signal.SIGTERM)
         stuck.receive_until_reset()
     assert broker.totals()["dropped"] > 0
@@ -150,7 +150,7 @@ def test_a_client_that_never_closes_is_not_waited_for_long(start: Start) -> None
 
 
 @pytest.mark.parametrize("in_base64", [False, True], ids=["plain", "base64"])
-def test_a_response_under_way_is_finished(broker: Broker, in_base64: bool) -> None:
+def test_a_response_in_progress_is_finished(broker: Broker, in_base64: bool) -> None:
     with Cafe.publisher(broker) as publisher:
         publisher.send(*[publish(1, b"%05d" % n + b"x" * 10_000) for n in range(2000)])
         publisher.sync()
@@ -158,7 +158,7 @@ def test_a_response_under_way_is_finished(broker: Broker, in_base64: bool) -> No
             nsd.do("Subscribe", "ada", channel="cafe/1")
             nsd.put("Get", "ada", after=0)
             nsd.put("Open", "after-the-end")
-            # The response has begun by the time the signal comes.
+            # The response has begun before the signal.
             assert nsd.sock.recv(1, socket.MSG_PEEK)
             assert_stopping(broker)
             messages = nsd.answer()["messages"]
@@ -196,20 +196,20 @@ def test_the_end_of_a_response_is_not_cut_off_before_the_deadline(start: Start) 
         assert nsd.sock.recv(1, socket.MSG_PEEK)
         broker.signal()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # Not the end but the wait is meant: the client does something else meanwhile.
+            # The client delays its reading.
             broker.wait(4)
         assert len(nsd.answer()["messages"]) == 4
         assert nsd.at_end()
 
 
-def test_the_next_instance_starts_on_the_same_port_at_once(start: Start) -> None:
+def test_the_next_process_can_listen_on_the_same_port_at_once(start: Start) -> None:
     options = [f"--listen={name}=tcp:{free_port()}:interface={HOST}" for name in ("cafe", "nsd")]
     first = start(*options)
     clients = [Cafe.subscriber(first) for _ in range(20)]
     first.signal()
     for waiting in clients:
         waiting.receive_rest()
-    # Connections that the broker closed first linger in TIME_WAIT now.
+    # Connections that the broker closed are now in TIME_WAIT.
     first.stop()
     second = start(*options)
     with Cafe.subscriber(second, b"\x05") as subscriber, Nsd.to(second) as client:

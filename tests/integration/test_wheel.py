@@ -1,4 +1,4 @@
-"""The wheel: it holds the compiled kernel, and works without it where there is no compiler."""
+"""The wheel: it has the compiled kernel, and works without it if there is no compiler."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_wheel_with_the_compiled_kernel(tmp_path: Path) -> None:
     assert reported(path, fresh, PUBSUB_KERNEL="interpreted") == f"interpreted {package} 0\n"
 
 
-def test_a_wheel_without_it(tmp_path: Path) -> None:
+def test_a_wheel_without_the_compiled_kernel(tmp_path: Path) -> None:
     path = wheel(tmp_path / "wheel", PUBSUB_COMPILE="0")
     assert path.name.endswith("-py3-none-any.whl")
     with ZipFile(path) as archive:
@@ -106,13 +106,13 @@ def test_a_compiler_that_fails(
     assert "pubsub is built without the compiled kernel: " in capfd.readouterr().err
 
 
-def test_a_source_that_cython_refuses(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_source_with_a_syntax_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert built(sources(tmp_path, "def"), "editable") == UNTOUCHED
     assert "pubsub is built without the compiled kernel: " in capfd.readouterr().err
     assert not list((tmp_path / KERNEL).glob("*.so"))
 
 
-def test_compilation_that_is_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_can_be_turned_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUBSUB_COMPILE", "0")
     assert built(sources(tmp_path)) == UNTOUCHED
     assert built(tmp_path, "editable") == UNTOUCHED
@@ -120,7 +120,7 @@ def test_compilation_that_is_turned_off(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_editable_installation(tmp_path: Path) -> None:
-    """The kernel is put beside its source; the files of processes that run are not changed."""
+    """The kernel is put beside its source, and the files of running processes are not changed."""
     root = sources(tmp_path)
     before = root / KERNEL / LIBRARY
     before.write_bytes(b"old")
@@ -131,7 +131,7 @@ def test_an_editable_installation(tmp_path: Path) -> None:
     assert {path.name for path in before.parent.iterdir()} == {"compiled.pyx", LIBRARY}
 
 
-def test_a_library_that_is_put_in_place(tmp_path: Path) -> None:
+def test_a_library_is_put_beside_its_source(tmp_path: Path) -> None:
     root = sources(tmp_path / "root")
     library = compile_kernel(root, tmp_path / "build")
     put_in_place(library, root)

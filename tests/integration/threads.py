@@ -1,4 +1,4 @@
-"""What a client does while the test does something else."""
+"""Threads that run a client while the test does something else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _R = TypeVar("_R")
 
 @contextlib.contextmanager
 def background(call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Future[_R]]:
-    """Run ``call`` in a thread; the context ends when it has, and raises what it raised."""
+    """Run ``call`` in a thread; the context waits for its end and raises its error."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(call, *args, **kwargs)
         yield future
@@ -26,7 +26,7 @@ def background(call: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> I
 
 @contextlib.contextmanager
 def feeding(client: Client, data: bytes) -> Iterator[None]:
-    """Send ``data`` again and again until the context ends."""
+    """Send ``data`` repeatedly until the context ends."""
     enough = threading.Event()
 
     def feed() -> None:
