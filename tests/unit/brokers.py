@@ -1,4 +1,4 @@
-"""Several brokers in memory, and the cables between them, for the clusters of spot (§7)."""
+"""Several brokers in memory, and the connections between them, for clusters of spot (§7)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + byt
 
 
 def ready(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """What a socket of this type sends first: its greeting and READY."""
+    """Return the greeting and READY of a socket of this type."""
     body = b"\x05READY\x0bSocket-Type" + len(socket_type).to_bytes(4, "big") + socket_type
     if identity:
         body += b"\x08Identity" + len(identity).to_bytes(4, "big") + identity
@@ -29,23 +29,23 @@ def ready(socket_type: bytes, identity: bytes = b"") -> bytes:
 
 
 def message(*frames: bytes) -> bytes:
-    """A message of short frames."""
+    """Return a message of short frames."""
     heads = [bytes([1, len(frame)]) + frame for frame in frames[:-1]]
     return b"".join(heads) + bytes([0, len(frames[-1])]) + frames[-1]
 
 
 def publish(topic: bytes, data: bytes) -> bytes:
-    """PUBLISH."""
+    """Return PUBLISH."""
     return message(b"", b"\x01", topic, data)
 
 
 def subscribe(topic: bytes) -> bytes:
-    """SUBSCRIBE."""
+    """Return SUBSCRIBE."""
     return message(b"", b"\x02", topic)
 
 
 def unsubscribe(topic: bytes) -> bytes:
-    """UNSUBSCRIBE."""
+    """Return UNSUBSCRIBE."""
     return message(b"", b"\x03", topic)
 
 
@@ -53,7 +53,7 @@ QUERY = message(b"", b"\x04")
 
 
 class LinkStream(Stream):
-    """The transport of a connection that was made rather than accepted."""
+    """The transport of an outgoing connection."""
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """See ITCPTransport."""
@@ -76,7 +76,7 @@ class Cable:
         link.makeConnection(self.near)  # type: ignore[arg-type]
 
     def carry(self) -> bool:
-        """Move what was written on either side; False if there was nothing."""
+        """Transfer what either side has written; return False if there was nothing."""
         if self.is_cut or self.near.lost:
             return False
         out, back = bytes(self.near.received), self.far.take()
@@ -91,19 +91,19 @@ class Cable:
         return bool(out or back)
 
     def snap(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self.near.lose()
         self.far.stream.lose()
 
     def take(self) -> bytes:
-        """What the link has sent since the last time."""
+        """Return what the link has sent since the last call."""
         data = bytes(self.sent)
         self.sent.clear()
         return data
 
 
 class World:
-    """Brokers that share a clock; each is started, and its links are ``cables``."""
+    """Started brokers that share a clock; ``cables`` are the connections of their links."""
 
     def __init__(self) -> None:
         self.clock = clock_at()
@@ -113,7 +113,7 @@ class World:
         self.attempts: list[float] = []
 
     def house(self, name: str, *peers: str, **listen: Mapping[str, object]) -> House:
-        """A broker at ``tcp://name:7073`` with spot, and what else it should listen to."""
+        """Return a broker with spot at ``tcp://name:7073`` and the other listeners in ``also``."""
         number = len(self.houses) + 1
         house = House({"spot": {}, **listen}, draw=drawing(number), clock=self.clock)
         self.houses[name] = house
@@ -126,7 +126,7 @@ class World:
         return house
 
     def client(self, house: House, kind: bytes = b"DEALER", *requests: bytes) -> Client:
-        """A client of spot that has shaken hands and sent ``requests``."""
+        """Return a client of spot that has sent a handshake and ``requests``."""
         client = house.connect("spot")
         client.send(ready(kind) + b"".join(requests))
         self.settle()
@@ -134,7 +134,7 @@ class World:
         return client
 
     def settle(self) -> None:
-        """Let turns end and carry what was written until nothing moves."""
+        """End ticks and transfer what was written until nothing changes."""
         moved = True
         while moved:
             self.clock.advance(0)
@@ -142,14 +142,14 @@ class World:
         self.clock.advance(0)
 
     def advance(self, seconds: float) -> None:
-        """Time passes, half a second at a time, and everything is carried."""
+        """Advance the clock in steps of half a second and transfer everything."""
         while seconds > 0:
             self.clock.advance(min(seconds, 0.5))
             self.settle()
             seconds -= 0.5
 
     def crash(self, name: str) -> None:
-        """The broker ``name`` ends; nothing can connect to it until it is made again."""
+        """End the broker ``name``; connections to it fail until it is restarted."""
         self.down.add(name)
         gone = self.houses[name]
         for cable in self.cables:
@@ -158,18 +158,18 @@ class World:
         self.settle()
 
     def restart(self, name: str, *peers: str) -> House:
-        """It is there again, and has forgotten everything."""
+        """Start it again with an empty history."""
         self.down.discard(name)
         return self.house(name, *peers)
 
     def reach(self, host: str, port: int) -> IStreamClientEndpoint:
-        """How a cluster finds another broker."""
+        """Return the endpoint of another broker."""
         return Road(self, host)
 
 
 @implementer(IStreamClientEndpoint)
 class Road:
-    """The way to a broker by its name."""
+    """An endpoint of a broker, by its name."""
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world

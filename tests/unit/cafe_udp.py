@@ -1,4 +1,4 @@
-"""cafe over UDP in memory: a port that records, and a house that has it."""
+"""cafe over UDP in memory: a recording port, and a broker that uses it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALICE, BOB, CAROL = ("192.0.2.1", 4001), ("192.0.2.2", 4002), ("192.0.2.2", 4003
 
 
 class Port:
-    """A UDP port: what was sent to whom. Writes fail while ``broken`` is set."""
+    """A UDP port that records datagrams and addresses. Writes fail while ``broken`` is set."""
 
     def __init__(self, protocol: CafeDatagrams) -> None:
         self.sent: list[tuple[bytes, Address]] = []
@@ -34,7 +34,7 @@ class Port:
 
 
 class Udp(Cafe):
-    """A house with a UDP port; sessions have the ids 1, 2, 3 and so on."""
+    """A broker with a UDP port; sessions have the ids 1, 2, 3 and so on."""
 
     def __init__(self, **settings: Any) -> None:
         top = settings.pop("top", None)
@@ -44,19 +44,19 @@ class Udp(Cafe):
         self.protocol.makeConnection(self.port)
 
     def send(self, address: Address, data: bytes) -> list[bytes]:
-        """One datagram in; what this peer is sent in the same turn, a datagram an entry."""
+        """Deliver one datagram and return the datagrams sent to this peer in the same tick."""
         self.protocol.datagramReceived(data, address)
         self.turn()
         return self.take(address)
 
     def take(self, address: Address) -> list[bytes]:
-        """The datagrams sent to ``address`` since the last time."""
+        """Return the datagrams sent to ``address`` since the last call."""
         mine = [data for data, to in self.port.sent if to == address]
         self.port.sent = [entry for entry in self.port.sent if entry[1] != address]
         return mine
 
     def join(self, address: Address, handshake: bytes) -> None:
-        """Open a session and wait for the gap to pass."""
+        """Open a session and wait until the gap has passed."""
         (answer,) = self.send(address, handshake)
         ((opcode, payload),) = frames(answer)
         assert (opcode, payload[0]) == (0x03, 0)

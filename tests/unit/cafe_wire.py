@@ -1,4 +1,4 @@
-"""cafe's bytes put together by hand, and a house whose clients speak it."""
+"""cafe frames made by hand, and a broker with a cafe listener."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.unit.streams import Client, House
 PING = bytes.fromhex("fe ca 20 00 00 00 00")
 PONG = bytes.fromhex("fe ca 21 00 00 00 00")
 DISCONNECT = bytes.fromhex("fe ca 04 00 00 00 00")
-# 1,700,000,000,000 ms, which is where the fake clock starts.
+# 1,700,000,000,000 ms, the start of the fake clock.
 START_MS = bytes.fromhex("00 68 e5 cf 8b 01 00 00")
 GAP = 0.02
 """Seconds that messages are held back after the acknowledgment."""
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A frame: magic, opcode, length, payload."""
+    """Return a frame: magic, opcode, length, payload."""
     return b"\xfe\xca" + bytes([opcode]) + len(payload).to_bytes(4, "little") + payload
 
 
@@ -55,12 +55,12 @@ def error(code: int) -> bytes:
 
 
 def resume(name: bytes, session: int) -> bytes:
-    """The ClientID that resumes a session."""
+    """Return the ClientID that resumes a session."""
     return name + b";resume=%016x" % session
 
 
 def frames(data: bytes) -> list[tuple[int, bytes]]:
-    """The opcode and payload of every frame in ``data``, which must hold whole frames."""
+    """Return the opcode and payload of every frame in ``data``, which must be complete."""
     found = []
     while data:
         assert data[:2] == b"\xfe\xca"
@@ -72,13 +72,13 @@ def frames(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def payloads(data: bytes) -> list[bytes]:
-    """The messages in ``data``; anything but MESSAGE frames fails."""
+    """Return the payloads in ``data``, which must be MESSAGE frames."""
     assert all(opcode == 0x13 for opcode, _ in frames(data))
     return [payload[9:] for _, payload in frames(data)]
 
 
 class Cafe(House):
-    """A house with one cafe listener; its sessions have the ids 1, 2, 3 and so on."""
+    """A broker with one cafe listener; its sessions have the ids 1, 2, 3 and so on."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Cafe(House):
         super().__init__({"cafe": own, **(also or {})}, draw=draw, store=store, top=top)
 
     def publisher(self, channel: int = 1, name: bytes = b"alice") -> Client:
-        """A publisher that has been acknowledged."""
+        """Return a publisher whose handshake is acknowledged."""
         client = self.connect("cafe")
         client.send(hs_pub(channel, name))
         (opcode, payload), *rest = frames(client.take())
@@ -100,7 +100,7 @@ class Cafe(House):
         return client
 
     def subscriber(self, channels: bytes = b"\x01", name: bytes = b"bob") -> Client:
-        """A subscriber that has been acknowledged, and whose messages are not held any more."""
+        """Return an acknowledged subscriber whose gap has passed."""
         client = self.connect("cafe")
         client.send(hs_sub(channels, name))
         (opcode, payload), *rest = frames(client.take())

@@ -13,7 +13,7 @@ from tests.unit.streams import Client, Stream
 
 
 class Frames(Connection):
-    """Frames of one byte of length and as many bytes; each is recorded, ``!`` stops parsing."""
+    """Frames with one byte of length; each is recorded, and ``!`` stops parsing."""
 
     def connectionMade(self) -> None:
         self.frames: list[bytes] = []

@@ -21,7 +21,7 @@ COLLISION, TOO_LARGE, RATE_LIMITED, ENDED, INVALID = 6, 7, 8, 9, 10
 
 # FNV-1a 32 of b"news".
 NEWS = 0x4BC7BC46
-# One id, 0x8eac10b3, for two names: found by hashing 400,000 names of the form
+# Two names with the id 0x8eac10b3, found by hashing 400,000 names of the form
 # place/thing/event/who-N, twenty words each and ten times N from 1 to 5, until two agreed.
 ONE, TWIN = "rome/logs/stopped/till-4", "prague/trades/written/web-2"
 TWINS = 0x8EAC10B3
@@ -93,14 +93,14 @@ def for_seconds(seconds: float, *permissions: str, **claims: Any) -> bytes:
     return grant(*permissions, exp=START + seconds, **claims)
 
 
-# For ``news`` once it has been made with OWNER.
+# For ``news`` once OWNER has created it.
 OWNER = grant()
 READER = grant("subscribe", sub="bob")
 WRITER = grant("publish", sub="eve")
 
 
 class Fast(House):
-    """A house with one fast listener. ``secrets`` are written to files and named in ``[keys]``."""
+    """A broker with one fast listener. ``secrets`` are written to files and named in ``[keys]``."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Fast(House):
         super().__init__(listen, store=store, top={"keys": keys, **(top or {})})
 
     def secret_file(self, id: str, key: bytes) -> dict[str, object]:
-        """A table for ``[keys]``: a secret, or a public key if it looks like one."""
+        """Return a table for ``[keys]`` with a secret, or a public key if it looks like one."""
         path = self._directory / id
         path.write_bytes(key)
         path.chmod(0o600)
@@ -151,7 +151,7 @@ class Fast(House):
 
 
 class FastCase(SynchronousTestCase):
-    """Tests with a house of their own; ``settings`` are the fast listener's."""
+    """Tests with a broker of their own; ``settings`` are those of the fast listener."""
 
     def house(self, **settings: Any) -> Fast:
         return Fast(self, **settings)

@@ -1,4 +1,4 @@
-"""The forms of the kernel that are present, for tests that run with each of them."""
+"""The available forms of the kernel, for tests that run with each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ try:
     compiled: ModuleType | None = importlib.import_module("pubsub.kernel.compiled")
 except ImportError:
     compiled = None
-    # Where the whole project is checked, the compiled kernel must not be left out.
+    # CI must test the compiled kernel.
     if os.environ.get("CI") == "true":
         raise
 
@@ -27,7 +27,7 @@ both_forms = pytest.mark.skipif(compiled is None, reason="the kernel is not comp
 
 
 def described(columns: Any) -> tuple[object, ...]:
-    """Return all that can be read of columns."""
+    """Return every property of columns."""
     return (
         columns.payloads(), columns.indexes(), columns.sizes(), columns.addresses, columns.end,
         columns.count, columns.nbytes, columns.largest, columns.smallest, columns.totals(),

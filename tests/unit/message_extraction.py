@@ -19,7 +19,7 @@ class Message(NamedTuple):
 
 
 def find_messages(package: Path = ROOT / "pubsub") -> set[Message]:
-    """Return every message; what is filled in stands in braces, as in the source."""
+    """Return every message; inserted values are in braces, as in the source."""
     found = set()
     for path in sorted(package.rglob("*.py")):
         module = path.relative_to(package.parent).as_posix()
@@ -41,7 +41,7 @@ def _texts_in(scope: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
             continue
         for argument in arguments:
             for text in _templates(argument, assigned):
-                # A word alone is a code or a name.
+                # A single word is a code or a name.
                 if " " in text.strip():
                     yield " ".join(text.split())
 

@@ -1,4 +1,4 @@
-"""nsd's lines, and a house whose clients speak it."""
+"""nsd lines, and a broker with an nsd listener."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def error(text: str) -> bytes:
 
 
 def bodies(line: bytes) -> list[str]:
-    """The bodies of a MessageListResponse, which must be one line and no more."""
+    """Return the bodies of a MessageListResponse, which must be exactly one line."""
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     response = json.loads(line)
@@ -50,7 +50,7 @@ def bodies(line: bytes) -> list[str]:
 
 
 class Nsd(House):
-    """A house with one nsd listener."""
+    """A broker with one nsd listener."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Nsd(House):
         super().__init__({"nsd": own, **(also or {})}, store=store, top=top)
 
     def ask(self, *lines: bytes) -> list[Any]:
-        """The responses to ``lines``, sent over a connection of their own."""
+        """Send ``lines`` over a new connection and return the responses."""
         client = self.connect("nsd")
         client.send(b"".join(lines))
         self.pump()
@@ -73,7 +73,8 @@ class Nsd(House):
         return [json.loads(response) for response in responses]
 
     def write_history(self, count: int, size: int, identity: str = "ada") -> list[str]:
-        """Open and publish ``count`` bodies of about ``size`` characters; returns them."""
+        """Open an identity and publish ``count`` bodies of about ``size`` characters; return
+        them."""
         texts = [f"{number:05}" + "." * size for number in range(count)]
         client = self.connect("nsd")
         client.send(open_(identity))
@@ -85,7 +86,7 @@ class Nsd(House):
 
 
 def slow_client(house: Nsd) -> Client:
-    """A client that does not read until it is told to."""
+    """Return a client that does not read."""
     client = house.connect("nsd")
     client.stream.stop_reading()
     return client

@@ -1,4 +1,4 @@
-"""Errors as values, for tests that look at what they say."""
+"""Errors as values, for tests of their texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def raised(kind: type[_Error], function: Callable[..., Any], *given: Any, **named: Any) -> _Error:
-    """The error that a call raises, which has to be of this kind."""
+    """Return the error that a call raises, which must be of this kind."""
     with pytest.raises(kind) as caught:
         function(*given, **named)
     return caught.value

@@ -77,7 +77,7 @@ def message_ids(data: bytes) -> list[bytes]:
 
 
 class Rheos(House):
-    """A house with one rheos listener and the topic "news"."""
+    """A broker with one rheos listener and the topic "news"."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Rheos(House):
         return client
 
     def connection(self, client: Client) -> RheosConnection:
-        """The broker's side of the connection."""
+        """Return the broker's side of the connection."""
         assert isinstance(client.protocol, RheosConnection)
         return client.protocol
 

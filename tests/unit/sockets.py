@@ -1,4 +1,4 @@
-"""Sockets of the blocking publishers in memory: a broker at the other end, or a script."""
+"""Sockets in memory for the blocking publishers: connected to a broker, or scripted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADDRESS = Address("broker.example", 7070)
 
 
 class FakeSocket:
-    """What a blocking publisher asks of a socket. ``sent`` holds all bytes that were sent."""
+    """The methods of a socket that a blocking publisher uses. ``sent`` has all bytes sent."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
@@ -125,6 +125,6 @@ class PublisherCase(SynchronousTestCase):
         return bytes(self.socket.sent)
 
     def published(self, house: House, topic: str) -> list[bytes]:
-        """The payloads of ``topic`` in the history."""
+        """Return the payloads of ``topic`` in the history."""
         page = self.successResultOf(house.store.read(0, frozenset([topic]), 2**30))
         return [payload for batch in page.batches for payload in batch.payloads()]

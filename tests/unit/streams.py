@@ -1,7 +1,7 @@
-"""Clients in memory: a TCP transport that behaves like one, and a broker to connect them to.
+"""Clients in memory, connected to a broker through a simulated TCP transport.
 
-``Stream`` is the broker's end of a connection. What it is given arrives at once while the client
-reads; while it does not, 64 KiB pause the producer, as in Twisted, and nothing is lost.
+``Stream`` is the broker's end of a connection. Written data arrives at once while the client reads.
+While it does not, 64 KiB pause the producer, as in Twisted, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Stream:
         self._producer_paused = False
         self._unread: list[bytes] = []
 
-    # What the broker does
+    # Used by the broker
 
     def getPeer(self) -> object:
         return self._peer
@@ -118,7 +118,7 @@ class Stream:
             self.buffered.clear()
             self._clock.callLater(0, self._lose, ConnectionAborted())
 
-    # What the client does
+    # Used by the client
 
     @property
     def closed(self) -> bool:
@@ -127,18 +127,18 @@ class Stream:
         return self.aborted or self.lost or (ending and not self.buffered)
 
     def stop_reading(self) -> None:
-        """Keep what is written in the transport from now on."""
+        """Stop reading: written data stays in the transport."""
         self.reading = False
 
     def read(self, on: bool = True) -> None:
-        """Take everything that is buffered, and continue to read if ``on``."""
+        """Receive everything that is buffered, and continue to read if ``on``."""
         self.reading = on
         self.received += self.buffered
         self.buffered.clear()
         self._sent()
 
     def feed(self, data: bytes) -> None:
-        """Receive bytes; they wait while the broker does not read."""
+        """Send bytes to the broker; they wait while it does not read."""
         if self.paused or self._unread:
             self._unread.append(data)
         elif not self.lost and not self.aborted:

@@ -26,33 +26,33 @@ class RuleTests(SynchronousTestCase):
         assert not rule.allows("a")
         assert not rule.allows("*")
 
-    def test_any_of_the_patterns_may_match(self) -> None:
+    def test_one_matching_pattern_suffices(self) -> None:
         rule = Rule(["cafe/?", "news/*", "x[0-9]"])
         allowed = {"cafe/1", "news/", "news/a/b", "x5"}
         refused = {"cafe/10", "cafe/", "new", "xnews/a", "x", "xx", "x55", "CAFE/1", "news"}
         assert {name for name in allowed | refused if rule.allows(name)} == allowed
 
-    def test_a_pattern_is_for_the_whole_name(self) -> None:
+    def test_a_pattern_must_match_the_whole_name(self) -> None:
         rule = Rule(["a", "b.c"])
         assert not rule.allows("a\n")
         assert not rule.allows("ab")
         assert not rule.allows("ba")
         assert not rule.allows("bxc")
 
-    def test_answers_stay_the_same_when_asked_again(self) -> None:
+    def test_cached_answers_are_the_same(self) -> None:
         rule = Rule(["a*"])
         for _ in range(3):
             assert rule.allows("ab")
             assert not rule.allows("b")
 
-    def test_answers_stay_the_same_beyond_what_is_remembered(self) -> None:
+    def test_answers_are_the_same_beyond_the_cache(self) -> None:
         with patch.object(access, "_CACHED", 10):
             rule = Rule(["*7"])
             for _ in range(2):
                 permitted = [n for n in range(100) if rule.allows(str(n))]
                 assert permitted == list(range(7, 100, 10))
 
-    def test_answers_are_remembered_up_to_a_bound(self) -> None:
+    def test_the_cache_is_bounded(self) -> None:
         asked: list[str] = []
 
         def recording(patterns: Sequence[str]) -> Callable[[str], bool]:
@@ -72,7 +72,7 @@ class RuleTests(SynchronousTestCase):
 class AccessRulesTests(SynchronousTestCase):
     """AccessRules"""
 
-    def test_publishing_and_subscribing_have_rules_of_their_own(self) -> None:
+    def test_publishing_and_subscribing_have_separate_rules(self) -> None:
         rules = AccessRules(["in/*"], ["out/*"])
         rules.check_publish("in/1")
         rules.check_subscribe("out/1")
@@ -81,7 +81,7 @@ class AccessRulesTests(SynchronousTestCase):
         with pytest.raises(NotAuthorized):
             rules.check_subscribe("in/1")
 
-    def test_a_closed_topic_is_closed_both_ways_unless_it_is_granted(self) -> None:
+    def test_a_closed_topic_is_closed_both_ways_unless_granted(self) -> None:
         rules = AccessRules(["*"], ["*"], ["granted*"], {"closed", "granted/1"})
         for check in (rules.check_publish, rules.check_subscribe):
             check("open")
@@ -91,14 +91,14 @@ class AccessRulesTests(SynchronousTestCase):
         assert rules.may_subscribe("granted/1")
         assert not rules.may_subscribe("closed")
 
-    def test_a_grant_opens_nothing_that_the_rules_do_not(self) -> None:
+    def test_a_grant_does_not_override_the_rules(self) -> None:
         rules = AccessRules(["in"], ["out"], ["*"], {"in", "out"})
         with pytest.raises(NotAuthorized):
             rules.check_publish("out")
         assert not rules.may_subscribe("in")
         assert rules.may_subscribe("out")
 
-    def test_what_is_closed_is_asked_each_time(self) -> None:
+    def test_closed_topics_are_not_cached(self) -> None:
         closed: set[str] = set()
         rules = AccessRules(["*"], ["*"], closed=closed)
         assert rules.may_subscribe("a")

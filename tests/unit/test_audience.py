@@ -62,10 +62,10 @@ class SourceTests(SynchronousTestCase):
 class JoinTests(SynchronousTestCase):
     """joined"""
 
-    def test_nothing(self) -> None:
+    def test_no_deliveries(self) -> None:
         assert list(joined([])) == []
 
-    def test_one_delivery_is_itself(self) -> None:
+    def test_a_single_delivery_is_returned(self) -> None:
         delivery: Delivery = (1, b"x", 1, 7, A)
         (found,) = joined([delivery])
         assert found is delivery
@@ -99,7 +99,7 @@ class JoinTests(SynchronousTestCase):
 
 
 class MixCase(SynchronousTestCase):
-    """A router and topics of each test's own."""
+    """A router with topics."""
 
     def setUp(self) -> None:
         self.bench = Bench()
@@ -151,7 +151,7 @@ class MixTests(MixCase):
             frozenset("ac"): tuple(some),
         }
 
-    def test_encodings_are_told_apart(self) -> None:
+    def test_encodings_are_distinguished(self) -> None:
         self.outbox("ab", Lines(b"1"))
         self.outbox("ab", Lines(b"2"))
         mixed = self.outbox("a", Lines(b"1"))
@@ -160,7 +160,7 @@ class MixTests(MixCase):
         assert [len(audience.targets) for audience in audiences] == [1, 1, 1]
         assert {audience.wanted for audience in audiences} == {frozenset({0, 1})}
 
-    def test_audiences_are_made_again_only_after_a_change(self) -> None:
+    def test_audiences_are_computed_again_only_after_a_change(self) -> None:
         one = self.outbox("ab")
         mix = TopicMix(self.topics)
         before = mix.audiences()
@@ -170,7 +170,7 @@ class MixTests(MixCase):
         self.bench.router.unsubscribe(one, self.topics[0])
         assert self.found(mix) == {frozenset("b"): (one,), frozenset("c"): (other,)}
 
-    def test_a_subscriber_that_has_gone_is_not_kept(self) -> None:
+    def test_a_removed_subscriber_is_not_kept(self) -> None:
         gone = self.outbox("ab")
         mix = TopicMix(self.topics)
         assert self.found(mix) == {frozenset("ab"): (gone,)}
@@ -187,7 +187,7 @@ class MixTests(MixCase):
     def test_no_subscribers_are_no_audiences(self) -> None:
         assert TopicMix(self.topics).audiences() == ()
 
-    def test_what_an_audience_wants(self) -> None:
+    def test_the_topics_of_an_audience(self) -> None:
         audience = MixedAudience([Lines(), None, Lines()], ())
         assert audience.wanted == frozenset({0, 2})
         assert audience.targets == ()

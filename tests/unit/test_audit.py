@@ -61,7 +61,7 @@ class LineTests(AuditCase):
             audit.record("rotate", topic="t")
             assert len(self.read()) == count
 
-    def test_nothing_a_client_calls_itself_breaks_a_line(self) -> None:
+    def test_names_of_clients_cannot_break_a_line(self) -> None:
         audit = self.open()
         names = ['a"b', "a\nb", "a\\", "\0", "zoë", "日本", "\u2028", '"}\n{"event":"forged"}']
         for name in names:
@@ -73,13 +73,13 @@ class LineTests(AuditCase):
     @example("", "")
     @example('"}\n{"event":"forged"}', "\u2028")
     @example("\0\x7f\\", "\r\n")
-    def test_any_text_comes_back(self, subject: str, client: str) -> None:
+    def test_any_text_is_restored(self, subject: str, client: str) -> None:
         self.setUp()
         self.open().record("create", subject=subject, client=client)
         (record,) = self.read()
         assert (record["subject"], record["client"]) == (subject, client)
 
-    def test_text_that_is_not_utf8_is_recorded_all_the_same(self) -> None:
+    def test_text_that_is_not_utf8_is_recorded(self) -> None:
         """JSON can express it, so a signed token can contain it: ``{"sub": "\\ud800"}``."""
         self.open().record("create", subject="a\ud800b")
         (record,) = self.read()
@@ -102,7 +102,7 @@ class FileTests(AuditCase):
     def mode(self, path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
-    def test_it_goes_on_in_the_file_that_is_there(self) -> None:
+    def test_it_appends_to_an_existing_file(self) -> None:
         for event in ("first", "second"):
             audit = AuditLog(self.clock.seconds, str(self.path))
             audit.record(event)
@@ -115,13 +115,13 @@ class FileTests(AuditCase):
         self.open().record("create")
         assert self.mode(self.path) == 0o600
 
-    def test_a_file_that_others_could_read_is_theirs_no_more(self) -> None:
+    def test_a_file_that_others_could_read_becomes_private(self) -> None:
         self.path.write_text("")
         self.path.chmod(0o644)
         self.open()
         assert self.mode(self.path) == 0o600
 
-    def test_a_new_file_is_begun_after_so_many_bytes(self) -> None:
+    def test_a_full_file_is_rotated(self) -> None:
         audit = self.open(size=300)
         for number in range(14):
             audit.record("create", number=number)
@@ -142,7 +142,7 @@ class FileTests(AuditCase):
         assert self.read()[0]["number"] == 29
         assert self.read(self.directory / "audit.log.10")[0]["number"] == 19
 
-    def test_without_a_size_it_is_one_file(self) -> None:
+    def test_without_a_size_nothing_is_rotated(self) -> None:
         audit = self.open(size=0)
         for _ in range(1000):
             audit.record("create", topic="t" * 100)
@@ -158,7 +158,7 @@ class FailureTests(AuditCase):
         assert str(caught.value).startswith(f"audit-log: {path}: ")
         assert "\n" not in str(caught.value)
 
-    def test_a_directory_that_is_not_there(self) -> None:
+    def test_a_missing_directory(self) -> None:
         self.refuses(self.directory / "missing" / "audit.log", "No such file")
 
     def test_a_path_that_is_a_directory(self) -> None:
@@ -168,7 +168,7 @@ class FailureTests(AuditCase):
         self.path.write_text("")
         self.refuses(self.path / "audit.log", "Not a directory")
 
-    def test_a_full_disk_is_logged_with_the_record_and_ends_nothing(self) -> None:
+    def test_a_full_disk_is_logged_with_the_record(self) -> None:
         lines = logged(self)
         audit = self.open()
         full = OSError(errno.ENOSPC, "No space left on device")

@@ -14,7 +14,7 @@ PAYLOADS = st.lists(st.binary(max_size=8), max_size=10)
 class PartTests(SynchronousTestCase):
     """part"""
 
-    def test_sequence_offset_and_headers_move_along(self) -> None:
+    def test_a_part_has_its_sequence_offset_and_headers(self) -> None:
         headers = [{"n": b"%d" % n} for n in range(4)]
         part = batch_of([b"a", b"b", b"c", b"d"], "t", headers, 70, 30).slice(1, 3)
         assert part.payloads() == [b"b", b"c"]
@@ -38,7 +38,7 @@ class PartTests(SynchronousTestCase):
 class WithinTests(SynchronousTestCase):
     """within"""
 
-    def test_what_is_over_the_limit_goes_with_its_headers(self) -> None:
+    def test_messages_over_the_limit_are_removed_with_their_headers(self) -> None:
         headers = [{"n": b"0"}, {"n": b"1"}, {}]
         batch = batch_of([b"ok", b"large", b"fit"], "t", headers, 7, 9).within(3)
         assert batch is not None
@@ -47,14 +47,14 @@ class WithinTests(SynchronousTestCase):
         assert (batch.nbytes, batch.count, batch.timestamp) == (5, 2, 1_700_000_000_000_000)
         assert (batch.topic, batch.sender, batch.protocol) == ("t", b"alice", "toy")
 
-    def test_nothing_left_is_none(self) -> None:
+    def test_without_a_message_it_is_none(self) -> None:
         assert batch_of([b"large", b"larger"]).within(3) is None
 
     @given(PAYLOADS.filter(len), st.integers(0, 8))
     @example([b""], 0)
     @example([b"a"], 0)
     @example([b"aa", b"a", b"aa"], 1)
-    def test_what_fits_stays_in_order(self, payloads: list[bytes], limit: int) -> None:
+    def test_remaining_messages_keep_their_order(self, payloads: list[bytes], limit: int) -> None:
         batch = batch_of(payloads).within(limit)
         expected = [payload for payload in payloads if len(payload) <= limit]
         assert (batch.payloads() if batch else []) == expected

@@ -1,4 +1,4 @@
-"""Blocks: a row of the history decodes to the messages it was made of, or is damaged."""
+"""Blocks: a row of the history decodes to its messages, or is reported as damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = ("names", "runs", "lengths", "headers", "payloads")
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """A batch of payloads of one length or of several, with headers or without."""
+    """Batches of payloads of equal or different lengths, with or without headers."""
     if draw(st.booleans()):
         size = draw(st.integers(0, 40))
         payload = st.binary(min_size=size, max_size=size)
@@ -47,7 +47,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
-    """Consecutive batches from the offset ``base`` on, and their block."""
+    """Return consecutive batches from the offset ``base`` on, and their block."""
     at = base
     runs = []
     for batch in appended:
@@ -58,7 +58,7 @@ def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
 
 
 def altered(block: Block, column: str, value: Any) -> Block:
-    """The block with another value in one of its columns."""
+    """Return the block with another value in one of its columns."""
     return dataclasses.replace(block, **{column: value})
 
 

@@ -1,4 +1,4 @@
-"""What the blocking publishers of all protocols share: the socket, windows and errors."""
+"""The base of the blocking publishers: the socket, windows and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.streams import House
 
 
 class ConnectionTests(PublisherCase):
-    """What all of them have in common"""
+    """BlockingPublisher"""
 
     def test_the_connection_is_made_for_the_first_message(self) -> None:
         made = ScriptedSocket([nsd_lines.SUCCESS * 2])
@@ -48,7 +48,7 @@ class ConnectionTests(PublisherCase):
         with NsdPublisher(ADDRESS):
             refuse_connections(self)
 
-    def test_a_broker_that_cannot_be_reached(self) -> None:
+    def test_an_unreachable_broker_is_an_error(self) -> None:
         refuse_connections(self)
         publisher = NsdPublisher(ADDRESS)
         publisher.add("t", b"x")
@@ -99,20 +99,20 @@ class ConnectionTests(PublisherCase):
                 publisher.add("t", bytes(65_000))
             assert len(self.published(house, "t")) == -(-WINDOW_BYTES // 65_000)
 
-    def test_a_broker_that_closes_the_connection(self) -> None:
+    def test_a_closed_connection_is_an_error(self) -> None:
         self.scripted(b"")
         publisher = NsdPublisher(ADDRESS)
         publisher.add("t", b"x")
         assert "closed the connection" in str(raised(ConnectionBroken, publisher.finish))
 
-    def test_a_broker_that_does_not_reply_in_time(self) -> None:
+    def test_a_timeout_is_an_error(self) -> None:
         self.scripted(TimeoutError("timed out"))
         publisher = NsdPublisher(ADDRESS)
         publisher.add("t", b"x")
         assert "timed out" in str(raised(ConnectionBroken, publisher.finish))
 
-    def test_an_error_that_arrived_before_the_end_is_the_error(self) -> None:
-        """A send fails because the broker has closed; what it replied before says why."""
+    def test_a_refusal_before_the_end_is_the_error(self) -> None:
+        """A send fails because the broker has closed; its last reply has the reason."""
         self.scripted(nsd_lines.error("no room"), nsd_lines.error("no room"), fails=True)
         publisher = NsdPublisher(ADDRESS)
         publisher.add("t", b"x")

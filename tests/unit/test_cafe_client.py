@@ -1,4 +1,4 @@
-"""The blocking publisher of cafe: the bytes that it sends, and its use of the replies."""
+"""The blocking publisher of cafe: the bytes it sends, and its handling of replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.streams import House
 
 
 class PublisherTests(PublisherCase):
-    """Over a broker in memory, or a script of replies"""
+    """With a broker in memory or scripted replies"""
 
     def publish(self, *payloads: bytes, topic: str = "cafe/7") -> None:
         with CafePublisher(ADDRESS, client_id=b"spark") as publisher:
@@ -20,11 +20,11 @@ class PublisherTests(PublisherCase):
             publisher.finish()
 
     def refused(self, *replies: bytes) -> str:
-        """The error of two messages after an acknowledged handshake and ``replies``."""
+        """Return the error of two messages after an acknowledged handshake and ``replies``."""
         self.scripted(cafe_wire.ack(1), *replies)
         return str(raised(NotPublished, self.publish, b"one", b"two"))
 
-    def test_the_bytes(self) -> None:
+    def test_the_bytes_sent(self) -> None:
         house = House({"cafe": {}})
         self.over(house, "cafe")
         self.publish(b"one", b"")

@@ -52,7 +52,7 @@ ANY_FRAME: st.SearchStrategy[Frame] = st.one_of(
 
 
 def expected_frame(vector: dict[str, Any]) -> Frame:
-    """The frame that a vector of ``frames`` stands for."""
+    """Return the frame of a vector of ``frames``."""
     fields: dict[str, Any] = {}
     for name, value in vector["fields"].items():
         if isinstance(value, str):
@@ -65,7 +65,7 @@ def expected_frame(vector: dict[str, Any]) -> Frame:
 
 
 def judged(data: bytes, at: int = 0) -> ErrorCode | None:
-    """The code of the error that ``data`` is, as far as a codec can tell; None if it is none."""
+    """Return the error code of ``data``, as far as the codec can judge, or None."""
     try:
         decoded = decode(data, at)
     except CafeError as error:
@@ -96,7 +96,7 @@ class VectorTests(SynchronousTestCase):
             for tail in (PING, b"\xfe", b"garbage", b"\xca\xfe\0\0\0\0\0"):
                 assert decode(b"\xfe\xca\x20" + data + tail, 3) == (frame, end), vector["name"]
 
-    def test_frames_are_not_there_until_their_last_byte_is(self) -> None:
+    def test_frames_are_incomplete_before_their_last_byte(self) -> None:
         for vector in VECTORS["frames"]:
             data = bytes.fromhex(vector["hex"])
             for end in range(len(data)):
@@ -108,12 +108,12 @@ class VectorTests(SynchronousTestCase):
             data = bytes.fromhex(vector["hex"])
             for tail in (b"", PING):
                 if data[2] in {OPCODES[frame] for frame in FROM_BROKER} and not data[3]:
-                    # Only the server knows that this is from a client; the codec sees no frame.
+                    # Only the server knows that a client sent this; the codec sees no frame.
                     assert judged(data + tail) is not None, vector["name"]
                 else:
                     assert judged(data + tail) == vector["error"], vector["name"]
 
-    def test_refused_frames_fed_byte_by_byte_are_refused_no_later(self) -> None:
+    def test_refused_frames_are_refused_as_early_byte_by_byte(self) -> None:
         for vector in VECTORS["refused"]:
             data = bytes.fromhex(vector["hex"])
             verdicts = [judged(data[:end]) for end in range(len(data) + 1)]
@@ -123,7 +123,7 @@ class VectorTests(SynchronousTestCase):
             assert first >= HEADER.size, vector["name"]
             assert whole or first == HEADER.size or vector["error"] == 7, vector["name"]
 
-    def test_after_an_unknown_opcode_the_stream_can_be_followed(self) -> None:
+    def test_the_frame_after_an_unknown_opcode_is_found(self) -> None:
         followed = 0
         for vector in VECTORS["refused"]:
             data = bytes.fromhex(vector["hex"])
@@ -139,7 +139,7 @@ class VectorTests(SynchronousTestCase):
             followed += 1
         assert followed
 
-    def test_an_incomplete_frame_asks_for_more(self) -> None:
+    def test_an_incomplete_frame_needs_more(self) -> None:
         for vector in VECTORS["incomplete"]:
             data = bytes.fromhex(vector["hex"])
             assert decode(data) is None, vector["name"]
@@ -147,7 +147,7 @@ class VectorTests(SynchronousTestCase):
 
 
 class HeaderTests(SynchronousTestCase):
-    """Limits of the header that the vectors leave out, as they are large"""
+    """Limits of the header, which are too large for the vectors"""
 
     def test_the_longest_payload_is_accepted(self) -> None:
         frame = codec.Publish(1, b"x" * (MAX_PAYLOAD - 1))
@@ -165,11 +165,11 @@ class HeaderTests(SynchronousTestCase):
         assert judged(header[:-1]) is None
         assert judged(header) == ErrorCode.MESSAGE_TOO_LARGE
 
-    def test_magic_is_judged_before_length(self) -> None:
+    def test_magic_is_checked_before_length(self) -> None:
         assert judged(b"\xca\xfe\x20\xff\xff\xff\xff") == ErrorCode.PROTOCOL_VERSION_MISMATCH
         assert judged(b"\xfe\xfe\x20\xff\xff\xff\xff") == ErrorCode.MALFORMED_MESSAGE
 
-    def test_a_value_that_its_field_cannot_hold_overflows(self) -> None:
+    def test_a_value_too_large_for_its_field_overflows(self) -> None:
         for frame in (
             codec.Subscribe(256),
             codec.HandshakeAck(0, 2**64),

@@ -38,7 +38,7 @@ class OptionTests(SynchronousTestCase):
         assert Cafe().factories["cafe"].datagram_protocol() is None
         assert Cafe(udp="on").factories["cafe"].datagram_protocol() is not None
 
-    def test_one_protocol_serves_all_peers_as_one_client_of_the_broker(self) -> None:
+    def test_all_peers_are_one_client_of_the_broker(self) -> None:
         udp = joined()
         assert set(udp.broker.clients) == {udp.protocol}
         assert udp.broker.counters.connections == 2
@@ -53,7 +53,7 @@ class DatagramTests(SynchronousTestCase):
         (datagram,) = udp.take(BOB)
         assert payloads(datagram) == [b"a", b"b", b"c"]
 
-    def test_one_that_ends_inside_a_frame_is_malformed_but_whole_frames_count(self) -> None:
+    def test_a_datagram_that_ends_inside_a_frame_is_malformed(self) -> None:
         for cut in (b"\xfe", PING[:6], publish(1, b"cut")[:-1], frame(0x77, b"xy")[:-1]):
             udp = joined()
             assert udp.send(ALICE, publish(1, b"counts") + cut) == [error(0x07)]
@@ -71,18 +71,18 @@ class DatagramTests(SynchronousTestCase):
         udp.send(ALICE, publish(1, *[b"x" * 84] * 29))
         assert [len(data) for data in udp.take(BOB)] == [1400, 1400, 100]
 
-    def test_one_byte_more_goes_into_the_next(self) -> None:
+    def test_one_byte_more_begins_another_datagram(self) -> None:
         udp = joined()
         udp.send(ALICE, publish(1, b"x" * 600, b"y" * 769, b"z"))
         assert [len(data) for data in udp.take(BOB)] == [616, 785 + 17]
 
-    def test_a_larger_frame_travels_alone(self) -> None:
+    def test_a_larger_frame_has_its_own_datagram(self) -> None:
         udp = joined()
         udp.send(ALICE, publish(1, b"a", b"x" * 2000, b"b", b"c"))
         sizes = [[len(p) for p in payloads(data)] for data in udp.take(BOB)]
         assert sizes == [[1], [2000], [1, 1]]
 
-    def test_the_acknowledgment_travels_alone_and_messages_wait(self) -> None:
+    def test_the_acknowledgment_has_its_own_datagram_and_messages_wait(self) -> None:
         udp = Udp()
         udp.join(ALICE, hs_pub(1))
         assert udp.send(BOB, hs_sub(b"\x01") + PING) == [ack(2), PONG]
@@ -109,7 +109,7 @@ class DatagramTests(SynchronousTestCase):
         assert udp.send(ALICE, PING) == [PONG]
         assert udp.broker.counters.refused == 0
 
-    def test_what_cannot_be_sent_is_counted(self) -> None:
+    def test_failed_sends_are_counted(self) -> None:
         udp = joined()
         udp.port.broken = BlockingIOError()
         udp.send(ALICE, publish(1, b"lost"))
@@ -139,7 +139,7 @@ class SessionTests(SynchronousTestCase):
         assert udp.broker.counters.connections == 0
         assert udp.broker.counters.refusals == {("cafe", "no-handshake"): 6}
 
-    def test_faults_of_the_header_have_their_own_codes(self) -> None:
+    def test_header_errors_have_separate_codes(self) -> None:
         udp = Udp()
         faults = {
             b"\xca\xfe\x20\0\0\0\0": 0x05,
@@ -160,7 +160,7 @@ class SessionTests(SynchronousTestCase):
             assert udp.broker.counters.connections == 0
         assert udp.send(CAROL, hs_pub(1)) == [ack(1)]
 
-    def test_a_fault_that_closes_ends_the_session_and_the_datagram(self) -> None:
+    def test_a_closing_error_ends_the_session_and_the_datagram(self) -> None:
         faults = {
             hs_pub(1): 0x01,
             frame(0x20, b"x"): 0x07,
@@ -176,7 +176,7 @@ class SessionTests(SynchronousTestCase):
             assert len(udp.broker.sessions) == 1
             assert udp.send(ALICE, hs_pub(1)) == [ack(3)]
 
-    def test_faults_that_do_not_close_do_not_end_the_session(self) -> None:
+    def test_other_errors_do_not_end_the_session(self) -> None:
         udp = joined(rate_messages=1)
         assert udp.send(ALICE, subscribe(1) + frame(0x77) + PING) == [
             error(0x08),
@@ -193,14 +193,14 @@ class SessionTests(SynchronousTestCase):
         (datagram,) = udp.take(BOB)
         assert frames(datagram)[0][1][9:] == b"yes"
 
-    def test_disconnect_ends_the_session_without_an_answer(self) -> None:
+    def test_disconnect_ends_the_session_without_a_reply(self) -> None:
         udp = joined()
         assert udp.send(BOB, DISCONNECT + PING) == []
         udp.send(ALICE, publish(1, b"hi"))
         assert udp.take(BOB) == []
         assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
 
-    def test_after_5_minutes_without_a_datagram_it_ends_silently(self) -> None:
+    def test_the_session_ends_silently_after_5_minutes_without_a_datagram(self) -> None:
         udp = joined()
         udp.start()
         udp.advance(200)
@@ -212,7 +212,7 @@ class SessionTests(SynchronousTestCase):
         assert udp.send(ALICE, PING) == [PONG]
         assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
 
-    def test_the_idle_timeout_says_goodbye_and_may_come_first(self) -> None:
+    def test_the_idle_timeout_sends_the_goodbye(self) -> None:
         udp = joined(idle_timeout=20)
         udp.start()
         udp.advance(25)
@@ -230,11 +230,11 @@ class SessionTests(SynchronousTestCase):
         assert udp.send(BOB, PING) == [error(0x01)]
         assert udp.broker.counters.connections == 2
 
-    def test_an_address_can_resume_its_own_session_only_anew(self) -> None:
+    def test_a_handshake_within_a_session_is_refused(self) -> None:
         udp = joined()
         assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [error(0x01)]
 
-    def test_a_broken_stream_session_goes_on_over_udp_within_its_limits(self) -> None:
+    def test_a_stream_session_can_be_resumed_over_udp(self) -> None:
         udp = Udp()
         bob, alice = udp.subscriber(), udp.publisher()
         bob.stream.lose()
@@ -254,7 +254,7 @@ class SessionTests(SynchronousTestCase):
 class LimitTests(SynchronousTestCase):
     """Quotas, backpressure, closing"""
 
-    def test_a_peer_over_quota_is_told(self) -> None:
+    def test_a_peer_over_quota_is_refused(self) -> None:
         udp = joined(max_connections=2)
         assert udp.send(CAROL, hs_sub(b"\x01")) == [error(0x04)]
         udp.send(ALICE, DISCONNECT)
@@ -266,7 +266,7 @@ class LimitTests(SynchronousTestCase):
         assert udp.connect("cafe", BOB[0]).take() == error(0x04)
         assert udp.broker.counters.refusals == {("cafe", "limit-reached"): 2}
 
-    def test_where_a_stream_would_wait_a_datagram_is_refused(self) -> None:
+    def test_datagrams_are_refused_where_a_stream_would_be_held(self) -> None:
         udp = joined()
         slow, fast = udp.subscriber(), udp.publisher()
         slow.stream.stop_reading()
@@ -278,7 +278,7 @@ class LimitTests(SynchronousTestCase):
         slow.stream.read()
         assert udp.send(ALICE, publish(1, b"a")) == []
 
-    def test_a_stopping_broker_says_goodbye_and_closes_the_port(self) -> None:
+    def test_shutdown_sends_the_goodbye_and_closes_the_port(self) -> None:
         udp = joined()
         udp.start()
         udp.protocol.datagramReceived(publish(1, b"last"), ALICE)
@@ -290,7 +290,7 @@ class LimitTests(SynchronousTestCase):
         assert not udp.broker.clients
         assert udp.listeners["cafe"].quota.open == 0
 
-    def test_messages_held_in_the_gap_go_out_before_the_goodbye(self) -> None:
+    def test_messages_held_in_the_gap_precede_the_goodbye(self) -> None:
         udp = Udp()
         udp.join(ALICE, hs_pub(1))
         udp.send(BOB, hs_sub(b"\x01"))
@@ -299,7 +299,7 @@ class LimitTests(SynchronousTestCase):
         held, goodbye = udp.take(BOB)
         assert (payloads(held), goodbye) == ([b"held"], DISCONNECT)
 
-    def test_memory_is_given_back(self) -> None:
+    def test_memory_is_released(self) -> None:
         udp = Udp()
         start = udp.broker.memory.used
         ports: Callable[[], int] = count(5000).__next__

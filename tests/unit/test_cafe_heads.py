@@ -30,7 +30,7 @@ from tests.unit.kernel_forms import each_form, messages
 from tests.unit.kernel_forms import encode as encode_columns
 
 CHANNELS = st.sampled_from([0, 1, 2, 0x10, 0xFE, 0xFF])
-# Payloads that look like headers, so that a scan which loses its place finds false frames.
+# Payloads that look like headers, so that a misplaced scan finds false frames.
 TRICKY = st.sampled_from(
     [
         b"",
@@ -43,7 +43,7 @@ TRICKY = st.sampled_from(
 )
 PAYLOADS = st.one_of(TRICKY, st.binary(max_size=12), st.just(b"same"), st.just(b"SAME"))
 PUBLISHES = st.builds(Publish, CHANNELS, PAYLOADS)
-# Many equal heads in a row are what the interpreted kernel treats specially.
+# The interpreted kernel has a fast path for many equal heads in a row.
 RUNS = st.builds(
     lambda frame, payloads: [Publish(frame.channel, p) for p in payloads],
     PUBLISHES,
@@ -51,7 +51,7 @@ RUNS = st.builds(
         lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=12)
     ),
 )
-# Messages that go from channel to channel.
+# The channel changes with every message.
 TURNS = st.builds(
     lambda channels, payloads: [
         Publish(channels[number % len(channels)], payload)
@@ -108,11 +108,11 @@ def publishes(channel: int, *payloads: bytes) -> bytes:
 class TestScan:
     """PUBLISH frames"""
 
-    def test_nothing_is_found_in_nothing(self, kernel: Any) -> None:
+    def test_empty_data_has_no_messages(self, kernel: Any) -> None:
         assert scan(kernel, b"") == (0, [])
         assert scan(kernel, b"\xfe\xca\x10\x01\0\0\0") == (0, [])
 
-    def test_messages_keep_their_order_from_channel_to_channel(self, kernel: Any) -> None:
+    def test_messages_of_several_channels_keep_their_order(self, kernel: Any) -> None:
         data = publishes(1, b"a", b"b") + publishes(2, b"c") + publishes(1, b"dd", b"")
         columns = kernel.HeadTable(learn_publish).scan(data)
         assert columns.payloads() == [b"a", b"b", b"c", b"dd", b""]
@@ -175,7 +175,7 @@ class TestScan:
         assert scan(kernel, data) == (20, [(1, b"ab"), (1, b"cd")])
         assert scan(kernel, encode(Ping())) == (0, [])
 
-    def test_a_message_too_long_to_deliver_is_left_to_the_codec(self, kernel: Any) -> None:
+    def test_it_stops_before_a_message_too_long_to_deliver(self, kernel: Any) -> None:
         fits = encode(Publish(1, b"x" * MAX_MESSAGE))
         over = encode(Publish(1, b"x" * (MAX_MESSAGE + 1)))
         at, found = scan(kernel, fits + over)
@@ -206,7 +206,7 @@ class TestScan:
         pieces=st.lists(PUBLISHES | RUNS | TURNS, max_size=8),
         cuts=st.lists(st.integers(1, 60), max_size=12),
     )
-    def test_the_same_messages_however_the_stream_is_split(
+    def test_any_split_gives_the_same_messages(
         self, kernel: Any, pieces: list[Publish | list[Publish]], cuts: list[int]
     ) -> None:
         frames = [f for p in pieces for f in (p if isinstance(p, list) else [p])]
@@ -237,7 +237,7 @@ class TestHead:
         assert head.frame_length(data[:8]) == len(data)
         assert head.encode(size) == data[:8]
 
-    def test_no_head(self) -> None:
+    def test_incomplete_and_other_frames_have_no_head(self) -> None:
         data = encode(Publish(7, b"x"))
         for other in (data[:7], encode(Ping()), encode(Message(1, 2, b"hi")), b"\xff" + data[1:]):
             assert learn_publish(other, 0) is None
@@ -297,7 +297,7 @@ class TestEncoding:
         stamp = batch.timestamp // 1000
         assert encoded(MessageEncoding(9, 4), batch) == encode(Message(9, stamp, b"1234"))
 
-    def test_equal_encodings_are_one(self) -> None:
+    def test_encodings_of_the_same_channel_are_equal(self) -> None:
         assert len({MessageEncoding(1), MessageEncoding(1)}) == 1
         assert MessageEncoding(1) != MessageEncoding(2)
         assert MessageEncoding(1) != MessageEncoding(1, 4)

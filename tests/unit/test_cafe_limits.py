@@ -1,4 +1,4 @@
-"""cafe at its limits: quotas, rates, memory, slow subscribers, silence, the end of the broker."""
+"""Limits of cafe: quotas, rates, memory, slow subscribers, idle clients, shutdown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class QuotaTests(SynchronousTestCase):
         assert third.take() == bytes.fromhex("fe ca 03 09 00 00 00 04 00 00 00 00 00 00 00 00")
         assert third.closed
 
-    def test_a_session_that_waits_to_be_resumed_makes_room(self) -> None:
+    def test_a_resumable_session_makes_room(self) -> None:
         cafe = Cafe(top={"max-sessions": 2})
         alice = cafe.publisher()
         cafe.subscriber()
@@ -47,7 +47,7 @@ class QuotaTests(SynchronousTestCase):
         third.send(hs_pub(1))
         assert third.take() == ack(3)
 
-    def test_connections_of_an_address_over_quota_are_told_at_accept(self) -> None:
+    def test_connections_of_an_address_over_quota_are_refused_at_accept(self) -> None:
         cafe = Cafe(max_connections_per_address=1)
         cafe.connect("cafe", "192.0.2.1")
         second = cafe.connect("cafe", "192.0.2.1")
@@ -100,7 +100,7 @@ class RateTests(SynchronousTestCase):
         alice.send(publish(1, b"e"))
         assert (alice.take(), carol.take()) == (error(0x04), error(0x04))
 
-    def test_permission_and_channel_come_before_the_rate(self) -> None:
+    def test_permission_and_channel_are_checked_before_the_rate(self) -> None:
         cafe = Cafe(rate_messages=1, channels="1-2", allow_publish="cafe/1")
         alice = cafe.publisher()
         long = frame(0x10, b"\x02" + b"x" * 1_048_568)
@@ -112,7 +112,7 @@ class RateTests(SynchronousTestCase):
 class BackpressureTests(SynchronousTestCase):
     """cafe §5.3: subscribers that do not read"""
 
-    def test_a_publisher_waits_for_a_slow_subscriber_and_goes_on(self) -> None:
+    def test_a_publisher_is_held_for_a_slow_subscriber_and_released(self) -> None:
         cafe = Cafe()
         alice, other, bob = cafe.publisher(), cafe.publisher(2), cafe.subscriber()
         bob.stream.stop_reading()
@@ -133,7 +133,7 @@ class BackpressureTests(SynchronousTestCase):
         assert not cafe.broker.memory.holders
         assert cafe.broker.counters.dropped == 0
 
-    def test_one_that_reads_gets_everything_meanwhile(self) -> None:
+    def test_a_reading_subscriber_gets_everything_meanwhile(self) -> None:
         cafe = Cafe()
         alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
         bob.stream.stop_reading()
@@ -141,7 +141,7 @@ class BackpressureTests(SynchronousTestCase):
             alice.send(publish(1, b"%02d" % n + b"." * 65_000))
         assert len(payloads(carol.take())) == cafe.broker.counters.published > 10
 
-    def test_after_30_seconds_the_slow_one_is_disconnected(self) -> None:
+    def test_after_30_seconds_the_slow_subscriber_is_disconnected(self) -> None:
         cafe = Cafe()
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
@@ -156,7 +156,7 @@ class BackpressureTests(SynchronousTestCase):
         assert not alice.stream.paused
         assert cafe.broker.counters.published == 30
 
-    def test_over_its_bytes_it_is_disconnected_at_once(self) -> None:
+    def test_over_the_limit_in_bytes_it_is_disconnected_at_once(self) -> None:
         cafe = Cafe(slow_consumer="disconnect", slow_bytes="200K")
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
@@ -167,7 +167,7 @@ class BackpressureTests(SynchronousTestCase):
         assert bob.stream.aborted
         assert not alice.stream.paused
 
-    def test_with_drop_it_misses_messages_and_each_is_counted(self) -> None:
+    def test_with_drop_missed_messages_are_counted(self) -> None:
         cafe = Cafe(slow_consumer="drop", slow_bytes="200K")
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
@@ -186,7 +186,7 @@ class BackpressureTests(SynchronousTestCase):
             (f"bob@{bob.protocol.peer}", "cafe/1", "slow-consumer"): 11 - len(got)
         }
 
-    def test_a_flood_of_pings_that_reads_no_pong_is_held(self) -> None:
+    def test_a_flood_of_pings_without_reading_is_held(self) -> None:
         cafe = Cafe()
         for client in (cafe.publisher(), cafe.subscriber()):
             client.stream.stop_reading()
@@ -212,7 +212,7 @@ class BackpressureTests(SynchronousTestCase):
 class MemoryBoundTests(SynchronousTestCase):
     """The bound on the memory of the process"""
 
-    def test_publishers_wait_at_the_bound_until_there_is_memory_again(self) -> None:
+    def test_publishers_wait_at_the_bound_until_memory_is_released(self) -> None:
         top = {"history": 0, "max-memory": 300_000}
         cafe = Cafe(top, channels="1-2", slow_consumer="disconnect")
         alice, bob = cafe.publisher(), cafe.subscriber()
@@ -226,7 +226,7 @@ class MemoryBoundTests(SynchronousTestCase):
         assert not alice.stream.paused
         assert len(payloads(bob.take())) == 8
 
-    def test_the_largest_holder_goes_after_memory_seconds(self) -> None:
+    def test_the_largest_holder_is_evicted_after_memory_seconds(self) -> None:
         top = {"history": 0, "max-memory": 300_000, "memory-seconds": 5}
         cafe = Cafe(top, channels="1-2", slow_consumer="drop")
         cafe.start()
@@ -242,9 +242,9 @@ class MemoryBoundTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """cafe §4.5, §4.7: the broker stops; a client is silent"""
+    """cafe §4.5, §4.7: shutdown and idle clients"""
 
-    def test_a_stopping_broker_disconnects_after_what_is_queued(self) -> None:
+    def test_shutdown_sends_disconnect_after_queued_messages(self) -> None:
         cafe = Cafe()
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
@@ -266,7 +266,7 @@ class EndTests(SynchronousTestCase):
             client.stream.lose(clean=True)
         self.successResultOf(stopped)
 
-    def test_one_that_never_reads_is_aborted_at_the_deadline(self) -> None:
+    def test_a_client_that_never_reads_is_aborted_at_the_deadline(self) -> None:
         cafe = Cafe(top={"stop-timeout": 3})
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
@@ -280,7 +280,7 @@ class EndTests(SynchronousTestCase):
         self.successResultOf(stopped)
         assert bob.stream.aborted
 
-    def test_silence_is_answered_with_disconnect(self) -> None:
+    def test_an_idle_client_gets_disconnect(self) -> None:
         cafe = Cafe(idle_timeout=10)
         cafe.start()
         alice, bob, new = cafe.publisher(), cafe.subscriber(), cafe.connect("cafe")
@@ -293,7 +293,7 @@ class EndTests(SynchronousTestCase):
 
 
 class CounterTests(SynchronousTestCase):
-    """What is counted"""
+    """Counters"""
 
     def test_published_delivered_refused_and_connections(self) -> None:
         cafe = Cafe(channels="1-2")
@@ -315,7 +315,7 @@ class CounterTests(SynchronousTestCase):
         assert counters.connections == 2
         assert counters.dropped == 0
 
-    def test_closing_faults_are_counted_by_what_they_were(self) -> None:
+    def test_closing_errors_are_counted_by_reason(self) -> None:
         cafe = Cafe(channels="1")
         faults = {
             b"\xca\xfe\x01\0\0\0\0": "protocol-version-mismatch",

@@ -1,4 +1,4 @@
-"""cafe's sessions over streams: the window, takeover, and what is replayed (cafe §4.6)."""
+"""cafe sessions over streams: the window, takeover and replay (cafe §4.6)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ResumptionTests(SynchronousTestCase):
         assert not carol.closed
         assert len(cafe.broker.sessions) == 1
 
-    def test_missed_messages_come_in_order_before_live_ones_and_after_the_gap(self) -> None:
+    def test_missed_messages_follow_the_gap_in_order_before_live_ones(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         alice.send(publish(1, b"seen"))
@@ -58,7 +58,7 @@ class ResumptionTests(SynchronousTestCase):
         cafe.clock.advance(GAP)
         assert payloads(again.take()) == [b"a", b"b", b"c", b"live"]
 
-    def test_a_long_history_is_replayed_in_pages_while_more_comes(self) -> None:
+    def test_a_long_history_is_replayed_in_pages_under_traffic(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.lose()
@@ -80,7 +80,7 @@ class ResumptionTests(SynchronousTestCase):
         assert cafe.broker.counters.delivered == 123
         assert cafe.broker.counters.dropped == 0
 
-    def test_unread_messages_come_again_and_written_ones_do_not(self) -> None:
+    def test_queued_messages_are_sent_again_and_written_ones_are_not(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
@@ -94,7 +94,7 @@ class ResumptionTests(SynchronousTestCase):
         assert payloads(again.take()) == [b"unwritten 0", b"unwritten 1", b"unwritten 2"]
         assert cafe.broker.counters.dropped == 0
 
-    def test_written_messages_of_one_channel_do_not_come_again_for_another(self) -> None:
+    def test_written_messages_of_one_channel_are_not_sent_again_with_another(self) -> None:
         """cafe §4.6: "Messages already written to the old connection are not sent again"."""
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
@@ -112,7 +112,7 @@ class ResumptionTests(SynchronousTestCase):
         after = [p[:1] for p in payloads(again.take())]
         assert sorted(before + after) == [b"0", b"1", b"2", b"3", b"f"]
 
-    def test_a_subscription_brings_no_history_when_it_is_resumed_either(self) -> None:
+    def test_a_subscription_has_no_history_after_resumption(self) -> None:
         """cafe §5.3: "A subscription starts with the next message published"."""
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01")
@@ -128,7 +128,7 @@ class ResumptionTests(SynchronousTestCase):
         cafe.clock.advance(GAP)
         assert payloads(again.take()) == [b"unread", b"after it"]
 
-    def test_a_replay_that_breaks_goes_on_where_it_was(self) -> None:
+    def test_an_interrupted_replay_continues(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01")
         bob.stream.lose()
@@ -146,7 +146,7 @@ class ResumptionTests(SynchronousTestCase):
             client.stream.lose()
         assert got == missed
 
-    def test_what_left_the_history_is_counted_as_dropped(self) -> None:
+    def test_expired_messages_are_counted_as_dropped(self) -> None:
         cafe = Cafe(top={"history": "10"})
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.lose()
@@ -160,7 +160,7 @@ class ResumptionTests(SynchronousTestCase):
             ("expired", 15)
         ]
 
-    def test_an_unsubscription_during_the_replay_holds(self) -> None:
+    def test_an_unsubscription_during_the_replay_takes_effect(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         bob.stream.lose()

@@ -1,4 +1,4 @@
-"""cafe over streams, what the conversations cannot say: time, takeover, replay, listeners, logs."""
+"""cafe over streams, beyond the conversations: time, takeover, replay, listeners, logs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AcknowledgmentTests(SynchronousTestCase):
             bytes.fromhex("01 13 68 e5 cf 8b 01 00 00") + b"two",
         ]
 
-    def test_what_was_sent_before_the_acknowledgment_takes_effect_in_order(self) -> None:
+    def test_frames_before_the_acknowledgment_take_effect_in_order(self) -> None:
         cafe = Cafe()
         alice = cafe.publisher()
         bob = cafe.connect("cafe")
@@ -52,7 +52,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         cafe.clock.advance(GAP)
         assert bob.stream.writes == [ack(2), PONG, message(2, b"two")]
 
-    def test_only_the_subscriber_that_was_acknowledged_is_held(self) -> None:
+    def test_only_the_acknowledged_subscriber_is_held(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         late = cafe.connect("cafe")
@@ -61,7 +61,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert len(frames(bob.take())) == 1
         assert late.stream.writes == [ack(3)]
 
-    def test_a_client_that_goes_within_the_gap_leaves_nothing(self) -> None:
+    def test_a_client_that_disconnects_in_the_gap_holds_nothing(self) -> None:
         cafe = Cafe()
         alice = cafe.publisher()
         bob = cafe.connect("cafe")
@@ -78,7 +78,7 @@ class AcknowledgmentTests(SynchronousTestCase):
 class OpcodeTests(SynchronousTestCase):
     """Frames that only the broker sends (cafe §6.3)"""
 
-    def test_from_a_client_they_are_no_opcode_whatever_they_hold(self) -> None:
+    def test_from_a_client_they_are_unknown_opcodes(self) -> None:
         cafe = Cafe()
         clients = (cafe.publisher(), cafe.subscriber())
         payloads = (b"", b"\x00", bytes(9), bytes(10), b"\xff" * 1000)
@@ -90,14 +90,14 @@ class OpcodeTests(SynchronousTestCase):
         assert cafe.broker.counters.refusals == {("cafe", "invalid-opcode"): 30}
         assert not any(client.closed for client in clients)
 
-    def test_one_among_many_publishes_ends_nothing(self) -> None:
+    def test_one_among_publishes_does_not_close(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         alice.send(publish(1, b"a", b"b") + ack(1) + publish(1, b"c"))
         assert alice.take() == error(0x06)
         assert payloads(bob.take()) == [b"a", b"b", b"c"]
 
-    def test_before_the_handshake_they_close_like_the_others(self) -> None:
+    def test_before_the_handshake_they_close(self) -> None:
         cafe = Cafe()
         for opcode in (0x03, 0x13, 0xFF):
             client = cafe.connect("cafe")
@@ -107,16 +107,16 @@ class OpcodeTests(SynchronousTestCase):
 
 
 class DeliveryTests(SynchronousTestCase):
-    """What a MESSAGE says"""
+    """MESSAGE"""
 
-    def test_the_timestamp_is_in_ms_and_cut_not_rounded(self) -> None:
+    def test_the_timestamp_is_in_ms_and_truncated(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         cafe.clock.rightNow = 1_700_000_000.123999
         alice.send(publish(1, b"hi"))
         assert bob.take() == bytes.fromhex("fe ca 13 0b 00 00 00 01 7b 68 e5 cf 8b 01 00 00 68 69")
 
-    def test_timestamps_do_not_go_back_with_the_clock(self) -> None:
+    def test_timestamps_do_not_decrease_with_the_clock(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
         cafe.clock.rightNow = 1_700_000_001.0
@@ -135,7 +135,7 @@ class DeliveryTests(SynchronousTestCase):
             assert len(client.stream.writes) == 2
             assert payloads(client.take()) == names
 
-    def test_channels_interleaved_stay_in_order_on_each_channel(self) -> None:
+    def test_interleaved_channels_keep_the_order_of_each(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber(b"\x01\x02")
         alice.send(b"".join(publish(n % 2 + 1, b"%d" % n) for n in range(20)))
@@ -174,7 +174,7 @@ class DeliveryTests(SynchronousTestCase):
         again.send(hs_sub(b"", resume(b"bob", 1)))
         assert again.take() == ack(0, status=1)
 
-    def test_a_message_longer_than_a_frame_from_elsewhere_is_dropped_and_counted(self) -> None:
+    def test_a_message_too_long_for_a_frame_is_dropped_and_counted(self) -> None:
         cafe = Cafe(channels="1:ada", also={"nsd": {"max-body": 2_000_000}})
         bob = cafe.subscriber()
         ada = cafe.connect("nsd")
@@ -191,7 +191,7 @@ class DeliveryTests(SynchronousTestCase):
 class LogTests(SynchronousTestCase):
     """Neither payloads nor session ids are logged"""
 
-    def test_no_payload_and_no_session_id_in_any_line(self) -> None:
+    def test_no_line_has_a_payload_or_session_id(self) -> None:
         lines = logged(self)
         cafe = Cafe(rate_messages=2, slow_bytes="100K", slow_consumer="drop", idle_timeout=3)
         cafe.start()

@@ -21,7 +21,7 @@ LARGE = b"." * (PAGE_BYTES // 4)
 
 
 class LateStore(MemoryStore):
-    """A history whose pages arrive when the test fires them, as those of a store on disk."""
+    """A history whose pages arrive when the test fires them, like those of a store on disk."""
 
     def __init__(self) -> None:
         super().__init__(1000, 2**26)
@@ -40,7 +40,7 @@ class LateStore(MemoryStore):
 
 
 class CatchUpCase(SynchronousTestCase):
-    """A broker, two topics, a subscriber that has to catch up."""
+    """A broker, two topics, and a subscriber that must catch up."""
 
     def setUp(self) -> None:
         self.start_broker(MemoryStore(1000, 2**26))
@@ -77,7 +77,7 @@ class CatchUpCase(SynchronousTestCase):
 class CatchUpTests(CatchUpCase):
     """From the history to live delivery"""
 
-    def test_what_was_missed_comes_before_what_is_live(self) -> None:
+    def test_missed_messages_precede_live_ones(self) -> None:
         self.publish(self.news, b"old")
         self.publish(self.news, b"missed 1", b"missed 2")
         self.successResultOf(self.catch_up(self.news, offset=1).start())
@@ -86,7 +86,7 @@ class CatchUpTests(CatchUpCase):
         assert self.lines() == [b"missed 1", b"missed 2", b"live"]
         assert self.broker.counters.delivered == 3
 
-    def test_it_may_begin_in_the_middle_of_a_batch(self) -> None:
+    def test_it_may_begin_within_a_batch(self) -> None:
         self.publish(self.news, b"0", b"1", b"2", b"3")
         self.catch_up(self.news, offset=2).start()
         self.turns()
@@ -94,7 +94,7 @@ class CatchUpTests(CatchUpCase):
         self.turns()
         assert self.lines() == [b"2", b"3", b"4"]
 
-    def test_only_the_topics_subscribed_are_replayed(self) -> None:
+    def test_only_subscribed_topics_are_replayed(self) -> None:
         self.publish(self.news, b"n1")
         self.publish(self.sport, b"s1")
         self.publish(self.news, b"n2")
@@ -104,7 +104,7 @@ class CatchUpTests(CatchUpCase):
         self.turns()
         assert self.lines() == [b"n1", b"n2", b"n3"]
 
-    def test_each_topic_begins_where_it_was_left(self) -> None:
+    def test_each_topic_begins_at_its_position(self) -> None:
         for number in range(6):
             self.publish(self.news if number % 2 else self.sport, b"%d" % number)
         catching_up = self.catch_up_from({self.news: 3, self.sport: 1})
@@ -114,14 +114,14 @@ class CatchUpTests(CatchUpCase):
         assert self.lines() == [b"2", b"3", b"4", b"5"]
         assert catching_up.positions == {}
 
-    def test_each_topic_may_begin_in_the_middle_of_a_batch(self) -> None:
+    def test_each_topic_may_begin_within_a_batch(self) -> None:
         self.publish(self.news, b"n0", b"n1", b"n2")
         self.publish(self.sport, b"s3", b"s4", b"s5")
         self.catch_up_from({self.news: 1, self.sport: 5}).start()
         self.turns()
         assert self.lines() == [b"n1", b"n2", b"s5"]
 
-    def test_a_topic_that_missed_nothing_is_live_with_the_others(self) -> None:
+    def test_a_topic_without_missed_messages_becomes_live_with_the_others(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
         self.catch_up_from({self.news: 0, self.sport: 2}).start()
@@ -129,19 +129,19 @@ class CatchUpTests(CatchUpCase):
         self.turns()
         assert self.lines() == [b"n1", b"live"]
 
-    def test_with_nothing_missed_it_is_live_at_once(self) -> None:
+    def test_without_missed_messages_it_is_live_at_once(self) -> None:
         catching_up = self.catch_up(self.news)
         self.successResultOf(catching_up.start())
         assert self.box.subscriptions == {self.news: Lines()}
         assert not catching_up.positions
 
-    def test_one_page_arrives_without_anything_else_happening(self) -> None:
+    def test_one_page_arrives_by_itself(self) -> None:
         self.publish(self.news, b"missed")
         self.catch_up(self.news).start()
         self.turns()
         assert self.lines() == [b"missed"]
 
-    def test_the_last_of_several_pages_arrives_without_anything_else_happening(self) -> None:
+    def test_the_last_of_several_pages_arrives_by_itself(self) -> None:
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
         live = self.catch_up(self.news).start()
@@ -149,7 +149,7 @@ class CatchUpTests(CatchUpCase):
         self.successResultOf(live)
         assert self.lines() == [b"%d" % n for n in range(10)]
 
-    def test_what_is_published_between_pages_comes_once_and_in_order(self) -> None:
+    def test_messages_published_between_pages_arrive_once_and_in_order(self) -> None:
         for number in range(8):
             self.publish(self.news, b"%d" % number + LARGE)
         live = self.catch_up(self.news).start()
@@ -163,7 +163,7 @@ class CatchUpTests(CatchUpCase):
         self.turns()
         assert self.lines() == [b"%d" % n for n in range(21)]
 
-    def test_what_is_published_while_a_page_is_read_comes_once(self) -> None:
+    def test_messages_published_while_a_page_is_read_arrive_once(self) -> None:
         store = LateStore()
         self.start_broker(store)
         self.publish(self.news, b"0")
@@ -184,7 +184,7 @@ class CatchUpTests(CatchUpCase):
         st.integers(0, 10),
         st.lists(st.sampled_from(["publish", "pause", "drain", "one", "turn"]), max_size=25),
     )
-    def test_whatever_happens_meanwhile_everything_comes_once_in_order(
+    def test_every_message_arrives_once_and_in_order(
         self, before: list[list[int]], start: int, steps: list[str]
     ) -> None:
         self.setUp()
@@ -276,7 +276,7 @@ class ChangeTests(CatchUpCase):
         assert b"7" not in self.lines()
         return catching_up
 
-    def test_a_topic_left_out_is_neither_replayed_nor_live(self) -> None:
+    def test_a_discarded_topic_is_neither_replayed_nor_live(self) -> None:
         catching_up = self.start()
         before = self.lines()
         catching_up.discard(self.sport)
@@ -302,7 +302,7 @@ class LossTests(CatchUpCase):
             found[reason] = found.get(reason, 0) + count
         return found
 
-    def test_what_left_the_history_before_is_counted(self) -> None:
+    def test_messages_expired_before_the_start_are_counted(self) -> None:
         self.start_broker(MemoryStore(3, 2**20))
         for number in range(10):
             self.publish(self.news, b"%d" % number)
@@ -312,7 +312,7 @@ class LossTests(CatchUpCase):
         assert self.lines() == [b"7", b"8", b"9", b"10"]
         assert self.drops() == {"expired": 5}
 
-    def test_without_a_history_everything_missed_is_counted(self) -> None:
+    def test_without_a_history_every_missed_message_is_counted(self) -> None:
         self.start_broker(MemoryStore(0, 0))
         for number in range(4):
             self.publish(self.news, b"%d" % number)
@@ -322,7 +322,7 @@ class LossTests(CatchUpCase):
         assert self.lines() == [b"live"]
         assert self.drops() == {"expired": 3}
 
-    def test_what_leaves_the_history_between_pages_is_counted(self) -> None:
+    def test_messages_that_expire_between_pages_are_counted(self) -> None:
         self.start_broker(MemoryStore(10, 2**26))
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
@@ -340,7 +340,7 @@ class LossTests(CatchUpCase):
         assert len(lines) < 20
         assert self.drops() == {"expired": 20 - len(lines)}
 
-    def test_what_the_encoding_cannot_carry_is_counted(self) -> None:
+    def test_messages_too_large_for_the_encoding_are_counted(self) -> None:
         self.publish(self.news, b"fits", b"too large", b"ok")
         self.publish(self.news, b"too large", b"as well")
         self.catch_up(self.news, limit=4).start()

@@ -32,7 +32,7 @@ class CatchUpChangeCase(CatchUpCase):
         self.turns()
         for topic in (self.news, self.sport):
             name = topic.name.encode()
-            # Not through a listener's rules: the subscriber is tested.
+            # Not through the rules of a listener, as only the subscriber is tested.
             self.broker.dispatcher.publish(topic, Columns.of([name]), b"", "toy")
         self.turns()
         return self.lines()[before:]
@@ -41,7 +41,7 @@ class CatchUpChangeCase(CatchUpCase):
 class RevocationTests(CatchUpChangeCase):
     """Topics that are closed while the subscriber catches up"""
 
-    def test_a_topic_closed_in_the_middle_ends_once(self) -> None:
+    def test_a_topic_closed_during_the_replay_ends_once(self) -> None:
         for number in range(12):
             topic = self.sport if number % 2 else self.news
             self.publish(topic, b"%d" % number + LARGE)
@@ -59,7 +59,7 @@ class RevocationTests(CatchUpChangeCase):
         assert self.reader.revoked == [self.sport]
         assert list(self.box.subscriptions) == [self.news]
 
-    def test_one_of_which_nothing_more_was_missed_is_not_live_either(self) -> None:
+    def test_a_closed_topic_without_missed_messages_does_not_become_live(self) -> None:
         self.publish(self.sport, b"s")
         for number in range(12):
             self.publish(self.news, b"%d" % number + LARGE)
@@ -74,7 +74,7 @@ class RevocationTests(CatchUpChangeCase):
         assert rest[-2:] == [b"11", b"news"]
         assert list(self.box.subscriptions) == [self.news]
 
-    def test_a_queue_key_closes_it_as_well(self) -> None:
+    def test_a_queue_key_closes_it(self) -> None:
         self.publish(self.sport, b"s")
         for number in range(12):
             self.publish(self.news, b"%d" % number + LARGE)
@@ -88,7 +88,7 @@ class RevocationTests(CatchUpChangeCase):
 class EndedTests(CatchUpChangeCase):
     """Topics that have ended since the subscriber left"""
 
-    def test_a_topic_that_ended_does_not_keep_the_others_from_coming(self) -> None:
+    def test_an_ended_topic_does_not_delay_the_others(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
         self.broker.topic_lifecycle.end(self.sport)
@@ -99,7 +99,7 @@ class EndedTests(CatchUpChangeCase):
         self.turns()
         assert self.lines()[-2:] == [b"n1", b"live"]
 
-    def test_another_topic_of_the_same_name_is_not_it(self) -> None:
+    def test_a_new_topic_of_the_same_name_is_distinct(self) -> None:
         self.publish(self.news, b"n0")
         self.broker.topic_lifecycle.end(self.sport)
         again = self.broker.topics.create("sport")

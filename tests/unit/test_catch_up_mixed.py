@@ -51,20 +51,20 @@ class OrderTests(MixedCase):
         self.turns()
         assert self.found() == ["s1", "s3", "s5"]
 
-    def test_each_topic_begins_where_it_was_left(self) -> None:
+    def test_each_topic_begins_at_its_position(self) -> None:
         self.publish_mixed("n0", "s1", "n2", "s3", "n4", "s5")
         self.catch_up_from({self.news: 4, self.sport: 1}).start()
         self.turns()
         assert self.found() == ["s1", "s3", "n4", "s5"]
 
-    def test_a_topic_that_begins_behind_the_batch(self) -> None:
+    def test_a_topic_that_begins_after_the_batch(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
         self.catch_up_from({self.news: 3, self.sport: 0}).start()
         self.publish_mixed("n3", "s4")
         self.turns()
         assert self.found() == ["s1", "n3", "s4"]
 
-    def test_a_topic_that_is_given_up(self) -> None:
+    def test_a_discarded_topic(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
         catching_up = self.catch_up(self.news, self.sport)
         catching_up.discard(self.news)
@@ -87,7 +87,7 @@ class OrderTests(MixedCase):
             wanted += [each for each in messages if int(each[1:]) >= starts[each[0]]]
             self.publish_mixed(*messages)
             number += len(messages)
-        # A position is never behind the end of the log.
+        # A position is never after the end of the log.
         positions = {self.news: min(news, number), self.sport: min(sport, number)}
         self.catch_up_from(positions).start()
         self.publish_mixed("nlive", "slive")
@@ -122,7 +122,7 @@ class LossTests(MixedCase):
         }  # fmt: skip
         assert self.broker.counters.delivered == 0
 
-    def test_a_topic_of_which_nothing_is_left(self) -> None:
+    def test_a_topic_of_which_every_message_is_too_large(self) -> None:
         self.publish_mixed("n...", "s1")
         self.box.pause()
         self.catch_up_with({self.news: 2, self.sport: 2})

@@ -11,7 +11,7 @@ from pubsub.broker.combination_cache import CombinationCache
 class CacheTests(SynchronousTestCase):
     """``CombinationCache``"""
 
-    def test_it_remembers(self) -> None:
+    def test_values_are_remembered(self) -> None:
         cache: CombinationCache[bool] = CombinationCache()
         assert cache.get((1, 2)) is None
         cache.put((1, 2), False)
@@ -20,7 +20,7 @@ class CacheTests(SynchronousTestCase):
         cache.discard((1, 2))
         assert cache.get((1, 2)) is None
 
-    def test_the_items_of_all_keys_are_bounded(self) -> None:
+    def test_the_items_of_all_keys_together_are_bounded(self) -> None:
         self.patch(combination_cache, "_MAX_ITEMS", 10)  # type: ignore[no-untyped-call]
         cache: CombinationCache[int] = CombinationCache()
         for number in range(5):
@@ -29,7 +29,7 @@ class CacheTests(SynchronousTestCase):
         cache.put((5,), 5)
         assert (len(cache), cache.get((5,))) == (1, 5)
 
-    def test_what_is_discarded_makes_room(self) -> None:
+    def test_a_discarded_key_makes_room(self) -> None:
         self.patch(combination_cache, "_MAX_ITEMS", 4)  # type: ignore[no-untyped-call]
         cache: CombinationCache[int] = CombinationCache()
         cache.put((1, 2, 3), 1)

@@ -73,14 +73,14 @@ class ListenerTests(SynchronousTestCase):
         config = parsed("--proto=alpha", "--port=tcp:9:interface=192.0.2.1")
         assert config.listeners[0].endpoint == "tcp:9:interface=192.0.2.1"
 
-    def test_listen_says_both_in_one(self) -> None:
+    def test_listen_has_protocol_and_endpoint(self) -> None:
         config = parsed("--listen=alpha=unix:/tmp/a=b", "--listen", "beta=8080")
         assert [item.endpoint for item in config.listeners] == [
             "unix:/tmp/a=b",
             "tcp:8080:interface=127.0.0.1",
         ]
 
-    def test_listen_and_pairs_go_together(self) -> None:
+    def test_listen_and_pairs_can_be_combined(self) -> None:
         assert where("--listen=beta=3", "--proto=alpha", "--port=1") == [
             ("alpha", "1"),
             ("beta", "3"),
@@ -102,7 +102,7 @@ class SettingTests(SynchronousTestCase):
         assert alpha.settings["loud"] is True
         assert "speed" not in beta.settings
 
-    def test_what_is_on_by_default_can_be_turned_off(self) -> None:
+    def test_defaults_can_be_turned_off(self) -> None:
         assert parsed().listeners[0].settings["calm"] is True
         assert parsed("--alpha-calm=off").listeners[0].settings["calm"] is False
 
@@ -122,14 +122,14 @@ class FileTests(SynchronousTestCase):
         path.write_text(text)
         return str(path)
 
-    def test_the_file_is_read_and_the_line_wins(self) -> None:
+    def test_the_command_line_overrides_the_file(self) -> None:
         path = self.write('max-topics = 5\nmax-sessions = 6\n[[listen]]\nprotocol = "beta"\n')
         config = parsed("--max-topics=9", f"--config={path}")
         assert config.broker["max-topics"] == 9
         assert config.broker["max-sessions"] == 6
         assert [item.protocol.name for item in config.listeners] == ["beta"]
 
-    def test_the_listeners_of_the_line_replace_the_files(self) -> None:
+    def test_listeners_of_the_command_line_replace_those_of_the_file(self) -> None:
         path = self.write('[alpha]\nspeed = 3\n[[listen]]\nprotocol = "beta"\n')
         config = parsed(f"--config={path}", "--proto=alpha")
         assert [item.protocol.name for item in config.listeners] == ["alpha"]
@@ -151,20 +151,20 @@ class SecretTests(SynchronousTestCase):
         assert secret.key == self.path.read_bytes()
         assert secret.algorithm == "HS256"
 
-    def test_it_is_one_more_beside_those_of_the_file(self) -> None:
+    def test_it_is_added_to_the_secrets_of_the_file(self) -> None:
         document = self.directory / "pubsub.toml"
         document.write_text(f'[keys.a]\nsecret-file = "{self.path}"\nalgorithm = "HS512"\n')
         config = parsed(f"--config={document}", f"--secret-file={self.path}")
         assert [secret.algorithm for secret in config.secrets] == ["HS512", "HS256"]
 
-    def test_a_weak_one_has_to_be_allowed(self) -> None:
+    def test_a_weak_secret_must_be_allowed(self) -> None:
         self.path.write_bytes(b"weak")
         with pytest.raises(SystemExit, match=r"fewer than 32; .*--allow-weak-secret"):
             parsed(f"--secret-file={self.path}")
         (secret,) = parsed("--allow-weak-secret", f"--secret-file={self.path}").secrets
         assert secret.key == b"weak"
 
-    def test_a_secret_on_the_line_itself_is_refused_and_not_shown(self) -> None:
+    def test_a_secret_on_the_command_line_is_refused_and_not_shown(self) -> None:
         for arguments in (["--secret=hidden"], ["--secret", "hidden"]):
             with pytest.raises(SystemExit) as caught:
                 parsed(*arguments)
@@ -195,7 +195,7 @@ class MistakeTests(SynchronousTestCase):
         assert "\n" not in line
         assert expected in line
 
-    def test_ports_and_protocols_have_to_be_as_many(self) -> None:
+    def test_the_numbers_of_ports_and_protocols_must_agree(self) -> None:
         self.refuses("1 --proto but 2 --port", "--proto=alpha", "--port=1", "--port=2")
         self.refuses("2 --proto but 1 --port", "--proto=alpha", "--port=1", "--proto=beta")
         self.refuses("0 --proto but 1 --port", "--port=1")
@@ -226,7 +226,7 @@ class MistakeTests(SynchronousTestCase):
         for listener in ("alpha", "alpha="):
             self.refuses("PROTOCOL=ENDPOINT", f"--listen={listener}")
 
-    def test_a_file_that_cannot_be_used(self) -> None:
+    def test_an_unusable_file(self) -> None:
         missing = scratch(self) / "missing.toml"
         self.refuses(f"{missing}: No such file", f"--config={missing}")
         wrong = scratch(self) / "wrong.toml"

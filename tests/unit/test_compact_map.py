@@ -20,7 +20,7 @@ class SmallTests(SynchronousTestCase):
     @given(st.lists(st.tuples(KEYS, st.booleans())))
     @example([(1, False), (1, True), (1, True)])
     @example([(1, False), (2, False), (1, True), (2, True)])
-    def test_they_hold_what_a_dict_would(self, steps: list[tuple[int, bool]]) -> None:
+    def test_they_behave_like_a_dict(self, steps: list[tuple[int, bool]]) -> None:
         items: Mapping[int, str] = EMPTY_MAP
         expected: dict[int, str] = {}
         for key, goes in steps:
@@ -35,7 +35,7 @@ class SmallTests(SynchronousTestCase):
             assert list(items) == list(expected)
             assert len(items) == len(expected)
 
-    def test_the_first_is_shared_and_stays_as_it_is(self) -> None:
+    def test_single_items_are_shared_and_immutable(self) -> None:
         one = SingleItemMap("news", 1)
         first, second = with_item(EMPTY_MAP, one), with_item(EMPTY_MAP, one)
         assert first is second is one
@@ -44,6 +44,6 @@ class SmallTests(SynchronousTestCase):
         without_item(both, "news")
         assert first == {"news": 1}
 
-    def test_nothing_stays_nothing(self) -> None:
+    def test_the_empty_map_is_immutable(self) -> None:
         with pytest.raises(TypeError):
             EMPTY_MAP["news"] = 1  # type: ignore[index]

@@ -91,7 +91,7 @@ class PrecedenceTests(SynchronousTestCase):
         assert configured(max_topics=7).broker["max-topics"] == 7
         assert configured(CommandLine({"max-topics": "8"}), max_topics=7).broker["max-topics"] == 8
 
-    def test_the_nearer_zero_and_false_win_too(self) -> None:
+    def test_zero_and_false_also_take_precedence(self) -> None:
         config = configured(
             idle_timeout=9,
             alpha={"idle-timeout": 0, "loud": True},
@@ -100,7 +100,7 @@ class PrecedenceTests(SynchronousTestCase):
         assert only(config).settings["idle-timeout"] == 0
         assert only(config).settings["loud"] is False
 
-    def test_a_protocols_table_is_for_its_listeners_alone(self) -> None:
+    def test_a_protocols_table_applies_to_its_listeners_only(self) -> None:
         config = configured(alpha={"slow-seconds": 3}, slow_seconds=4)
         assert [item.settings["slow-seconds"] for item in config.listeners] == [3, 4]
         assert "speed" not in config.listeners[1].settings
@@ -118,7 +118,7 @@ class ListenerTests(SynchronousTestCase):
     def where(self, config: Config) -> list[tuple[str, str]]:
         return [(item.protocol.name, item.endpoint) for item in config.listeners]
 
-    def test_by_default_every_protocol_has_one_on_its_port(self) -> None:
+    def test_by_default_every_protocol_has_a_listener_on_its_port(self) -> None:
         assert self.where(configured()) == [
             ("alpha", "tcp:7001:interface=127.0.0.1"),
             ("beta", "tcp:7002:interface=127.0.0.1"),
@@ -138,7 +138,7 @@ class ListenerTests(SynchronousTestCase):
             ("alpha", "tcp:7001:interface=0.0.0.0"),
         ]
 
-    def test_those_of_the_line_replace_those_of_the_file(self) -> None:
+    def test_listeners_of_the_command_line_replace_those_of_the_file(self) -> None:
         line = CommandLine({}, [("alpha", "1234"), ("alpha", None), ("beta", "unix:/tmp/b")])
         listed = [{"protocol": "beta", "port": 80}]
         assert self.where(configured(line, listen=listed)) == [
@@ -165,7 +165,7 @@ class EndpointTests(SynchronousTestCase):
     def test_an_ipv6_interface_is_quoted(self) -> None:
         assert endpoint_string(7070, "::1") == r"tcp6:7070:interface=\:\:1"
 
-    def test_an_endpoint_string_is_taken_as_it_is(self) -> None:
+    def test_an_endpoint_string_is_unchanged(self) -> None:
         for where in ("tcp:80", "unix:/run/x.sock", "systemd:name=cafe.socket"):
             assert endpoint_string(where, "ignored") == where
 
@@ -178,7 +178,7 @@ class EndpointTests(SynchronousTestCase):
 class HistoryTests(SynchronousTestCase):
     """The syntax of ``history``"""
 
-    def test_messages_alone_have_the_default_of_bytes(self) -> None:
+    def test_without_bytes_the_default_applies(self) -> None:
         for value in (5000, "5000", [5000], ["5000"]):
             assert configured(history=value).broker["history"] == (5000, 256 * MIB)
 
@@ -186,7 +186,7 @@ class HistoryTests(SynchronousTestCase):
         for value in ("5000,1M", [5000, "1M"], [5000, MIB], ["5000", "1024K"], "5000, 1M"):
             assert configured(history=value).broker["history"] == (5000, MIB)
 
-    def test_zero_is_none(self) -> None:
+    def test_zero_means_no_history(self) -> None:
         assert configured(history=0).broker["history"][0] == 0
         assert configured(history="0,0").broker["history"] == (0, 0)
 
@@ -209,7 +209,7 @@ class MistakeTests(SynchronousTestCase):
         self.refuses(r"^\[alpha\] sped: .*did you mean speed\?", alpha={"sped": 1})
         self.refuses(r"^\[\[listen\]\] prot: .*did you mean port\?", listen=[{**ALPHA, "prot": 1}])
 
-    def test_unknown_keys_that_resemble_nothing_get_none(self) -> None:
+    def test_unknown_keys_without_similar_names_get_no_hint(self) -> None:
         self.refuses(r"^xyzzy: no such setting$", xyzzy=1)
 
     def test_a_setting_in_the_wrong_place_is_unknown(self) -> None:
@@ -220,7 +220,7 @@ class MistakeTests(SynchronousTestCase):
         self.refuses(r"^\[\[listen\]\] speed: no such", listen=[{"protocol": "beta", "speed": 1}])
         self.refuses(r"^port: ", port=1)
 
-    def test_unknown_protocols_are_named_beside_those_there_are(self) -> None:
+    def test_an_unknown_protocol_is_reported_with_the_known_ones(self) -> None:
         self.refuses("protocol 'gamma' is not installed; installed: alpha, beta", listen=[
             {"protocol": "gamma"}
         ])  # fmt: skip
@@ -231,7 +231,7 @@ class MistakeTests(SynchronousTestCase):
     def test_a_listener_without_a_protocol_is_refused(self) -> None:
         self.refuses("listen: protocol is missing", listen=[{"port": 1}])
 
-    def test_a_protocol_that_is_no_text_is_refused(self) -> None:
+    def test_a_protocol_that_is_not_a_string_is_refused(self) -> None:
         for protocol in (1, ["alpha"], {"name": "alpha"}, True):
             self.refuses("is not installed", listen=[{"protocol": protocol}])
 
@@ -242,7 +242,7 @@ class MistakeTests(SynchronousTestCase):
         self.refuses("^interface: expected text", interface=1)
         self.refuses("^allow-publish: ", alpha={"allow-publish": 5})
 
-    def test_tables_that_are_none_are_refused(self) -> None:
+    def test_values_in_place_of_tables_are_refused(self) -> None:
         self.refuses("^alpha: expected a table", alpha=1)
         self.refuses("^alpha: expected a table", alpha=[{"speed": 1}])
         for listen in ("alpha", ALPHA, ["alpha"], 1, [[ALPHA]]):
@@ -297,7 +297,7 @@ class FileTests(SynchronousTestCase):
         assert str(caught.value).startswith(f"{self.path}: ")
         assert "\n" not in str(caught.value)
 
-    def test_a_file_that_is_not_there_is_refused(self) -> None:
+    def test_a_missing_file_is_refused(self) -> None:
         self.refuses("No such file")
 
     def test_a_directory_is_refused(self) -> None:

@@ -32,14 +32,14 @@ def settings(line: CommandLine | None = None, **document: Any) -> Any:
 class WhereTests(SynchronousTestCase):
     """--admin-port"""
 
-    def test_by_default_it_is_there_if_no_listener_is_asked_for(self) -> None:
+    def test_it_is_served_by_default_if_no_listener_is_configured(self) -> None:
         found = admin()
         assert found is not None
         assert (found.endpoint, found.implied) == (r"tcp:7080:interface=127.0.0.1", True)
         assert admin(CommandLine({}, [("alpha", None)])) is None
         assert admin(listen=[ALPHA]) is None
 
-    def test_it_can_be_asked_for(self) -> None:
+    def test_it_can_be_requested(self) -> None:
         for where, endpoint in (
             ("7", "tcp:7:interface=127.0.0.1"),
             (8, "tcp:8:interface=127.0.0.1"),
@@ -52,10 +52,10 @@ class WhereTests(SynchronousTestCase):
         assert found is not None
         assert found.endpoint == "tcp:9:interface=192.0.2.1"
 
-    def test_it_can_be_left_out(self) -> None:
+    def test_it_can_be_turned_off(self) -> None:
         assert admin(admin_port="none") is None
 
-    def test_a_port_that_is_none(self) -> None:
+    def test_an_invalid_port(self) -> None:
         for where in ("x", "70000", "tcp"):
             with pytest.raises(ConfigurationError):
                 admin(admin_port=where)
@@ -64,7 +64,7 @@ class WhereTests(SynchronousTestCase):
 class SettingTests(SynchronousTestCase):
     """[admin]"""
 
-    def test_a_table_with_its_own_and_the_common_ones(self) -> None:
+    def test_a_table_has_its_own_and_common_settings(self) -> None:
         found = settings(
             grant="top",
             slow_seconds=3,
@@ -76,7 +76,7 @@ class SettingTests(SynchronousTestCase):
         assert found["slow-seconds"] == 3
         assert found["max-streams"] == 16
 
-    def test_the_line_wins(self) -> None:
+    def test_the_command_line_takes_precedence(self) -> None:
         line = CommandLine({"admin-max-batch": "2M"})
         assert settings(line, admin={"max-batch": "1M"})["max-batch"] == 2 * MIB
 
@@ -94,7 +94,7 @@ class SettingTests(SynchronousTestCase):
 class ReloadTests(SynchronousTestCase):
     """SIGHUP"""
 
-    def test_its_rules_are_taken_up(self) -> None:
+    def test_new_rules_take_effect(self) -> None:
         house = WebHouse()
         house.publish("a", b"1")
         house.listener.endpoint = "tcp:7:interface=127.0.0.1"

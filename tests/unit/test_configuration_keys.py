@@ -54,7 +54,7 @@ class TableTests(KeysCase):
         assert merge({}, CommandLine(), {}).secrets == []
         assert self.secrets({}) == []
 
-    def test_a_secret_file_is_for_hs256_unless_it_says_otherwise(self) -> None:
+    def test_a_secret_file_is_for_hs256_by_default(self) -> None:
         keys: dict[str, dict[str, Any]] = {"a": {"secret-file": self.strong}}
         assert self.secrets(keys) == [Secret("a", "HS256", KEY, inf)]
         for algorithm in ("HS256", "HS384", "HS512"):
@@ -76,7 +76,7 @@ class TableTests(KeysCase):
             Secret("2026-02", "HS256", OTHER_KEY, START),
         ]
 
-    def test_a_file_of_toml_with_all_of_it(self) -> None:
+    def test_a_toml_file_with_every_key(self) -> None:
         path = self.write("pubsub.toml", b'''
             [keys.old]
             secret-file = "%b"
@@ -90,7 +90,7 @@ class TableTests(KeysCase):
         assert old == Secret("old", "HS512", KEY, START)
         assert (public.id, public.algorithm, public.ends) == ("a b", "EdDSA", inf)
 
-    def test_a_weak_secret_has_to_be_allowed(self) -> None:
+    def test_a_weak_secret_must_be_allowed(self) -> None:
         keys = {"w": {"secret-file": self.weak}}
         self.refuses(r"^secret 'w': .*fewer than 32; .*--allow-weak-secret$", keys)
         assert self.secrets(keys, allow_weak_secret=1) == [Secret("w", "HS256", b"weak", inf)]
@@ -104,7 +104,7 @@ class MistakeTests(KeysCase):
             self.secrets({"a": {"secret": "hidden bytes"}})
         assert "hidden" not in str(e.value)
 
-    def test_tables_that_are_none_are_refused(self) -> None:
+    def test_values_in_place_of_tables_are_refused(self) -> None:
         for keys in (1, "a", [], ["a"], {"a": 1}, {"a": [{"secret-file": self.strong}]}):
             self.refuses(r"^keys: expected tables, \[keys.ID\]$", keys)
 
@@ -115,7 +115,7 @@ class MistakeTests(KeysCase):
         )
         self.refuses(r"^\[keys.a\] kid: no such", {"a": {"secret-file": self.strong, "kid": "a"}})
 
-    def test_algorithm_and_file_have_to_go_together(self) -> None:
+    def test_algorithm_and_file_must_agree(self) -> None:
         for entry in (
             {},
             {"algorithm": "HS256"},
@@ -133,12 +133,12 @@ class MistakeTests(KeysCase):
                 r"^\[keys.a\] expected secret-file with an algorithm of HS256, ", {"a": entry}
             )
 
-    def test_an_end_that_is_none_is_refused(self) -> None:
+    def test_an_invalid_end_is_refused(self) -> None:
         for ends in ("soon", 1_700_000_000, True, date(2023, 11, 14), [DATE]):
             entry = {"secret-file": self.strong, "ends": ends}
             self.refuses(r"^\[keys.a\] ends: ", {"a": entry})
 
-    def test_files_that_cannot_be_used_name_their_secret(self) -> None:
+    def test_the_error_of_an_unusable_file_names_its_secret(self) -> None:
         missing = str(self.directory / "missing")
         self.refuses("^secret 'a': .*No such file", {"a": {"secret-file": missing}})
         self.refuses("^secret 'a': .*No such file", {"a": {"public-key-file": missing}})
@@ -163,7 +163,7 @@ class MistakeTests(KeysCase):
 class SecretFileTests(KeysCase):
     """secret-file, on the line or the top level"""
 
-    def test_it_is_one_more_secret(self) -> None:
+    def test_it_is_added_to_the_tables(self) -> None:
         plain = Secret("secret-file", "HS256", OTHER_KEY, inf)
         assert self.secrets({}, secret_file=self.other) == [plain]
         tables = {"a": {"secret-file": self.strong}}
@@ -172,18 +172,18 @@ class SecretFileTests(KeysCase):
             plain,
         ]
 
-    def test_the_line_wins_over_the_top_level(self) -> None:
+    def test_the_command_line_overrides_the_top_level(self) -> None:
         document = {"secret-file": self.strong}
         assert merge({}, CommandLine(), document).secrets[0].key == KEY
         line = CommandLine({"secret-file": self.other})
         assert [secret.key for secret in merge({}, line, document).secrets] == [OTHER_KEY]
 
-    def test_it_is_as_strong_as_the_others(self) -> None:
+    def test_a_weak_one_must_be_allowed(self) -> None:
         self.refuses("^secret 'secret-file': .*fewer than 32", {}, secret_file=self.weak)
         (secret,) = self.secrets({}, secret_file=self.weak, allow_weak_secret=1)
         assert secret.key == b"weak"
 
-    def test_a_file_that_is_not_there_is_refused(self) -> None:
+    def test_a_missing_file_is_refused(self) -> None:
         self.refuses("No such file", {}, secret_file=str(self.directory / "missing"))
 
     def test_an_id_given_twice_is_refused(self) -> None:

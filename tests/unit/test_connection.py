@@ -22,13 +22,13 @@ PAYLOADS = st.binary(max_size=20).filter(lambda payload: payload != b"!")
 class BufferTests(SynchronousTestCase):
     """The read buffer"""
 
-    def test_whole_frames_are_handled_and_nothing_is_kept(self) -> None:
+    def test_complete_frames_are_handled_and_not_kept(self) -> None:
         client, connection = Setup().connect()
         client.send(b"\x02hi\x00\x03you")
         assert connection.frames == [b"hi", b"", b"you"]
         assert connection.calls == 1
 
-    def test_a_partial_frame_waits_and_is_not_parsed_again_before_it_is_whole(self) -> None:
+    def test_a_partial_frame_is_not_parsed_again_before_it_is_complete(self) -> None:
         client, connection = Setup().connect()
         client.send(b"\x01a\xc8")
         assert connection.calls == 1
@@ -50,7 +50,7 @@ class BufferTests(SynchronousTestCase):
             client.send(wire[start:stop])
         assert connection.frames == payloads
 
-    def test_what_an_early_stop_left_is_parsed_on_demand(self) -> None:
+    def test_input_after_an_early_stop_is_parsed_on_demand(self) -> None:
         client, connection = Setup().connect()
         client.send(b"\x01a\x01!\x01b\x01c")
         assert connection.frames == [b"a", b"!"]
@@ -59,7 +59,7 @@ class BufferTests(SynchronousTestCase):
         connection.parse_buffered()
         assert len(connection.frames) == 4
 
-    def test_with_a_delimiter_input_is_parsed_only_when_it_comes(self) -> None:
+    def test_with_a_delimiter_input_is_parsed_only_when_it_arrives(self) -> None:
         client, connection = Setup(Lines).connect()
         client.send(b"one")
         client.send(b" and")
@@ -70,7 +70,7 @@ class BufferTests(SynchronousTestCase):
         client.send(b" line\n")
         assert connection.frames == [b"one and more", b"next line"]
 
-    def test_with_a_delimiter_what_can_be_kept_is_bounded(self) -> None:
+    def test_with_a_delimiter_the_buffer_is_bounded(self) -> None:
         client, connection = Setup(Lines).connect()
         client.send(b"x" * 999)
         client.send(b"x")
@@ -78,7 +78,7 @@ class BufferTests(SynchronousTestCase):
         client.send(b"x")
         assert connection.calls == 2
 
-    def test_reads_come_to_end_with_the_frames_of_a_row(self) -> None:
+    def test_reads_align_with_frames_of_equal_size(self) -> None:
         client, connection = Setup().connect()
         rows = frame(b"x" * 99) * 5000 + frame(b"y" * 200) * 5000
         sent, ends = 0, []
@@ -92,7 +92,7 @@ class BufferTests(SynchronousTestCase):
         assert ends == [False, True, True, False, *[True] * 8]
         assert connection.frames == [b"x" * 99] * 5000 + [b"y" * 200] * 5000
 
-    def test_short_reads_say_nothing_of_those_to_come(self) -> None:
+    def test_short_reads_do_not_change_the_read_size(self) -> None:
         client, _ = Setup().connect()
         client.send(frame(b"x" * 99) * 300 + b"\x63")
         assert client.stream.bufferSize == READ_BYTES
@@ -109,7 +109,7 @@ class BufferTests(SynchronousTestCase):
 class HoldTests(SynchronousTestCase):
     """Holding and releasing"""
 
-    def test_reading_goes_on_when_the_last_reason_is_gone(self) -> None:
+    def test_reading_resumes_when_the_last_reason_is_released(self) -> None:
         client, connection = Setup().connect()
         one, two = object(), "two"
         connection.hold(one)
@@ -133,7 +133,7 @@ class HoldTests(SynchronousTestCase):
         client.send(b"\x01c")
         assert connection.frames == [b"a", b"b", b"c"]
 
-    def test_a_client_that_does_not_read_its_answers_is_not_read(self) -> None:
+    def test_a_client_that_does_not_read_its_replies_is_not_read(self) -> None:
         client, connection = Setup().connect()
         client.stream.stop_reading()
         connection.reply(b"x" * 65_536)
@@ -213,14 +213,14 @@ class CloseTests(SynchronousTestCase):
         assert not client.stream.aborted
         assert connection.ends == 1
 
-    def test_closing_again_says_nothing_more(self) -> None:
+    def test_closing_again_sends_nothing(self) -> None:
         client, connection = Setup().connect()
         connection.close(b"one")
         connection.close(b"two")
         connection.fail("reason", b"three")
         assert client.take() == b"one"
 
-    def test_over_tls_and_unix_the_transport_closes_in_its_own_way(self) -> None:
+    def test_over_tls_and_unix_the_transport_closes_the_connection(self) -> None:
         for provides in ((ITCPTransport, ISSLTransport), (ITransport,)):
             setup = Setup()
             client, connection = setup.connect(provides=provides)
@@ -238,7 +238,7 @@ class CloseTests(SynchronousTestCase):
         assert client.take() == b"?"
         assert setup.broker.counters.refusals == {("toy", "nonsense"): 1}
 
-    def test_drain_says_goodbye_after_what_is_queued(self) -> None:
+    def test_drain_sends_the_goodbye_after_queued_messages(self) -> None:
         setup = Setup()
         client, connection = setup.connect()
         topic = setup.broker.topics.create("t")
@@ -291,7 +291,7 @@ class CloseTests(SynchronousTestCase):
 class AbstractTests(SynchronousTestCase):
     """Methods that a protocol must implement"""
 
-    def test_parsing_and_refusing_are_the_protocols_own(self) -> None:
+    def test_consume_and_refusal_are_abstract(self) -> None:
         connection = Connection(Setup().listener)
         assert isinstance(connection, Protocol)
         with pytest.raises(NotImplementedError):

@@ -15,7 +15,7 @@ from tests.unit.streams import Client
 class MemoryTests(SynchronousTestCase):
     """The memory of partial frames"""
 
-    def test_a_partial_frame_is_accounted_for_from_4_kib_on(self) -> None:
+    def test_a_partial_frame_is_charged_from_4_kib_on(self) -> None:
         setup = Setup(Lines)
         memory = setup.broker.memory
         client, connection = setup.connect()
@@ -31,7 +31,7 @@ class MemoryTests(SynchronousTestCase):
         assert memory.used == start
         assert not memory.holders
 
-    def test_it_is_given_back_at_the_end_however_that_comes(self) -> None:
+    def test_it_is_released_at_any_end_of_the_connection(self) -> None:
         for end in ("close", "abort", "lose", "drain"):
             setup = Setup(Lines)
             client, connection = setup.connect()
@@ -50,7 +50,7 @@ class MemoryTests(SynchronousTestCase):
             assert not setup.broker.memory.holders
             assert connection.ends == 1
 
-    def test_the_largest_holder_is_evicted_when_waiting_did_not_help(self) -> None:
+    def test_the_largest_holder_is_evicted_after_the_wait(self) -> None:
         setup = Setup(Lines, BrokerLimits(max_memory=60_000, memory_seconds=5))
         setup.broker.startService()
         clients = [setup.connect() for _ in range(3)]
@@ -68,7 +68,7 @@ class MemoryTests(SynchronousTestCase):
             setup.clock.advance(1)
         assert [client.closed for client, _ in clients] == [False, True, False]
 
-    def test_at_the_memory_bound_nobody_is_let_in(self) -> None:
+    def test_at_the_memory_bound_no_connection_is_admitted(self) -> None:
         setup = Setup(limits=BrokerLimits(max_memory=CONNECTION_BYTES))
         setup.connect()
         client, _ = setup.connect()
@@ -79,7 +79,7 @@ class MemoryTests(SynchronousTestCase):
 class DoorTests(SynchronousTestCase):
     """Admission"""
 
-    def test_one_over_the_quota_is_told_and_closed_and_never_counted(self) -> None:
+    def test_a_connection_over_the_quota_is_refused_and_not_counted(self) -> None:
         setup = Setup(max_connections=1)
         setup.connect()
         client, connection = setup.connect()
@@ -93,7 +93,7 @@ class DoorTests(SynchronousTestCase):
         client.stream.lose()
         assert setup.listener.quota.open == 1
 
-    def test_the_quota_for_an_address_counts_the_host_alone(self) -> None:
+    def test_the_quota_for_an_address_ignores_the_port(self) -> None:
         setup = Setup(max_connections_per_address=2)
         hosts = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.1"]
         clients = [setup.connect(IPv4Address("TCP", h, i))[0] for i, h in enumerate(hosts, 1)]
@@ -102,17 +102,17 @@ class DoorTests(SynchronousTestCase):
         again, _ = setup.connect(IPv4Address("TCP", "192.0.2.1", 99))
         assert not again.closed
 
-    def test_a_client_is_called_by_its_address(self) -> None:
+    def test_a_client_has_its_address_as_its_label(self) -> None:
         _, connection = Setup().connect(IPv4Address("TCP", "192.0.2.7", 4711))
         assert connection.label == "192.0.2.7:4711"
         _, connection = Setup().connect(UNIXAddress(b""), (ITransport,))
         assert connection.label == "unix"
 
-    def test_a_client_that_turns_out_to_be_elsewhere_is_counted_out_where_it_came_in(self) -> None:
+    def test_a_proxied_address_does_not_change_the_counted_address(self) -> None:
         setup = Setup(max_connections_per_address=1)
         for _ in range(3):
             client, connection = setup.connect(IPv4Address("TCP", "192.0.2.1", 1000))
-            # The header of a proxy has arrived.
+            # The PROXY header has arrived.
             client.stream._peer = IPv4Address("TCP", "198.51.100.7", 2000)
             assert connection.peer == "198.51.100.7:2000"
             client.stream.lose()
@@ -137,7 +137,7 @@ class IdleTests(SynchronousTestCase):
             setup.clock.advance(1)
         return client, setup
 
-    def test_a_silent_client_is_dismissed(self) -> None:
+    def test_an_idle_client_is_disconnected(self) -> None:
         client, _ = self.silent_after(5, 5)
         assert not client.closed
         client, setup = self.silent_after(6, 5)
@@ -149,14 +149,14 @@ class IdleTests(SynchronousTestCase):
         client, _ = self.silent_after(1000, 0)
         assert not client.closed
 
-    def test_any_byte_counts_as_a_sign_of_life(self) -> None:
+    def test_any_byte_resets_the_timeout(self) -> None:
         client, setup = self.silent_after(4, 5)
         client.send(b"\x09")
         for _ in range(5):
             setup.clock.advance(1)
         assert not client.closed
 
-    def test_a_client_that_is_not_read_is_not_silent(self) -> None:
+    def test_a_client_that_is_not_read_is_not_idle(self) -> None:
         client, setup = self.silent_after(4, 5)
         connection = client.protocol
         connection.hold("reason")

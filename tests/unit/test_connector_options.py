@@ -57,7 +57,7 @@ class Where(OptionsCase):
         options = source_options({"path": "/x/history.db"}, False)
         assert (options.path, options.urls, options.partitions) == ("/x/history.db", (), 1)
 
-    def test_one_of_both(self) -> None:
+    def test_a_url_or_a_path_is_required(self) -> None:
         self.refused("either option url", path="/x")
         raised(ConfigurationError, source_options, {}, False)
 
@@ -183,7 +183,7 @@ def sink(given: Mapping[str, str]) -> Destination:
 
 
 def publisher(**given: str) -> BlockingPublisher:
-    """As a task makes it, from a copy of what the driver has found."""
+    """Return a publisher as a task makes it, from a copy of the driver's options."""
     publishers = pickle.loads(pickle.dumps(sink(given).publishers))
     assert isinstance(publishers, PublisherFactory)
     return publishers()

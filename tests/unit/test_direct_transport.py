@@ -1,4 +1,4 @@
-"""The transports that send at once: real sockets, driven by hand."""
+"""The transports that send at once, on real sockets without a reactor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pubsub.wire.light_transport import serve
 
 
 class Reactor:
-    """Notes who wants to read and to write."""
+    """Records the registered readers and writers."""
 
     def __init__(self) -> None:
         self.readers: list[Any] = []
@@ -46,7 +46,7 @@ class Reactor:
 
 
 class Producer:
-    """Notes when it was told to pause and to go on."""
+    """Records pauses and resumptions."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -62,7 +62,7 @@ class Producer:
 
 
 class Failing:
-    """A socket whose sends fail as they are told to."""
+    """A socket whose sends fail on request."""
 
     def __init__(self, real: socket.socket, problem: OSError) -> None:
         self._real = real
@@ -76,7 +76,7 @@ class Failing:
 
 
 class Port:
-    """What a transport asks of its port."""
+    """The attributes of a port that a transport uses."""
 
     _realPortNumber = 1883
 
@@ -85,7 +85,7 @@ class Port:
 
 
 class Peer(Protocol):
-    """Notes what it is told."""
+    """Records received data and the end of the connection."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -112,7 +112,7 @@ class Link:
 
     @property
     def transport(self) -> Any:
-        """The protocol's, which may become another one. (Twisted's methods have no types.)"""
+        """Return the present transport of the protocol. (Twisted's methods have no types.)"""
         return self.protocol.transport
 
     def close(self) -> None:
@@ -121,11 +121,11 @@ class Link:
 
     @property
     def waits(self) -> bool:
-        """Does the transport wait to be able to write?"""
+        """Return whether the transport waits until it can write."""
         return self.transport in self.reactor.writers
 
     def read(self) -> None:
-        """Take everything that is there."""
+        """Read everything that has arrived."""
         while True:
             try:
                 data = self.theirs.recv(1 << 20)
@@ -136,7 +136,7 @@ class Link:
             self.got += data
 
     def finish(self) -> bytes:
-        """Read and let the transport write until it has nothing more; everything read."""
+        """Read and let the transport write until its buffer is empty; return everything read."""
         for _ in range(10_000):
             self.read()
             if not self.waits:
@@ -149,7 +149,7 @@ class Link:
 
 
 class Sending(SynchronousTestCase):
-    """What both do; the subclasses say how one is made."""
+    """Tests of both transports; the subclasses create them."""
 
     make: Callable[..., Any]
 
@@ -158,14 +158,14 @@ class Sending(SynchronousTestCase):
         self.addCleanup(link.close)
         return link
 
-    def test_what_the_kernel_takes_is_sent_at_once(self) -> None:
+    def test_data_is_sent_at_once_if_the_kernel_takes_it(self) -> None:
         link = self.link()
         link.transport.write(b"hello")
         assert not link.waits
         link.read()
         assert link.got == b"hello"
 
-    def test_what_is_read_goes_to_the_protocol(self) -> None:
+    def test_received_data_is_passed_to_the_protocol(self) -> None:
         link = self.link()
         got: list[bytes] = []
         link.protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
@@ -176,13 +176,13 @@ class Sending(SynchronousTestCase):
         link.theirs.close()
         assert link.transport.doRead() is main.CONNECTION_DONE
 
-    def test_a_connection_that_was_reset_is_lost(self) -> None:
+    def test_a_reset_loses_the_connection(self) -> None:
         link = self.link()
         link.transport.write(b"never read")
         link.theirs.close()
         assert link.transport.doRead() is main.CONNECTION_LOST
 
-    def test_what_it_does_not_take_is_buffered_in_order(self) -> None:
+    def test_data_that_the_kernel_does_not_take_is_buffered_in_order(self) -> None:
         link = self.link()
         data = b"".join(b"%07d\n" % number for number in range(100_000))
         link.transport.write(data)
@@ -218,7 +218,7 @@ class Sending(SynchronousTestCase):
         assert len(link.finish()) == 1_000_000
         assert producer.calls == ["pause", "resume"]
 
-    def test_nothing_is_sent_past_what_waits(self) -> None:
+    def test_nothing_overtakes_buffered_data(self) -> None:
         link = self.link()
         link.transport.write(b"x" * 1_000_000)
         link.read()
@@ -227,7 +227,7 @@ class Sending(SynchronousTestCase):
         assert b"last" not in link.got
         assert link.finish().endswith(b"xlast")
 
-    def test_after_half_closing_what_waits_is_still_sent(self) -> None:
+    def test_buffered_data_is_sent_after_a_half_close(self) -> None:
         link = self.link()
         link.transport.write(b"x" * 100_000)
         link.transport.loseWriteConnection()
@@ -236,13 +236,13 @@ class Sending(SynchronousTestCase):
         link.transport.write(b"more")
         assert not link.waits
 
-    def test_after_closing_what_waits_is_still_sent(self) -> None:
+    def test_buffered_data_is_sent_after_a_close(self) -> None:
         link = self.link()
         link.transport.write(b"x" * 100_000)
         link.transport.loseConnection()
         assert len(link.finish()) == 100_000
 
-    def test_a_peer_that_is_gone_raises_nothing(self) -> None:
+    def test_a_lost_peer_raises_no_error(self) -> None:
         link = self.link()
         link.theirs.close()
         for _ in range(3):
@@ -251,7 +251,7 @@ class Sending(SynchronousTestCase):
         link.transport.connectionLost(Failure(ConnectionDone()))
         link.transport.write(b"hello")
 
-    def test_nothing_is_sent_for_nothing(self) -> None:
+    def test_empty_data_is_not_sent(self) -> None:
         link = self.link()
         link.transport.write(b"")
         assert not link.waits
@@ -264,7 +264,7 @@ class DirectServerTests(Sending):
 
     make = DirectTransport
 
-    def test_a_failing_send_is_met_again_by_the_reactor(self) -> None:
+    def test_a_failed_send_is_repeated_by_the_reactor(self) -> None:
         for number in (errno.EPIPE, errno.ECONNRESET, errno.ENOBUFS):
             link = self.link()
             problem = OSError(number, "no")
@@ -285,7 +285,7 @@ class OrderTests(SynchronousTestCase):
         st.sampled_from((DirectTransport, serve)),
         st.lists(st.tuples(st.integers(0, 40_000), st.booleans(), st.booleans()), max_size=12),
     )
-    def test_the_order_is_kept_whatever_is_read_when(
+    def test_the_order_is_kept_for_any_interleaving(
         self, make: Callable[..., Any], steps: list[tuple[int, bool, bool]]
     ) -> None:
         link = Link(make)
@@ -308,5 +308,5 @@ class LightServerTests(Sending):
     make = serve
 
 
-# The tests of both, and of neither by itself.
+# A base class, which must not be collected itself.
 del Sending

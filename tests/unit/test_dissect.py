@@ -1,4 +1,4 @@
-"""Malformed frames, decoded as far as they go."""
+"""Malformed frames, decoded as far as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UUID = bytes(range(1, 17))
 
 
 class DissectTests(TestCase):
-    """One test a protocol: whole frames, and what is wrong with others."""
+    """One test for each protocol: complete frames, and the errors of others."""
 
     def test_cafe(self) -> None:
         whole = cafe.encode(cafe.HandshakePub(7, b"alice"))
@@ -77,11 +77,11 @@ class DissectTests(TestCase):
         assert dissect(KNOWN, "spot", b"\x00\x01x").fault == "a message, but not a command"
         assert dissect(KNOWN, "spot", b"\x80abc").fault == "malformed-frame"
 
-    def test_what_is_not_known_or_not_there(self) -> None:
+    def test_unknown_protocols_and_empty_frames(self) -> None:
         assert dissect(KNOWN, "amqp", b"x").fault == "no protocol 'amqp' is known"
         assert dissect(KNOWN, "cafe", b"").fault == "no bytes are shown"
 
-    def test_bytes_that_are_no_text_are_shown_in_hexadecimal(self) -> None:
+    def test_bytes_that_are_not_text_are_shown_in_hexadecimal(self) -> None:
         found = dissect(KNOWN, "cafe", cafe.encode(cafe.Publish(7, b"\xff\x00" * 200)))
         assert found.fields["payload"] == "0x" + "ff00" * 128 + "..."
 
@@ -92,10 +92,12 @@ class DissectTests(TestCase):
     @example("nsd", b"[" * 200)
     @example("nsd", b'{"_class":"\\ud800"}')
     @example("spot", b"\x02" + b"\xff" * 8)
-    def test_nothing_makes_it_fail(self, protocol: str, data: bytes) -> None:
+    def test_any_bytes_are_dissected(self, protocol: str, data: bytes) -> None:
         assert 0 <= dissect(KNOWN, protocol, data).understood <= max(len(data), 1)
 
     @given(st.sampled_from((b"\xfe\xca", b"\xfa", b"\x03", b'{"')), st.binary(max_size=100))
-    def test_nor_what_begins_well(self, start: bytes, data: bytes) -> None:
+    def test_any_bytes_after_a_valid_beginning_are_dissected(
+        self, start: bytes, data: bytes
+    ) -> None:
         for protocol in PROTOCOLS:
             dissect(KNOWN, protocol, start + data)

@@ -33,9 +33,9 @@ _PATH = re.compile(
 _MODULE = re.compile(r"(?<![\w./-])(?:pubsub|tests)(?:\.[a-z_]+)+(?![\w/-])")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
-# Files that operators have, which look like modules.
+# Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service"}
-# Options of twistd and curl, and of the protocol that docs/protocols.md has as an example.
+# Options of twistd and curl, and of the example protocol in docs/protocols.md.
 _FOREIGN = {
     "pidfile",
     "logfile",
@@ -46,7 +46,7 @@ _FOREIGN = {
     "data-binary",
     "toy-max-line",
 }
-# Keys of tables that are no settings.
+# Keys of tables that are not settings.
 _KEYS = {"protocol", "port", "endpoint", "ends", "algorithm", "public-key-file", "secret-file"}
 
 
@@ -55,19 +55,19 @@ def name_of(page: Path) -> str:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCED.sub("", page.read_text())
 
 
 def code(page: Path) -> str:
-    """The page's fenced blocks and inline code."""
+    """Return the page's fenced blocks and inline code."""
     text = page.read_text()
     blocks = [found[2] for found in _FENCED.finditer(text)]
     return "\n".join(blocks + _SPAN.findall(prose(page)))
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of the page's headings, as GitHub makes them."""
+    """Return the anchors of the page's headings, as GitHub makes them."""
     seen: Counter[str] = Counter()
     found = set()
     for heading in _HEADING.findall(prose(page)):
@@ -79,7 +79,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> Iterator[tuple[Path, str]]:
-    """The targets of the page's relative links: file and anchor."""
+    """Return the targets of the page's relative links: file and anchor."""
     for target in _LINK.findall(prose(page)):
         if "://" not in target:
             path, _, anchor = target.partition("#")
@@ -96,7 +96,7 @@ def is_module(name: str) -> bool:
 
 
 def options() -> set[str]:
-    """Every option of the broker, of the command ``pubsub``, and of the programs in tests/."""
+    """Return every option of the broker, the command ``pubsub`` and the programs in tests/."""
     found = {"proto", "port", "listen", "config", "secret", *_FOREIGN}
     found |= {s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)}
     found |= {flag(p, s) for p in (*installed_protocols().values(), ADMIN) for s in p.settings}
@@ -107,13 +107,13 @@ def options() -> set[str]:
 
 
 def settings() -> set[str]:
-    """The name of every setting, as a key of the file."""
+    """Return the name of every setting, as a key of the file."""
     own = (s.name for p in (*installed_protocols().values(), ADMIN) for s in p.settings)
     return {*own, *(s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS))}
 
 
 def keys(table: Mapping[str, object]) -> Iterator[str]:
-    """The keys of a TOML document whose values are no tables."""
+    """Return the keys of a TOML document whose values are not tables."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from keys(value)
@@ -204,9 +204,9 @@ class SettingTests(SynchronousTestCase):
 
 
 class GlossaryTests(SynchronousTestCase):
-    """The glossary's column of code"""
+    """The column "in the code" of the glossary"""
 
-    def test_what_it_names_exists(self) -> None:
+    def test_names_in_the_code_exist(self) -> None:
         rows = [line.split("|")[1:-1] for line in GLOSSARY.read_text().splitlines() if "|" in line]
         terms = rows[2:]
         assert 0 < len(terms) <= MOST_TERMS

@@ -1,4 +1,4 @@
-"""Which durability a topic gets, and how that is written."""
+"""The durability of a topic, and its setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RuleTests(SynchronousTestCase):
         assert DURABILITY.parse("a=b=sync") == (("a=b", SYNC),)
         assert DURABILITY.parse(["x=async", "y=none"]) == (("x", ASYNC), ("y", NONE))
 
-    def test_what_is_no_rule(self) -> None:
+    def test_invalid_rules(self) -> None:
         for wrong in (
             "orders",
             "=sync",
@@ -50,7 +50,7 @@ class LocationTests(SynchronousTestCase):
         assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/pubsub/history.db")
         home = Path("~/.local/state/pubsub/history.db").expanduser()
         assert default_path({}) == home
-        # XDG's specification has relative paths ignored.
+        # The XDG specification ignores relative paths.
         assert default_path({"XDG_STATE_HOME": "x"}) == home
 
     def test_text(self) -> None:
@@ -59,6 +59,6 @@ class LocationTests(SynchronousTestCase):
         assert STORE.parse("sqlite:~/h.db") == Path("~/h.db").expanduser()
         assert STORE.parse("sqlite:h.db") == Path("h.db").absolute()
 
-    def test_what_is_no_store(self) -> None:
+    def test_invalid_stores(self) -> None:
         for wrong in ("sqlite:", "postgres", "", 5, None):
             assert "expected memory, sqlite" in str(raised(ValueError, STORE.parse, wrong))
