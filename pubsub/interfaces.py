@@ -62,6 +62,9 @@ class IStore(Interface):
     next_offset: int = Attribute("Offset of the next message appended.")
     committed: int = Attribute("Every message before this offset is on disk.")
     first_offset: int = Attribute("Smallest offset that can still be read.")
+    last_timestamp: int = Attribute(
+        "Timestamp (µs) of the last message stored before the store was opened; 0: none."
+    )
     summary: str = Attribute("One line for the log at start: what is kept, and where.")
     gate: PublisherGate = Attribute("Shut while too many bytes wait to be stored.")
 

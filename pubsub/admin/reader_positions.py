@@ -25,7 +25,7 @@ class ReaderPositions:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._store = listener.store
-        self._timestamp = listener.dispatcher.timestamp
+        self._timestamp = listener.wall.timestamp
         self._known: dict[str, dict[str, object]] = {}
 
     def restore(self) -> None:

@@ -27,7 +27,7 @@ class RequestAccess:
     def token_is_valid(self) -> bool:
         """False once the token has expired; True without a token."""
         listener = self._listener
-        return self.token is None or listener.tokens.valid(self.token, listener.clock.seconds())
+        return self.token is None or listener.tokens.valid(self.token, listener.wall.system())
 
     def may_read(self, name: str) -> bool:
         """Return whether the history of this topic may be read.
@@ -83,4 +83,4 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
         if listener.verifications.available() < 1:
             raise RateLimited("too many unknown tokens; try again later")
         listener.verifications.take(1)
-    return RequestAccess(listener, listener.tokens.check(raw, listener.clock.seconds()))
+    return RequestAccess(listener, listener.tokens.check(raw, listener.wall.system()))

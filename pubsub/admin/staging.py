@@ -241,7 +241,7 @@ class StagingHandler:
                 "first": first,
                 "next": store.next_offset,
                 "messages": messages,
-                "at": self._listener.dispatcher.timestamp(),
+                "at": self._listener.wall.timestamp(),
             }
             self._record(query, row)
         return row

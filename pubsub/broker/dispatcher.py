@@ -21,7 +21,7 @@ class Dispatcher:
     """Numbers, stores and routes the messages of one run of the broker.
 
     ``run_id`` is the random number from which the ids of these messages are made (see
-    ``message_id``); ``seconds`` is the reactor's clock.
+    ``message_id``); ``timestamp`` returns the time in µs since the Unix epoch.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Dispatcher:
         topics: TopicRegistry,
         store: IStore,
         router: Router,
-        seconds: Callable[[], float],
+        timestamp: Callable[[], int],
         run_id: int,
     ) -> None:
         self.run_id = run_id
@@ -37,16 +37,8 @@ class Dispatcher:
         self._store = store
         self._router = router
         self._counters = router.counters
-        self._seconds = seconds
+        self._timestamp = timestamp
         self._sequence = 0
-        self._timestamp = 0
-
-    def timestamp(self) -> int:
-        """Return the time in µs since the Unix epoch, never less than it was before."""
-        now = int(self._seconds() * 1_000_000)
-        if now > self._timestamp:
-            self._timestamp = now
-        return self._timestamp
 
     def publish(
         self,
@@ -119,7 +111,7 @@ class Dispatcher:
         return Batch(
             topics,
             columns,
-            self.timestamp(),
+            self._timestamp(),
             self._sequence,
             sender,
             protocol,

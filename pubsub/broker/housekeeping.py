@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.wall_clock import WallClock
 
 log = Logger()
 SWEEP_SECONDS = 1.0
@@ -28,6 +29,7 @@ class Housekeeping:
     def __init__(
         self,
         clock: IReactorTime,
+        wall: WallClock,
         router: Router,
         sessions: SessionRegistry,
         clients: ClientRegistry,
@@ -36,6 +38,7 @@ class Housekeeping:
         memory_seconds: float,
     ) -> None:
         self._seconds = clock.seconds
+        self._wall = wall
         self._router = router
         self._sessions = sessions
         self._clients = clients
@@ -58,6 +61,8 @@ class Housekeeping:
     def _sweep(self) -> None:
         now = self._seconds()
         try:
+            # Before anything that takes the time of a message from it.
+            self._wall.now()
             self._router.sweep()
             self._sessions.expire()
             for client in self._clients:

@@ -68,6 +68,7 @@ class Listener:
         self.settings = settings
 
         self.clock = parts.clock
+        self.wall = parts.wall
         self.store = parts.store
         self.memory = parts.memory
         self.counters = parts.counters

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.wall_clock import WallClock
     from pubsub.interfaces import IStore
 
 _Shared = TypeVar("_Shared")
@@ -37,6 +38,8 @@ class SharedObjects(Protocol):
 class BrokerParts:
     """Made by ``BrokerService``; each listener has these as attributes of its own.
 
+    ``clock`` is monotonic, for everything that waits; ``wall`` has the time of messages and tokens.
+
     ``verifications`` limits how many unknown tokens are verified a second: one bucket for all
     connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
     the events of the current reactor tick. ``when_open`` runs a call when the store is open, before
@@ -45,6 +48,7 @@ class BrokerParts:
     """
 
     clock: IReactorTime
+    wall: WallClock
     store: IStore
     memory: MemoryBudget
     counters: Counters

@@ -36,6 +36,7 @@ from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
 from pubsub.broker.topic_registry import TopicRegistry
+from pubsub.broker.wall_clock import WallClock
 from pubsub.errors import Refused, StartError
 from pubsub.kernel import Columns
 
@@ -47,7 +48,8 @@ _Shared = TypeVar("_Shared")
 
 
 class BrokerService(MultiService):
-    """The broker. ``clock`` is the reactor, ``draw`` returns random bits (``secrets.randbits``).
+    """The broker. ``clock`` is the reactor, whose time must be monotonic; ``wall`` is the time of
+    messages and tokens. ``draw`` returns random bits (``secrets.randbits``).
 
     With ``events`` the broker publishes events (see ``Events``), in which malformed frames are cut
     at the patterns in ``redacted`` (see ``IWireProtocol``). ``at_tick_end`` runs a call after the
@@ -57,6 +59,7 @@ class BrokerService(MultiService):
     def __init__(
         self,
         clock: IReactorTime,
+        wall: WallClock,
         store: IStore,
         limits: BrokerLimits | None = None,
         draw: Callable[[int], int] = secrets.randbits,
@@ -69,8 +72,9 @@ class BrokerService(MultiService):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._clock = clock
+        self._wall = wall
         self._limits = limits = limits or BrokerLimits()
-        self._audit = audit or AuditLog(clock.seconds)
+        self._audit = audit or AuditLog(wall.system)
         at_tick_end = at_tick_end or partial(clock.callLater, 0)
         self.store = store
         self.counters = Counters()
@@ -88,7 +92,7 @@ class BrokerService(MultiService):
             lambda: draw(64), clock.seconds, limits.resume_window, limits.max_sessions, self.memory
         )
         self.clients = ClientRegistry()
-        self.dispatcher = Dispatcher(self.topics, store, self.router, clock.seconds, draw(60))
+        self.dispatcher = Dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
         self._events: Events | None = None
         if events:
             self._events = Events(clock.seconds, at_tick_end, self._publish_events, draw, redacted)
@@ -96,6 +100,7 @@ class BrokerService(MultiService):
             self._audit.watcher = self._events.audited
         self._housekeeping = Housekeeping(
             clock,
+            wall,
             self.router,
             self.sessions,
             self.clients,
@@ -108,6 +113,7 @@ class BrokerService(MultiService):
         self._when_open: list[Callable[[], object]] | None = []
         self._parts = BrokerParts(
             clock=clock,
+            wall=wall,
             store=store,
             memory=self.memory,
             counters=self.counters,
@@ -184,6 +190,9 @@ class BrokerService(MultiService):
     def startService(self) -> None:
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.dispatcher.run_id)
+        self._wall.start(self.store.last_timestamp)
+        # Subscriptions end with their tokens, at a time of the wall clock.
+        self._wall.moved = lambda: self.router.recheck_all(self.topics)
         if self._events is not None:
             self._create_events_topic()
         if self.store.durable:
@@ -244,11 +253,12 @@ class BrokerService(MultiService):
         self._audit.close()
         log.info(
             "stopped: {published} published, {delivered} delivered, {dropped} dropped, "
-            "{refused} refused, {hits} known tokens, {misses} verified",
+            "{refused} refused, {hits} known tokens, {misses} verified, {jumps} clock jumps",
             published=counters.published,
             delivered=counters.delivered,
             dropped=counters.dropped,
             refused=counters.refused,
             hits=self.tokens.hits,
             misses=self.tokens.misses,
+            jumps=self._wall.jumps,
         )

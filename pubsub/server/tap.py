@@ -16,9 +16,11 @@ from pubsub.broker.durability import Durability, DurabilityRules
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.service import BrokerService
+from pubsub.broker.wall_clock import WallClock
 from pubsub.build_info import build_kind
 from pubsub.errors import ConfigurationError, NotConfigured, PubSubError, StartError
 from pubsub.interfaces import IStore
+from pubsub.server.clocks import system_wall_clock, use_monotonic_timers
 from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config, ListenerConfig
@@ -53,14 +55,20 @@ def makeService(options: ParsedOptions) -> IService:
     return broker
 
 
-def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
+def make_broker(
+    config: Config, reactor: IReactorTime, wall: WallClock | None = None
+) -> BrokerService:
     """Return a broker with its store and its listeners, which listen once it is started.
 
+    ``reactor`` becomes monotonic, and ``wall`` is the time of messages and tokens, by default the
+    system's.
     Raises ConfigurationError.
     """
     settings = config.broker
+    use_monotonic_timers(reactor)
+    wall = wall or system_wall_clock()
     tick_end = at_tick_end(reactor)
-    store, nbytes = _make_store(settings, reactor, tick_end)
+    store, nbytes = _make_store(settings, reactor, wall, tick_end)
     max_memory = settings["max-memory"]
     if 0 < max_memory <= nbytes:
         raise ConfigurationError(
@@ -68,6 +76,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
         )
     broker = BrokerService(
         reactor,
+        wall,
         store,
         BrokerLimits(
             max_memory=max_memory,
@@ -79,7 +88,7 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
             stop_seconds=settings["stop-timeout"],
         ),
         ring=SecretRing(config.secrets),
-        audit=AuditLog(reactor.seconds, settings["audit-log"], settings["audit-size"]),
+        audit=AuditLog(wall.system, settings["audit-log"], settings["audit-size"]),
         durability=DurabilityRules(settings["durability"]),
         events=settings["events"],
         redacted=config.redacted,
@@ -93,7 +102,10 @@ def make_broker(config: Config, reactor: IReactorTime) -> BrokerService:
 
 
 def _make_store(
-    settings: Mapping[str, Any], reactor: IReactorTime, tick_end: Callable[[Call], object]
+    settings: Mapping[str, Any],
+    reactor: IReactorTime,
+    wall: WallClock,
+    tick_end: Callable[[Call], object],
 ) -> tuple[IStore, int]:
     """Return the history and its bytes of memory; raises ConfigurationError."""
     path = settings["store"]
@@ -108,7 +120,7 @@ def _make_store(
     options = SqliteOptions(
         settings["commit-interval"], settings["commit-bytes"], settings["retention"]
     )
-    return SqliteStore(path, reactor, options, tick_end), MEMORY_BYTES
+    return SqliteStore(path, reactor, options, tick_end, wall.retention_time), MEMORY_BYTES
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:

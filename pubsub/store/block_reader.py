@@ -47,6 +47,15 @@ def read_bounds(connection: sqlite3.Connection) -> tuple[int, int]:
     return (stop if row is None else row[0]), stop
 
 
+def read_last_timestamp(connection: sqlite3.Connection) -> int:
+    """Return the timestamp of the last message, in µs; 0 if there is none."""
+    # A range that was lost has the time at which that was noticed, and no checksum.
+    row = connection.execute(
+        "SELECT last FROM blocks WHERE crc >= 0 ORDER BY base DESC LIMIT 1"
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def read_page(
     connection: sqlite3.Connection, offset: int, topics: frozenset[str] | None, max_bytes: int
 ) -> Page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -21,7 +22,7 @@ class Maintenance:
     """Has ``writer`` tidy the file in ``thread``.
 
     A round starts only if ``ready`` returns True. ``done`` is called after each step with the first
-    offset of the history.
+    offset of the history. ``now`` returns the time at which age is judged, in µs.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Maintenance:
         thread: Worker,
         ready: Callable[[], bool],
         done: Callable[[int], None],
+        now: Callable[[], int],
     ) -> None:
         self._reactor = reactor
         self._writer = writer
         self._thread = thread
         self._ready = ready
         self._done = done
+        self._now = now
         self._stopped = False
         self._next: IDelayedCall | None = None
         self._schedule(TIDY)
@@ -56,7 +59,7 @@ class Maintenance:
         # The pause after a step that fails.
         pause = 10 * TIDY
         try:
-            first, more = await self._thread.run(self._writer.tidy)
+            first, more = await self._thread.run(partial(self._writer.tidy, self._now()))
             self._done(first)
             pause = _STEP if more else TIDY
         finally:

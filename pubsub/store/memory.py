@@ -36,6 +36,7 @@ class MemoryStore:
 
     durable = False
     epoch = ""
+    last_timestamp = 0
 
     def __init__(self, messages: int, nbytes: int) -> None:
         self._log = RunLog(messages, nbytes)

@@ -24,7 +24,7 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
 from pubsub.store.block_ranges import Parcel, TopicCounts, epochs
-from pubsub.store.block_reader import read_bounds
+from pubsub.store.block_reader import read_bounds, read_last_timestamp
 from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.commits import BACKLOG, Commits
 from pubsub.store.committed_position import mark_lost_end
@@ -57,7 +57,11 @@ class SqliteOptions:
 
 @implementer(IStore)
 class SqliteStore:
-    """A history in the file at ``path``. ``at_tick_end`` runs a call at the end of the tick."""
+    """A history in the file at ``path``. ``at_tick_end`` runs a call at the end of the tick.
+
+    ``retention_time`` returns the time at which the age of messages is judged, in seconds since
+    the Unix epoch; only the reactor's thread calls it.
+    """
 
     durable = True
 
@@ -67,9 +71,12 @@ class SqliteStore:
         reactor: Any,
         options: SqliteOptions | None = None,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+        retention_time: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self.epoch = ""
+        self.last_timestamp = 0
+        self._retention_time = retention_time
         self._reactor = reactor
         self._options = options or SqliteOptions()
         self._log = RunLog(2**62, MEMORY_BYTES)
@@ -109,6 +116,7 @@ class SqliteStore:
             self._thread,
             lambda: self._commits.failing is None,
             self._maintained,
+            self._microseconds,
         )
 
     def _begin(self, connection: sqlite3.Connection, run: int) -> None:
@@ -117,7 +125,7 @@ class SqliteStore:
         self._unchecked = 0 if self._clean else check_tail(connection)
         noted = self._writer.position.begin(connection)
         connection.execute("BEGIN IMMEDIATE")
-        before, now = epochs(connection), int(time.time() * MICROSECONDS)
+        before, now = epochs(connection), self._microseconds()
         missing = self._writer.recover(before[-1][0], now) if before else []
         lost = mark_lost_end(connection, noted, now)
         connection.execute("UPDATE state SET clean = 0")
@@ -132,6 +140,7 @@ class SqliteStore:
                 last=stop - 1,
             )
         first_offset, end = read_bounds(connection)
+        self.last_timestamp = read_last_timestamp(connection)
         self._commits.committed = self._commits.filed = end
         self._log = RunLog(2**62, MEMORY_BYTES, end)
         self._readers = ReaderPool(self.path, self._reactor)
@@ -141,6 +150,9 @@ class SqliteStore:
         self._tables: dict[str, list[tuple[str, bytes]]] = {}
         for space, key, value in connection.execute("SELECT space, key, value FROM metadata"):
             self._tables.setdefault(space, []).append((key, value))
+
+    def _microseconds(self) -> int:
+        return int(self._retention_time() * MICROSECONDS)
 
     def close(self) -> Deferred[None]:
         """See ``IStore``."""

@@ -19,7 +19,7 @@ from pubsub.store.block_reader import read_block
 from pubsub.store.committed_position import CommittedPosition, insert_lost
 from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
 from pubsub.store.merge import Merger, insert_block
-from pubsub.store.retention import FORGOTTEN, MICROSECONDS, Retention
+from pubsub.store.retention import FORGOTTEN, Retention
 from pubsub.store.schema import NEXT, PAGE_BYTES, open_writer
 from pubsub.store.stored_runs import (
     RunRecord,
@@ -214,16 +214,19 @@ class Writer:
         self.unsaved = 0
         self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
-    def tidy(self) -> tuple[int, bool]:
+    def tidy(self, now: int | None = None) -> tuple[int, bool]:
         """One step of housekeeping: expire, merge, return free pages.
+
+        Age is judged at ``now`` (µs), by default the system's time.
 
         Returns the first offset, and whether there is more to do. Raises sqlite3.Error.
         """
+        if now is None:
+            now = time.time_ns() // 1000
         # No client waits for this. The sync of the next commit covers it.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with self._transaction():
-                now = int(time.time() * MICROSECONDS)
                 touched, expiring = self._retention.expired(self._connection, now)
                 if touched:
                     self._note_next()

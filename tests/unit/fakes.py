@@ -30,6 +30,7 @@ from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topics import KeyChange, Topic
+from pubsub.broker.wall_clock import WallClock
 from pubsub.interfaces import Encoding, IStore
 from pubsub.kernel import Columns
 from pubsub.plugin import IWireProtocol
@@ -292,10 +293,16 @@ def make_broker(
     audit: AuditLog | None = None,
     events: bool = False,
     redacted: Sequence[bytes] = (),
+    wall: WallClock | None = None,
 ) -> BrokerService:
-    """Return a broker at ``START`` with a history of 1000 messages and deterministic ids."""
+    """Return a broker at ``START`` with a history of 1000 messages and deterministic ids.
+
+    The wall clock is ``clock`` unless ``wall`` is given.
+    """
+    clock = clock_at() if clock is None else clock
     return BrokerService(
-        clock_at() if clock is None else clock,
+        clock,
+        wall or WallClock(clock.seconds, clock.seconds),
         MemoryStore(1000, 2**20) if store is None else store,
         limits,
         draw or drawing(),

@@ -62,6 +62,15 @@ class ExpiryTests(FastCase):
         self.fast.clock.advance(0.5)
         assert reader.take() == message(b"last") + OVER
 
+    def test_a_clock_that_was_set_back_extends_it(self) -> None:
+        reader = self.fast.reader(for_seconds(10, "subscribe"))
+        self.fast.listeners["fast"].wall.system = lambda: self.fast.clock.seconds() - 3600
+        self.fast.advance(10)
+        self.publish()
+        assert reader.take() == message(b"x")
+        self.fast.advance(3600)
+        assert reader.take() == OVER
+
     def test_the_token_given_last_counts(self) -> None:
         reader = self.fast.reader(for_seconds(10, "subscribe"))
         reader.send(subscribe(for_seconds(20, "subscribe")))

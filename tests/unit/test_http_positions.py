@@ -38,7 +38,7 @@ class ReaderTests(SynchronousTestCase):
         assert self.put("a%20%2F%C3%BC", offset=1).status == 204
         assert self.put("b", offset=3, epoch=epoch).status == 204
         self.house.publish("a", b"4")
-        stamp = self.house.broker.dispatcher.timestamp()
+        stamp = self.house.broker.listeners[0].wall.timestamp()
         first, second = self.readers()
         assert first == {
             "name": "a /ü", "offset": 1, "epoch": epoch, "updated": stamp, "lag": 3,

@@ -21,6 +21,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
 from pubsub.broker.service import BrokerService
 from pubsub.errors import ConfigurationError, StartError
+from pubsub.server.clocks import system_wall_clock
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.light_transport import LightTransport
 from pubsub.wire.listener_service import BACKLOG, ListenerService
@@ -192,7 +193,9 @@ class BrokerTests(TestCase):
     def test_a_port_that_is_taken_stops_the_start(self) -> None:
         holder, port = taken()
         self.addCleanup(holder.close)
-        broker = BrokerService(cast(IReactorTime, reactor), MemoryStore(10, 1000))
+        broker = BrokerService(
+            cast(IReactorTime, reactor), system_wall_clock(), MemoryStore(10, 1000)
+        )
         service = service_at(f"tcp:{port}:interface=127.0.0.1")
         service.setServiceParent(broker)  # type: ignore[no-untyped-call]
         with pytest.raises(StartError):

@@ -133,35 +133,6 @@ class TopicTests(ServiceCase):
         assert listener.shared("none", lambda: None) is None
 
 
-class TimeTests(ServiceCase):
-    """timestamp"""
-
-    def test_it_is_microseconds_since_the_epoch(self) -> None:
-        assert self.broker.dispatcher.timestamp() == int(START * 1_000_000)
-        self.clock.advance(0.25)
-        assert self.broker.dispatcher.timestamp() == int(START * 1_000_000) + 250_000
-
-    def test_it_stands_still_while_the_clock_is_behind(self) -> None:
-        first = self.broker.dispatcher.timestamp()
-        self.clock.rightNow = START - 3600
-        assert self.broker.dispatcher.timestamp() == first
-        self.clock.rightNow = START + 1
-        assert self.broker.dispatcher.timestamp() == first + 1_000_000
-
-    @given(st.lists(st.floats(0, 2e9)))
-    @example([2.0, 1.0])
-    @example([1.0, 1.0])
-    @example([1e9, 1e9 + 1e-7])
-    def test_it_never_goes_backwards(self, times: list[float]) -> None:
-        clock = clock_at()
-        broker = make_broker(clock)
-        stamps = []
-        for time in times:
-            clock.rightNow = time
-            stamps.append(broker.dispatcher.timestamp())
-        assert stamps == sorted(stamps)
-
-
 class IdTests(ServiceCase):
     """run_id and message_id"""
 

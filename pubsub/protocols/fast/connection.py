@@ -212,7 +212,7 @@ class FastConnection(Connection):
 
     def _token(self, raw: bytes) -> Token:
         try:
-            token = self.listener.tokens.check(raw, self.listener.clock.seconds())
+            token = self.listener.tokens.check(raw, self.listener.wall.system())
         except BadToken:
             self._throttle.failed()
             raise

@@ -34,7 +34,7 @@ class Proofs:
         self._tokens = listener.tokens
         self._keys = listener.queue_keys
         self._topics = listener.topics
-        self._seconds = listener.clock.seconds
+        self._seconds = listener.wall.system
         self._proofs: CombinationCache[_Proof] = CombinationCache()
 
     def sender_of(self, sources: Sequence[Source]) -> bytes | None:

@@ -45,14 +45,13 @@ class MessageEncoding:
 class _Subscription:
     """A subscription: its token and queue key, and when it ends.
 
-    ``grace_ends`` is the end of the grace period after a rotation, ``ends`` the end that is
-    scheduled; both in seconds since the Unix epoch.
+    ``grace_ends`` is the end of the grace period after a rotation, by the monotonic clock; the end
+    of the token is a time of the wall clock.
     """
 
     token: Token
     key: bytes = field(repr=False)
     grace_ends: float = inf
-    ends: float = inf
     timer: IDelayedCall | None = None
 
     def cancel(self) -> None:
@@ -90,7 +89,7 @@ class Subscriptions:
             subscription = self._by_topic[topic] = _Subscription(token, token.queue_key)
             self._listener.router.subscribe(self._outbox, topic, MessageEncoding(topic.id))
         subscription.token, subscription.key, subscription.grace_ends = token, token.queue_key, inf
-        self._end_at(topic, subscription, self._listener.tokens.end(token))
+        self._schedule_end(topic, subscription)
 
     def remove(self, topic: Topic) -> None:
         """Unsubscribe, if subscribed."""
@@ -111,18 +110,15 @@ class Subscriptions:
             self._forget(topic)
             self._ended(topic)
             return False
-        if change is None:
-            # The end of its secret may have changed.
-            token_ends = self._listener.tokens.end(subscription.token)
-            self._end_at(topic, subscription, min(subscription.grace_ends, token_ends))
-        else:
+        if change is not None:
             subscription.key = change.new
             self._updated(topic, change.new)
             grace = self._listener.settings["rotation-grace"]
             if grace:
                 ends = self._listener.clock.seconds() + grace
                 subscription.grace_ends = min(ends, subscription.grace_ends)
-                self._end_at(topic, subscription, min(subscription.grace_ends, subscription.ends))
+        # The end of its secret may have changed as well.
+        self._schedule_end(topic, subscription)
         return True
 
     def _is_valid(
@@ -137,19 +133,31 @@ class Subscriptions:
             key_matches
             and subscription.token.permits("subscribe")
             and self._listener.access.may_subscribe(topic.name)
-            and self._listener.tokens.valid(subscription.token, self._listener.clock.seconds())
+            and self._listener.tokens.valid(subscription.token, self._listener.wall.system())
         )
 
-    def _end_at(self, topic: Topic, subscription: _Subscription, when: float) -> None:
-        """End the subscription at ``when``, in seconds since the Unix epoch."""
+    def _schedule_end(self, topic: Topic, subscription: _Subscription) -> None:
+        """End the subscription with its token or its grace period, whichever is first."""
         subscription.cancel()
-        subscription.ends = when
-        if when < inf:
-            delay = max(when - self._listener.clock.seconds(), 0.0)
-            subscription.timer = self._listener.clock.callLater(delay, self._expired, topic)
+        delay = self._seconds_left(subscription)
+        if delay < inf:
+            clock = self._listener.clock
+            subscription.timer = clock.callLater(max(delay, 0.0), self._elapsed, topic)
 
-    def _expired(self, topic: Topic) -> None:
+    def _seconds_left(self, subscription: _Subscription) -> float:
+        listener = self._listener
+        return min(
+            subscription.grace_ends - listener.clock.seconds(),
+            listener.tokens.end(subscription.token) - listener.wall.system(),
+        )
+
+    def _elapsed(self, topic: Topic) -> None:
         """End a subscription whose token or grace period has expired."""
+        subscription = self._by_topic[topic]
+        if self._seconds_left(subscription) > 0:
+            # The system's clock was set back, or is slower than the timer.
+            self._schedule_end(topic, subscription)
+            return
         self.remove(topic)
         self._ended(topic)
 

@@ -1,0 +1,140 @@
+"""The wall clock: the time of messages and of retention, steady when the system's clock is set.
+
+Timers, deadlines and rates use the reactor's clock, which is monotonic. The system's clock can be
+set in either direction, and these rules limit what that does:
+
+- A timestamp is never smaller than the one before it, nor than the last stored one. While the
+  system's clock is behind, timestamps stand still.
+- A jump forward of more than JUMP seconds counts once it has lasted LASTING seconds. Until then the
+  time advances with the monotonic clock.
+- Retention does not know how long the broker was not running. If the first reading is more than
+  JUMP seconds after the last stored message, retention goes on from that message for LASTING
+  seconds.
+
+Tokens are valid by the system's clock as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+log = Logger()
+MICROSECONDS = 1_000_000
+JUMP = 60.0
+"""Seconds by which the system's clock may run ahead at once."""
+LASTING = 600.0
+"""Seconds that a jump forward has to last before it counts."""
+# Seconds by which a clock is set back that are reported. Corrections by NTP are smaller.
+_REPORTED = 1.0
+
+
+class WallClock:
+    """The time in seconds since the Unix epoch, from two clocks.
+
+    ``system`` returns the system's time, which can jump. ``elapsed`` returns seconds that never
+    decrease, from any beginning. ``jumps`` counts how often the system's clock jumped forward or
+    was set back. ``moved`` is called when the accepted time has moved forward by a jump.
+    """
+
+    def __init__(self, system: Callable[[], float], elapsed: Callable[[], float]) -> None:
+        self.system = system
+        self.jumps = 0
+        self.moved: Callable[[], object] = lambda: None
+        self._elapsed = elapsed
+        # The last reading: the accepted time, and the elapsed time that belongs to it.
+        self._accepted, self._read_at = system(), elapsed()
+        self._jump: float | None = None
+        self._jump_began = 0.0
+        self._held: tuple[float, float] | None = None
+        self._timestamp = 0
+        # Until this time of the system, in µs, there is no jump.
+        self._bound = 0
+
+    def start(self, last: int) -> None:
+        """Start after a message that was stored at ``last``, in µs; 0 if there is none."""
+        self.now()
+        self._timestamp = max(self._timestamp, last)
+        stored = last / MICROSECONDS
+        behind = stored - self._accepted
+        if behind > _REPORTED:
+            self.jumps += 1
+            log.warn(
+                "clock: the last stored message is {seconds:.0f} s ahead of the system's clock; "
+                "new messages get its timestamp until the clock has reached it",
+                seconds=behind,
+            )
+        elif last and -behind > JUMP:
+            self._held = (stored, self._read_at)
+
+    def timestamp(self) -> int:
+        """Return the time for a new message, in µs; never less than before."""
+        now = int(self.system() * MICROSECONDS)
+        if not self._timestamp <= now < self._bound:
+            now = max(int(self.now() * MICROSECONDS), self._timestamp)
+        self._timestamp = now
+        return now
+
+    def now(self) -> float:
+        """Read both clocks and return the accepted time; to be called about once a second."""
+        system, elapsed = self.system(), self._elapsed()
+        expected = self._accepted + elapsed - self._read_at
+        ahead = system - expected
+        waits = ahead > JUMP and not self._has_lasted(ahead, elapsed)
+        self._accepted, self._read_at = expected if waits else system, elapsed
+        self._bound = int((self._accepted + JUMP) * MICROSECONDS)
+        if not waits:
+            self._report(ahead, elapsed)
+        return self._accepted
+
+    def retention_time(self) -> float:
+        """Return the time at which the age of a message is judged."""
+        now = self.now()
+        if self._held is not None:
+            stored, began = self._held
+            passed = self._read_at - began
+            if passed < LASTING:
+                return min(now, stored + passed)
+            self._held = None
+        return now
+
+    def _has_lasted(self, ahead: float, elapsed: float) -> bool:
+        """Return whether a clock that is ``ahead`` seconds ahead has been so long enough."""
+        if self._jump is None:
+            self.jumps += 1
+            log.warn(
+                "clock: the system's clock jumped forward by {seconds:.0f} s; "
+                "this counts if it lasts {lasting:.0f} s",
+                seconds=ahead,
+                lasting=LASTING,
+            )
+        if self._jump is None or ahead > self._jump + JUMP:
+            self._jump, self._jump_began = ahead, elapsed
+        self._jump = min(self._jump, ahead)
+        return elapsed - self._jump_began >= LASTING
+
+    def _report(self, ahead: float, elapsed: float) -> None:
+        """Report how a jump ended, or that the system's clock was set back."""
+        jump, self._jump = self._jump, None
+        if ahead < -_REPORTED:
+            self.jumps += 1
+            log.warn(
+                "clock: the system's clock was set back by {seconds:.0f} s; timestamps stand still "
+                "until it has caught up",
+                seconds=-ahead,
+            )
+        if jump is None:
+            return
+        if ahead <= JUMP:
+            log.warn(
+                "clock: the jump forward ended after {seconds:.0f} s and did not count",
+                seconds=elapsed - self._jump_began,
+            )
+            return
+        log.warn(
+            "clock: the jump forward by {seconds:.0f} s has lasted {lasting:.0f} s and counts now",
+            seconds=ahead,
+            lasting=LASTING,
+        )
+        self.moved()

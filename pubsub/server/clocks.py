@@ -1,0 +1,39 @@
+"""The clocks of the process: a monotonic one for the reactor's timers, and the wall clock."""
+
+from __future__ import annotations
+
+import time
+
+from twisted.internet.base import ReactorBase
+from twisted.internet.interfaces import IReactorTime
+
+from pubsub.broker.wall_clock import WallClock
+
+
+def use_monotonic_timers(reactor: IReactorTime) -> None:
+    """Make ``reactor.seconds`` and all its timers monotonic; other clocks are left as they are.
+
+    Twisted's reactors use the system's clock for everything that waits. If that is set back, no
+    timer runs until it has caught up. Timers that wait already keep their remaining time.
+    """
+    if not isinstance(reactor, ReactorBase) or reactor.seconds is time.monotonic:
+        return
+    shift = time.monotonic() - reactor.seconds()
+    reactor.seconds = time.monotonic
+    # All of them, also those that were cancelled and are still in the heap, so it stays in order.
+    for call in (*reactor._pendingTimedCalls, *reactor._newTimedCalls):
+        call.time += shift
+        call.seconds = time.monotonic
+
+
+def system_wall_clock() -> WallClock:
+    """Return the wall clock of this computer."""
+    return WallClock(time.time, _elapsed)
+
+
+def _elapsed() -> float:
+    """Return seconds since some beginning, with those in which the computer slept if possible."""
+    # After a sleep the system's clock is ahead of CLOCK_MONOTONIC, which would look like a jump.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

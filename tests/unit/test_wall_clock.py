@@ -1,0 +1,334 @@
+"""The wall clock, with a system clock that can be set and a monotonic one that cannot."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from twisted.internet.base import DelayedCall, ReactorBase
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.wall_clock import JUMP, LASTING, WallClock
+from pubsub.server.clocks import system_wall_clock, use_monotonic_timers
+from tests.unit.fakes import START, Lines, Reader, clock_at, make_broker, make_listener
+from tests.unit.streams import logged
+
+SECOND = 1_000_000
+DAY = 86_400.0
+
+
+class Times:
+    """A system clock that can be set, beside a monotonic one that begins at 1000 s."""
+
+    def __init__(self) -> None:
+        self.monotonic = 1000.0
+        self.system = START
+        self.wall = WallClock(lambda: self.system, lambda: self.monotonic)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, and the broker looks at the clock at the end."""
+        self.monotonic += seconds
+        self.system += seconds
+        self.wall.now()
+
+    def set(self, seconds: float) -> None:
+        """Somebody sets the system's clock forward, or back."""
+        self.system += seconds
+        self.wall.now()
+
+    @property
+    def stamp(self) -> float:
+        """The timestamp of a new message, in seconds since the start."""
+        return self.wall.timestamp() / SECOND - START
+
+
+class TimestampTests(SynchronousTestCase):
+    """timestamp"""
+
+    def setUp(self) -> None:
+        self.times = Times()
+
+    def test_it_is_microseconds_since_the_epoch(self) -> None:
+        assert self.times.wall.timestamp() == int(START * SECOND)
+        self.times.advance(0.25)
+        assert self.times.wall.timestamp() == int(START * SECOND) + 250_000
+
+    def test_it_follows_the_system_between_two_checks(self) -> None:
+        self.times.wall.now()
+        self.times.system += 0.5
+        self.times.monotonic += 0.5
+        assert self.times.stamp == 0.5
+
+    def test_it_stands_still_while_the_system_is_behind(self) -> None:
+        self.times.advance(1)
+        assert self.times.stamp == 1
+        self.times.set(-3600)
+        assert self.times.stamp == 1
+        self.times.advance(3600)
+        assert self.times.stamp == 1
+        self.times.advance(0.5)
+        assert self.times.stamp == 1.5
+
+    def test_it_continues_after_the_last_stored_message(self) -> None:
+        self.times.wall.start(int((START + 10) * SECOND))
+        assert self.times.stamp == 10
+        self.times.advance(11)
+        assert self.times.stamp == 11
+
+    def test_a_jump_that_ends_early_does_not_count(self) -> None:
+        self.times.set(8 * DAY)
+        assert self.times.stamp == 0
+        self.times.advance(1.5)
+        assert self.times.stamp == 1.5
+        self.times.set(-8 * DAY)
+        assert self.times.stamp == 1.5
+        self.times.advance(1)
+        assert self.times.stamp == 2.5
+        assert self.times.wall.jumps == 1
+
+    def test_a_jump_that_no_check_has_seen_yet_does_not_count(self) -> None:
+        self.times.wall.now()
+        self.times.system += 8 * DAY
+        assert self.times.stamp == 0
+
+    def test_a_jump_that_lasts_counts(self) -> None:
+        moved: list[float] = []
+        self.times.wall.moved = lambda: moved.append(self.times.stamp)
+        self.times.set(8 * DAY)
+        self.times.advance(LASTING - 1)
+        assert self.times.stamp == LASTING - 1
+        assert moved == []
+        self.times.advance(1)
+        assert self.times.stamp == 8 * DAY + LASTING
+        assert moved == [8 * DAY + LASTING]
+        self.times.advance(1)
+        assert self.times.stamp == 8 * DAY + LASTING + 1
+        assert self.times.wall.jumps == 1
+
+    def test_only_what_has_lasted_counts(self) -> None:
+        self.times.set(DAY)
+        self.times.advance(LASTING - 1)
+        self.times.set(8 * DAY)
+        self.times.advance(1)
+        assert self.times.stamp == LASTING
+        self.times.advance(LASTING - 1)
+        assert self.times.stamp == 9 * DAY + 2 * LASTING - 1
+
+    def test_less_than_a_jump_counts_at_once(self) -> None:
+        self.times.set(JUMP)
+        assert self.times.stamp == JUMP
+        assert self.times.wall.jumps == 0
+
+    def test_a_long_silence_is_not_a_jump(self) -> None:
+        self.times.advance(30 * DAY)
+        assert self.times.stamp == 30 * DAY
+        assert self.times.wall.jumps == 0
+
+    @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(-1e9, 1e9), st.booleans())))
+    @example([(0.0, 2.0, True), (0.0, -1.0, False)])
+    @example([(0.0, 1e-7, True)])
+    def test_it_never_decreases(self, steps: list[tuple[float, float, bool]]) -> None:
+        times, stamps = Times(), []
+        for passed, step, checks in steps:
+            times.monotonic += passed
+            times.system = max(times.system + passed + step, 0.0)
+            if checks:
+                times.wall.now()
+            stamps.append(times.wall.timestamp())
+        assert stamps == sorted(stamps)
+
+
+class RetentionTimeTests(SynchronousTestCase):
+    """retention_time"""
+
+    def setUp(self) -> None:
+        self.times = Times()
+
+    @property
+    def judged(self) -> float:
+        """The time of retention, in seconds since the start."""
+        return self.times.wall.retention_time() - START
+
+    def test_a_jump_does_not_count_before_it_has_lasted(self) -> None:
+        self.times.wall.start(int(START * SECOND))
+        self.times.set(8 * DAY)
+        self.times.advance(LASTING - 1)
+        assert self.judged == LASTING - 1
+        self.times.advance(1)
+        assert self.judged == 8 * DAY + LASTING
+
+    def test_a_start_long_after_the_last_message_counts_once_it_has_lasted(self) -> None:
+        self.times.wall.start(int((START - 8 * DAY) * SECOND))
+        assert self.times.stamp == 0
+        assert self.judged == -8 * DAY
+        self.times.advance(LASTING - 1)
+        assert self.judged == -8 * DAY + LASTING - 1
+        self.times.advance(1)
+        assert self.judged == LASTING
+
+    def test_a_start_soon_after_the_last_message(self) -> None:
+        self.times.wall.start(int((START - JUMP) * SECOND))
+        assert self.judged == 0
+
+    def test_a_new_history(self) -> None:
+        self.times.wall.start(0)
+        assert self.judged == 0
+
+    def test_a_clock_set_back_deletes_less(self) -> None:
+        self.times.set(-3600)
+        assert self.judged == -3600
+
+
+class ReportTests(SynchronousTestCase):
+    """Log lines"""
+
+    def setUp(self) -> None:
+        self.times = Times()
+        self.lines = logged(self)
+
+    def test_a_jump_that_lasts(self) -> None:
+        self.times.set(100)
+        self.times.advance(1)
+        self.times.advance(LASTING)
+        assert self.lines == [
+            "clock: the system's clock jumped forward by 100 s; this counts if it lasts 600 s",
+            "clock: the jump forward by 100 s has lasted 600 s and counts now",
+        ]
+
+    def test_a_jump_that_ends(self) -> None:
+        self.times.set(100)
+        self.times.advance(5)
+        self.times.set(-100)
+        assert self.lines == [
+            "clock: the system's clock jumped forward by 100 s; this counts if it lasts 600 s",
+            "clock: the jump forward ended after 5 s and did not count",
+        ]
+
+    def test_set_back(self) -> None:
+        self.times.set(-100)
+        self.times.advance(1)
+        assert self.lines == [
+            "clock: the system's clock was set back by 100 s; timestamps stand still until it has "
+            "caught up"
+        ]
+
+    def test_a_history_from_the_future(self) -> None:
+        self.times.wall.start(int((START + 100) * SECOND))
+        assert self.lines == [
+            "clock: the last stored message is 100 s ahead of the system's clock; new messages get "
+            "its timestamp until the clock has reached it"
+        ]
+
+    def test_corrections_are_not_reported(self) -> None:
+        self.times.set(-0.5)
+        self.times.set(0.5)
+        assert self.lines == []
+
+
+class BrokerTests(SynchronousTestCase):
+    """A broker whose two clocks differ"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.system = START
+        wall = WallClock(lambda: self.system, self.clock.seconds)
+        self.broker = make_broker(self.clock, wall=wall)
+        self.broker.startService()
+
+    def tearDown(self) -> None:
+        self.broker.stopService()
+
+    def test_housekeeping_checks_the_clock(self) -> None:
+        listener = make_listener(self.broker)
+        self.system += DAY
+        self.clock.pump([1.0] * (int(LASTING) + 2))
+        assert listener.wall.jumps == 1
+        assert listener.wall.timestamp() == int(self.system * SECOND)
+
+    def test_subscriptions_are_checked_again_after_a_jump(self) -> None:
+        listener = make_listener(self.broker)
+        checked: list[object] = []
+
+        def recheck(topic: object, change: object) -> bool:
+            checked.append(topic)
+            return True
+
+        listener.router.subscribe(
+            listener.outbox(_Nowhere(), Reader("bob", recheck)),
+            self.broker.topics.create("news"),
+            Lines(),
+        )
+        self.system += DAY
+        self.clock.pump([1.0] * int(LASTING))
+        assert checked == []
+        self.clock.pump([1.0] * 2)
+        assert len(checked) == 1
+
+
+class _Nowhere:
+    """A transport whose output is not of interest."""
+
+    def write(self, data: bytes) -> None:
+        """See ``Consumer``."""
+
+
+class _Reactor(ReactorBase):
+    """A reactor without a loop, whose clock can be set."""
+
+    now = START
+
+    def seconds(self) -> float:
+        """See IReactorTime."""
+        return self.now
+
+    def installWaker(self) -> None:
+        """See ReactorBase."""
+
+
+class MonotonicTimerTests(SynchronousTestCase):
+    """use_monotonic_timers"""
+
+    def setUp(self) -> None:
+        self.monotonic = 50.0
+        self.patch(  # type: ignore[no-untyped-call]
+            __import__("time"), "monotonic", lambda: self.monotonic
+        )
+        self.reactor = _Reactor()
+        self.called: list[str] = []
+
+    def later(self, seconds: float, name: str) -> DelayedCall:
+        """Schedule a call that is recorded."""
+        return self.reactor.callLater(seconds, self.called.append, name)
+
+    def test_a_clock_that_is_set_back_stops_no_timer(self) -> None:
+        use_monotonic_timers(self.reactor)
+        self.later(5, "new")
+        self.reactor.now -= 3600
+        self.monotonic += 5
+        self.reactor.runUntilCurrent()
+        assert self.called == ["new"]
+
+    def test_timers_that_wait_already_keep_their_time_and_their_order(self) -> None:
+        first, third = self.later(1, "1"), self.later(9, "9")
+        self.later(5, "5")
+        assert self.reactor.timeout() == 1
+        third.reset(3)
+        first.cancel()
+        use_monotonic_timers(self.reactor)
+        use_monotonic_timers(self.reactor)
+        self.monotonic += 3
+        self.reactor.runUntilCurrent()
+        assert self.called == ["9"]
+        assert self.reactor.timeout() == 2
+        self.monotonic += 3
+        self.reactor.runUntilCurrent()
+        assert self.called == ["9", "5"]
+
+    def test_a_fake_clock_is_left_as_it_is(self) -> None:
+        clock = clock_at()
+        use_monotonic_timers(clock)
+        assert clock.seconds() == START
+
+    def test_the_wall_clock_of_this_computer(self) -> None:
+        wall = system_wall_clock()
+        assert wall.timestamp() <= wall.timestamp() <= int(wall.system() * SECOND)
