@@ -73,8 +73,7 @@ class Nsd(House):
         return [json.loads(response) for response in responses]
 
     def write_history(self, count: int, size: int, identity: str = "ada") -> list[str]:
-        """Open an identity and publish ``count`` bodies of about ``size`` characters; return
-        them."""
+        """Open an identity and publish ``count`` bodies of about ``size`` characters."""
         texts = [f"{number:05}" + "." * size for number in range(count)]
         client = self.connect("nsd")
         client.send(open_(identity))

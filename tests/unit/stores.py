@@ -29,7 +29,7 @@ RUN = 0xABCDEF
 
 @dataclass(frozen=True)
 class Stored:
-    """A message as published or read."""
+    """One message as it was published or read."""
 
     offset: int
     topic: str
@@ -38,7 +38,7 @@ class Stored:
 
 
 def messages(batches: Iterable[Batch]) -> list[Stored]:
-    """Return the messages of ``batches`` with their offsets."""
+    """The messages of ``batches``, with their offsets."""
     found = []
     for batch in batches:
         assert batch.nbytes == sum(map(len, batch.payloads()))
@@ -49,12 +49,12 @@ def messages(batches: Iterable[Batch]) -> list[Stored]:
 
 
 def keep_everything(**options: Any) -> SqliteOptions:
-    """Return options that expire nothing and commit at once."""
+    """Options that expire nothing and commit at once."""
     return SqliteOptions(**{"interval": 0.0, "retention": (), **options})
 
 
 def sql(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    """Run a statement on a separate connection that may write, and return its rows."""
+    """The rows of a statement, on a connection of its own that may write."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         return connection.execute(statement, values).fetchall()
@@ -120,7 +120,7 @@ class StoreCase(TestCase):
         nbytes: int = 1000,
         cold: bool = False,
     ) -> list[Stored]:
-        """Return all pages from ``offset`` on; ``cold`` reads them from the file."""
+        """All pages from ``offset`` on; ``cold`` reads them from the file."""
         names = None if topics is None else frozenset(topics)
         found: list[Batch] = []
         end = self.store.committed
@@ -184,5 +184,5 @@ class JournalCase(StoreCase):
 
 
 def limits(**given: float) -> tuple[RetentionLimits, ...]:
-    """Return one rule for every topic."""
+    """One rule for every topic."""
     return (RetentionLimits("*", **given),)

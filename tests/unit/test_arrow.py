@@ -1,4 +1,4 @@
-"""Arrow record batches hold the messages of their blocks."""
+"""Arrow record batches have the messages of their blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEQUENCES = st.integers(0, 2**20) | st.integers(2**62 - 2000, 2**62 - 1000)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> list[Block]:
-    """Consecutive blocks of one or several broker runs, without some of their messages."""
+    """Neighbouring blocks of one broker run or several, without some of their messages."""
     found = []
     base = draw(st.integers(0, 2**40))
     run = draw(RUNS)
@@ -47,7 +47,7 @@ def blocks(draw: st.DrawFn) -> list[Block]:
 def parcel_of(
     found: list[Block], topics: frozenset[str], start: int | None = None, stop: int | None = None
 ) -> Parcel:
-    """Return a parcel of these blocks, by default with all their messages."""
+    """A parcel of these blocks, by default with all their messages."""
     return Parcel(
         found[0].base if start is None else start,
         found[-1].stop if stop is None else stop,
@@ -57,7 +57,7 @@ def parcel_of(
 
 
 def expected(parcel: Parcel, partition: int = 0) -> list[dict[str, Any]]:
-    """Return the rows of a parcel, taken from its blocks message by message."""
+    """The rows of a parcel, taken from its blocks message by message."""
     rows = []
     for block, topics in parcel.blocks:
         for run in decode_block(block, topics):
@@ -67,7 +67,7 @@ def expected(parcel: Parcel, partition: int = 0) -> list[dict[str, Any]]:
 
 
 def row(batch: Batch, index: int, run: int, partition: int) -> dict[str, Any]:
-    """Return one message as a row."""
+    """One message as a row."""
     headers = {} if batch.headers is None else batch.headers[index]
     return {
         "topic": batch.topic,
@@ -83,7 +83,7 @@ def row(batch: Batch, index: int, run: int, partition: int) -> dict[str, Any]:
 
 
 def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Validate record batches and return their rows, with the timestamp in µs."""
+    """The rows of record batches, with the timestamp in µs; the batches are validated."""
     rows: list[dict[str, Any]] = []
     for batch in found:
         batch.validate(full=True)
@@ -95,7 +95,7 @@ def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def without_headers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without the headers."""
+    """The rows without one column."""
     return [{key: value for key, value in one.items() if key != "headers"} for one in rows]
 
 
@@ -130,7 +130,7 @@ class ColumnTests(SynchronousTestCase):
         made = list(arrow.batches(parcel, headers=True))
         assert rows_of(made) == expected(parcel)
 
-    def test_a_sender_may_have_the_name_of_a_topic(self) -> None:
+    def test_a_sender_may_be_called_as_a_topic(self) -> None:
         first, second = batch_of([b"1"], "alice"), batch_of([b"2"], "bob")
         first.offset, second.offset = 0, 1
         first.sender, second.sender = b"bob", b"alice"
@@ -149,7 +149,7 @@ class ColumnTests(SynchronousTestCase):
         ids = made[1]["message_id"]
         assert ids[3].as_py() == str(message_id(3, 5 + 2 + arrow.ROWS + 3))
 
-    def test_an_empty_parcel_has_no_batch(self) -> None:
+    def test_nothing_is_no_batch(self) -> None:
         block = encode_block([], 3, 7, 9)
         assert list(arrow.batches(parcel_of([block], frozenset("t")))) == []
         assert list(arrow.batches(Parcel(5, 5, 0))) == []
@@ -158,7 +158,7 @@ class ColumnTests(SynchronousTestCase):
 class SchemaTests(SynchronousTestCase):
     """The columns"""
 
-    def test_columns_match_the_schema_of_spark(self) -> None:
+    def test_they_are_those_of_spark(self) -> None:
         names = ["topic", "partition", "offset", "timestamp", "protocol", "key", "value"]
         assert arrow.schema().names == [*names, "message_id"]
         assert arrow.schema(headers=True).names == [*names, "message_id", "headers"]

@@ -1,4 +1,4 @@
-"""Blocks: a row of the history decodes to its messages, or is reported as damaged."""
+"""Blocks: a row of the history decodes to the messages it was made of, or is damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = ("names", "runs", "lengths", "headers", "payloads")
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Batches of payloads of equal or different lengths, with or without headers."""
+    """A batch of payloads of one length or of several, with headers or without."""
     if draw(st.booleans()):
         size = draw(st.integers(0, 40))
         payload = st.binary(min_size=size, max_size=size)
@@ -47,7 +47,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
-    """Return consecutive batches from the offset ``base`` on, and their block."""
+    """Consecutive batches from the offset ``base`` on, and their block."""
     at = base
     runs = []
     for batch in appended:
@@ -58,7 +58,7 @@ def rows(appended: list[Batch], base: int) -> tuple[list[RunRecord], Block]:
 
 
 def altered(block: Block, column: str, value: Any) -> Block:
-    """Return the block with another value in one of its columns."""
+    """The block with another value in one of its columns."""
     return dataclasses.replace(block, **{column: value})
 
 

@@ -72,7 +72,7 @@ class HeadTests(EncoderCase):
         wanted += Framed(b"A").frame(b"22", batch.timestamp)
         assert encoder.encode(batch) == (wanted, 2)
 
-    def test_nothing_that_fits(self) -> None:
+    def test_no_message_fits(self) -> None:
         assert self.encode([Framed(b"A", 0), None, None], ("a", b"1"), ("b", b"")) == (b"", 0)
 
 
@@ -120,7 +120,7 @@ class PropertyTests(EncoderCase):
         st.lists(st.tuples(st.sampled_from(TOPICS), st.binary(max_size=4)), max_size=30),
         st.lists(st.none() | st.integers(0, 4), min_size=3, max_size=3).filter(any),
     )
-    def test_each_message_that_fits_is_there_once_and_in_order(
+    def test_each_message_that_fits_is_encoded_once_and_in_order(
         self, sent: list[tuple[str, bytes]], limits: list[int | None]
     ) -> None:
         by_topic = dict(zip(TOPICS, limits, strict=True))

@@ -18,7 +18,7 @@ from tests.unit.cafe_udp import ALICE, BOB, CAROL, Udp
 from tests.unit.fakes import clock_at, drawing, make_broker, make_listener
 
 
-class Told(SynchronousTestCase):
+class PublishedEvents(SynchronousTestCase):
     """Events that are published to a list."""
 
     def setUp(self) -> None:
@@ -36,7 +36,7 @@ class Told(SynchronousTestCase):
         self.events.refused(self.listener, client, "rate-limited", count, topic, None)
 
 
-class GatheringTests(Told):
+class GatheringTests(PublishedEvents):
     """The events of a tick are one batch"""
 
     def test_a_turn_is_a_batch(self) -> None:
@@ -50,7 +50,7 @@ class GatheringTests(Told):
         self.clock.advance(0)
         assert [event["client"] for event in self.batches[1]] == ["c"]
 
-    def test_what_is_alike_is_one(self) -> None:
+    def test_equal_refusals_are_one_event(self) -> None:
         for _ in range(3):
             self.refuse(count=2)
         self.refuse("eve")
@@ -63,12 +63,12 @@ class GatheringTests(Told):
         self.clock.advance(0)
         assert [event["messages"] for event in self.batches[1]] == [1]
 
-    def test_nothing_is_published_where_nothing_was_told(self) -> None:
+    def test_without_events_nothing_is_published(self) -> None:
         self.events.flush()
         assert self.batches == []
 
 
-class BoundTests(Told):
+class BoundTests(PublishedEvents):
     """Events above the rate are counted"""
 
     def flood(self, number: int) -> None:
@@ -76,7 +76,7 @@ class BoundTests(Told):
             self.events.connected(self.listener, f"client-{index}")
         self.clock.advance(0)
 
-    def test_too_many_are_counted_and_the_count_is_told(self) -> None:
+    def test_events_above_the_rate_are_counted_and_reported(self) -> None:
         self.flood(int(RATE) + 7)
         assert len(self.batches[0]) == RATE
         self.clock.advance(1)
@@ -86,7 +86,7 @@ class BoundTests(Told):
         self.events.flush()
         assert len(self.batches) == 2
 
-    def test_what_adds_to_an_event_is_none_more(self) -> None:
+    def test_additions_to_an_event_do_not_count(self) -> None:
         for _ in range(10 * int(RATE)):
             self.refuse()
         self.clock.advance(0)
@@ -94,7 +94,7 @@ class BoundTests(Told):
         assert event["messages"] == 10 * RATE
         assert self.events.suppressed == 0
 
-    def test_the_count_is_told_at_the_end_at_the_latest(self) -> None:
+    def test_the_count_is_reported_at_shutdown_at_the_latest(self) -> None:
         self.flood(int(RATE) + 3)
         self.events.close()
         assert self.batches[-1] == [{"event": "suppressed", "messages": 3}]
@@ -118,7 +118,7 @@ class SecrecyTests(SynchronousTestCase):
                 text = redacted_frame(b"." * before + secret, self.secret)
                 assert b64decode(text or "") == b"." * before
 
-    def test_frames_of_fast_at_the_door_of_another_protocol(self) -> None:
+    def test_frames_of_fast_sent_to_another_protocol(self) -> None:
         house = fast_wire.Fast(self, also={"rheos": {}, "cafe": {}}, top={"events": True})
         house.start()
         token = fast_wire.grant()
@@ -149,7 +149,7 @@ class DatagramTests(SynchronousTestCase):
         udp.join(BOB, cafe_wire.hs_sub(b"\x01", b"bob"))
         return udp
 
-    def test_from_its_handshake_to_its_end(self) -> None:
+    def test_a_session_has_a_connect_and_a_disconnect_event(self) -> None:
         udp = self.joined()
         udp.send(ALICE, cafe_wire.publish(1, b"12345", b"678"))
         udp.send(ALICE, b"\xfe\xca\x10")
@@ -169,7 +169,7 @@ class DatagramTests(SynchronousTestCase):
         assert "session" not in stranger
         assert (late["session"], late["reason"]) == (bob["session"], "idle")
 
-    def test_who_does_not_read(self) -> None:
+    def test_a_slow_subscriber_has_an_event(self) -> None:
         udp = self.joined(slow_bytes=10)
         peer = udp.protocol._peers[BOB]
         peer.outbox.pause()
@@ -190,7 +190,7 @@ class BrokerTests(SynchronousTestCase):
         assert TOPIC not in broker.topics
         assert make_listener(broker).connection_events("bob") is None
 
-    def test_they_are_messages_of_the_broker(self) -> None:
+    def test_events_are_messages_of_the_broker(self) -> None:
         clock = clock_at()
         broker = make_broker(clock, events=True)
         broker.startService()
@@ -211,12 +211,12 @@ class BrokerTests(SynchronousTestCase):
         page = self.successResultOf(broker.store.read(0, None, 2**20))
         assert [json.loads(data)["topic"] for data in page.batches[0].payloads()] == ["t"]
 
-    def test_without_room_for_the_topic_it_does_not_start(self) -> None:
+    def test_without_room_for_the_topic_the_start_fails(self) -> None:
         broker = make_broker(limits=BrokerLimits(max_topics=0), events=True)
         with pytest.raises(StartError, match="cannot create topic"):
             broker.startService()
 
-    def test_the_sweep_tells_what_was_suppressed(self) -> None:
+    def test_the_sweep_reports_suppressed_events(self) -> None:
         clock = clock_at()
         broker = make_broker(clock, events=True)
         broker.startService()

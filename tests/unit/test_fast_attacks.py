@@ -99,7 +99,7 @@ class SignatureTests(AttackCase):
                 self.is_bad(token(CLAIMS, with_hmac(key, algorithm), algorithm, kid="public"))
             self.is_bad(token(CLAIMS, with_hmac(key), "EdDSA", kid="public"))
 
-    def test_a_public_key_in_the_place_of_a_secret(self) -> None:
+    def test_a_public_key_configured_as_a_secret(self) -> None:
         """A mistake of the operator: the ring then has a secret that is publicly known."""
         fast = self.house(secrets={"main": KEY})
         fast.document["keys"]["main"] = {  # type: ignore[index]
@@ -117,21 +117,21 @@ class SignatureTests(AttackCase):
         for key in (OTHER_KEY, b"", KEY[:-1], KEY + b"\n", KEY.hex().encode()):
             self.is_bad(token(CLAIMS, with_hmac(key)))
 
-    def test_a_key_id_that_points_nowhere_or_elsewhere(self) -> None:
+    def test_an_unknown_or_wrong_key_id(self) -> None:
         for kid in ("", "lost", "main ", "MAIN", "../main", "public", "main\0", "/dev/null"):
             self.is_bad(token(CLAIMS, kid=kid))
         for odd in (0, None, ["main"], {"main": 1}, True):
             self.is_bad(token(CLAIMS, kid=odd))
         assert self.answer(self.fast, publish(token(CLAIMS, kid="main"), b"x")) == b""
 
-    def test_keys_brought_along_in_the_header(self) -> None:
+    def test_keys_in_the_header(self) -> None:
         own = b"0123456789abcdef"
         claims = {"queue_key": "k1", "permissions": "*"}
         key = {"kty": "oct", "k": part(own).decode()}
         self.is_bad(token(claims, with_hmac(own), jwk=key))
         self.is_bad(token(claims, with_hmac(own), jku="https://192.0.2.9/keys"))
 
-    def test_claims_changed_under_a_signature(self) -> None:
+    def test_changed_claims_with_the_old_signature(self) -> None:
         head, _, signature = grant("subscribe").split(b".")
         for claims in (CLAIMS, {**CLAIMS, "queue_key": "k2"}):
             self.is_bad(b".".join((head, part(json.dumps(claims).encode()), signature)))
@@ -166,14 +166,14 @@ class TimeTests(AttackCase):
             assert self.answer(self.fast, publish(raw, b"x")) == error(3, BAD_TOKEN)
         assert self.reader.take() == b""
 
-    def test_times_that_are_no_numbers(self) -> None:
+    def test_times_that_are_not_numbers(self) -> None:
         odd: tuple[object, ...] = ("4102444800", None, True, [], {}, "never")
         for value in odd:
             self.is_bad(grant(exp=value))
             self.is_bad(grant(nbf=value))
         self.is_bad(put_together(b'{"alg":"HS256"}', b'{"queue_key":"k1","exp":NaN}', with_hmac()))
 
-    def test_remembered_ones_expire_too(self) -> None:
+    def test_cached_tokens_expire(self) -> None:
         raw = for_seconds(10)
         client = self.fast.client(publish(raw, b"x"))
         assert self.fast.broker.tokens.known(raw)
@@ -186,7 +186,7 @@ class TimeTests(AttackCase):
 class LengthTests(AttackCase):
     """Tokens that are too long, or shorter than their length"""
 
-    def test_the_longest_token_there_can_be(self) -> None:
+    def test_the_longest_possible_token(self) -> None:
         for length in range(120, 10, -1):
             raw = token({**CLAIMS, "note": "n" * length})
             if len(raw) in (254, 255):
@@ -195,7 +195,7 @@ class LengthTests(AttackCase):
         assert self.answer(self.fast, publish(raw, b"x")) == b""
         assert self.reader.take() == message(b"x")
 
-    def test_a_longer_one_cannot_be_said(self) -> None:
+    def test_a_longer_token_cannot_be_expressed(self) -> None:
         """The length has one byte: what is cut off is parsed as the rest of the packet."""
         raw = token({**CLAIMS, "note": "n" * 200})
         assert len(raw) > 255
@@ -251,7 +251,7 @@ class KeyTests(AttackCase):
             cups = topic_id("cups")
             assert self.answer(fast, publish(raw, b"x", topic=cups)) == error(3, WRONG_KEY, cups)
 
-    def test_permissions_that_are_none(self) -> None:
+    def test_invalid_permissions(self) -> None:
         for permissions in (
             [],
             "",
@@ -266,7 +266,7 @@ class KeyTests(AttackCase):
         for odd in ({"publish": 1}, 1, True, None, [["publish"]], [1]):
             self.is_bad(token({**CLAIMS, "permissions": odd}))
 
-    def test_a_comparison_takes_the_same_time_wherever_keys_differ(self) -> None:
+    def test_keys_are_compared_in_constant_time(self) -> None:
         compared: list[tuple[bytes, bytes]] = []
 
         class Recording:
@@ -308,7 +308,7 @@ class KeyTests(AttackCase):
 class FloodTests(AttackCase):
     """Floods of different tokens"""
 
-    def test_invalid_ones_do_not_grow_the_cache(self) -> None:
+    def test_invalid_tokens_do_not_grow_the_cache(self) -> None:
         size = len(self.fast.broker.tokens)
         misses = self.fast.broker.tokens.misses
         head = OWNER.rpartition(b".")[0]
@@ -323,14 +323,14 @@ class FloodTests(AttackCase):
         self.owner.send(publish(OWNER, b"as ever"))
         assert self.reader.take() == message(b"as ever")
 
-    def test_expired_ones_do_not_either(self) -> None:
+    def test_expired_tokens_do_not_grow_the_cache(self) -> None:
         size = len(self.fast.broker.tokens)
         for number in range(3):
             raw = grant(exp=START - 1 - number)
             assert self.answer(self.fast, publish(raw, b"x")) == error(3, BAD_TOKEN)
         assert len(self.fast.broker.tokens) == size
 
-    def test_valid_ones_push_out_the_oldest_and_harm_nobody(self) -> None:
+    def test_valid_tokens_replace_the_oldest(self) -> None:
         self.patch(token_verification, "CACHED", 100)  # type: ignore[no-untyped-call]
         tokens = self.fast.broker.tokens
         for number in range(110):
@@ -340,7 +340,7 @@ class FloodTests(AttackCase):
         self.owner.send(publish(OWNER, b"as ever"))
         assert self.reader.take() == message(b"as ever")
 
-    def test_a_subscription_does_not_rest_on_the_cache(self) -> None:
+    def test_a_subscription_does_not_depend_on_the_cache(self) -> None:
         self.fast.broker.tokens.replace(self.fast.broker.tokens.ring)
         assert self.fast.broker.router.recheck_all(self.fast.broker.topics) == (1, 0)
         assert self.reader.take() == b""

@@ -1,4 +1,4 @@
-"""The blocking publisher of fast: the bytes that it sends, and its use of the replies."""
+"""The blocking publisher of fast: the bytes it sends, and its handling of replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.sockets import ADDRESS, PublisherCase
 
 
 class PublisherTests(PublisherCase):
-    """Over a broker in memory, or a script of replies"""
+    """With a broker in memory or scripted replies"""
 
     TOKEN = fast_wire.OWNER
     # The reply to a request that is refused in any case: all before it has been handled.

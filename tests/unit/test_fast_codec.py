@@ -93,7 +93,7 @@ class VectorTests(SynchronousTestCase):
                 found = decode(b"\x02\x00" + data + tail, 2)
                 assert found == (packet, 2 + len(data)), vector["name"]
 
-    def test_packets_are_not_there_until_their_last_byte_is(self) -> None:
+    def test_packets_are_incomplete_before_their_last_byte(self) -> None:
         for vector in VECTORS["frames"]:
             data = bytes.fromhex(vector["hex"])
             for end in range(len(data)):
@@ -101,7 +101,7 @@ class VectorTests(SynchronousTestCase):
                 if vector["from"] == "client":
                     assert end < needed(data[:end], 0, MAX_PAYLOAD) <= len(data)
 
-    def test_refused_packets_give_their_code_no_later_than_with_their_last_byte(self) -> None:
+    def test_refused_packets_have_their_code_with_their_last_byte_at_the_latest(self) -> None:
         for vector in VECTORS["refused"]:
             data = bytes.fromhex(vector["hex"])
             wanted = (vector["error"], vector["offending"], vector["topic_id"])
@@ -139,7 +139,7 @@ class LayoutTests(SynchronousTestCase):
         assert encode(codec.RotateKey(b"tok", 1, b"k2")) == b"\x07\x03tok\0\0\0\x01\x02k2"
         assert encode(codec.Error(3, 2, 1)) == b"\x7f\x03\x02\0\0\0\x01"
 
-    def test_values_that_no_field_can_hold(self) -> None:
+    def test_values_too_large_for_their_fields(self) -> None:
         for packet in (
             codec.Create(b"t" * 256, b"", 0),
             codec.Subscribe(b"", 2**32),
@@ -159,7 +159,7 @@ class PropertyTests(SynchronousTestCase):
     """Properties of all packets and all bytes"""
 
     @given(ANY_PACKET, st.binary(max_size=20), st.binary(max_size=20))
-    def test_what_is_encoded_decodes(self, packet: Packet, before: bytes, after: bytes) -> None:
+    def test_encoded_packets_are_decoded(self, packet: Packet, before: bytes, after: bytes) -> None:
         data = encode(packet)
         start = len(before)
         assert decode(before + data + after, start) == (packet, start + len(data))
@@ -203,7 +203,7 @@ class PropertyTests(SynchronousTestCase):
     @example(0, 0, 2**20, 2**20)
     @example(0, 0, 2**20 + 1, 2**20)
     @example(255, 2**32 - 1, 2**32 - 1, 0)
-    def test_too_large_is_judged_by_the_length_alone(
+    def test_the_length_alone_shows_that_a_payload_is_too_large(
         self, token: int, topic: int, length: int, limit: int
     ) -> None:
         head = b"\x03" + bytes([token]) + bytes(token) + topic.to_bytes(4) + length.to_bytes(4)

@@ -37,7 +37,7 @@ KEYLESS = grant(key="")
 class OrderTests(FastCase):
     """§5.2: token, topic, queue key, permission"""
 
-    def test_of_each_request(self) -> None:
+    def test_checks_of_each_request_are_in_order(self) -> None:
         nothing = grant("x")
         for kind, request in (
             (2, subscribe),
@@ -66,7 +66,7 @@ class ErrorTests(FastCase):
         }
         assert {int(code) for code in CODES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 10}
 
-    def test_errors_off_says_nothing_and_counts_all_the_same(self) -> None:
+    def test_without_errors_refusals_are_counted_only(self) -> None:
         fast = self.house(errors="off")
         silent = create(FORGED) + create(KEYLESS) + create(OWNER, flags=8) + create(OWNER)
         client = fast.client(silent + create(OTHER) + publish(READER, b"x") + subscribe(OWNER, 1))
@@ -76,7 +76,7 @@ class ErrorTests(FastCase):
         assert client.take() == message(b"x")
         assert sum(fast.refusals().values()) == 6
 
-    def test_errors_off_closes_without_a_word(self) -> None:
+    def test_without_errors_the_connection_closes_silently(self) -> None:
         fast = self.house(errors="off", max_connections=2)
         for bad in (b"\x00", b"\x03\x00\0\0\0\0\xff\xff\xff\xff"):
             client = fast.client(bad)
@@ -84,7 +84,7 @@ class ErrorTests(FastCase):
         third = fast.client()
         assert (third.take(), third.closed) == (b"", True)
 
-    def test_types_that_are_no_clients_close(self) -> None:
+    def test_types_that_clients_do_not_send_close(self) -> None:
         for number in (0x00, 0x04, 0x06, 0x08, 0x7F, 0xFF):
             fast = self.house()
             client = fast.client(bytes([number]))
@@ -93,7 +93,7 @@ class ErrorTests(FastCase):
             client.send(create(OWNER))
             assert not len(fast.broker.topics)
 
-    def test_a_connection_over_quota_is_told_and_closed(self) -> None:
+    def test_a_connection_over_quota_gets_an_error_and_is_closed(self) -> None:
         fast = self.house(max_connections=1)
         fast.client()
         second = fast.client(create(OWNER))
@@ -101,7 +101,7 @@ class ErrorTests(FastCase):
         assert second.closed
         assert not len(fast.broker.topics)
 
-    def test_a_broker_that_stops_closes_without_a_packet(self) -> None:
+    def test_shutdown_closes_without_a_packet(self) -> None:
         fast = self.house()
         owner = fast.owner()
         reader = fast.reader()
@@ -117,11 +117,11 @@ class ErrorTests(FastCase):
 class ConfigurationTests(FastCase):
     """Required settings"""
 
-    def test_without_a_secret_it_does_not_start_and_says_how_to_make_one(self) -> None:
+    def test_without_a_secret_the_start_fails_with_instructions(self) -> None:
         with pytest.raises(NotConfigured, match=r"`pubsub secret FILE`.*--secret-file FILE"):
             House({"fast": {}})
 
-    def test_every_fast_listener_shares_the_owners_and_the_ration(self) -> None:
+    def test_fast_listeners_share_the_owners_and_the_throttle(self) -> None:
         fast = Fast(self)
         factory = fast.factories["fast"]
         twin = type(factory)(fast.listeners["fast"])

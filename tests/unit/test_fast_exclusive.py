@@ -41,14 +41,14 @@ class OwnerTests(FastCase):
         self.fast = self.house()
         self.owner = self.fast.owner(EXCLUSIVE)
 
-    def test_only_the_owner_subscribes_whatever_the_token(self) -> None:
+    def test_only_the_owner_subscribes_with_any_token(self) -> None:
         self.owner.send(subscribe(READER))
         assert self.owner.take() == b""
         for raw in (OWNER, READER):
             assert self.answer(self.fast, subscribe(raw)) == error(2, NO_PERMISSION)
         assert self.answer(self.fast, subscribe(OTHER)) == error(2, WRONG_KEY)
 
-    def test_others_publish_as_ever(self) -> None:
+    def test_others_can_publish(self) -> None:
         self.owner.send(subscribe(OWNER))
         assert self.answer(self.fast, publish(WRITER, b"in")) == b""
         assert self.answer(self.fast, publish(READER, b"in")) == error(3, NO_PERMISSION)
@@ -76,7 +76,7 @@ class OwnerTests(FastCase):
         assert writer.take() == error(3, NO_TOPIC)
         assert self.answer(self.fast, create(OTHER) + subscribe(OTHER)) == b""
 
-    def test_it_ends_however_its_owner_goes(self) -> None:
+    def test_it_ends_with_any_end_of_its_owner(self) -> None:
         for end in ("close", "abort", "bad"):
             fast = self.house()
             owner = fast.owner(EXCLUSIVE)
@@ -88,14 +88,14 @@ class OwnerTests(FastCase):
                 owner.send(b"\xff")
             assert not len(fast.broker.topics)
 
-    def test_it_can_be_given_up(self) -> None:
+    def test_it_can_be_released(self) -> None:
         self.owner.send(create(OWNER))
         reader = self.fast.reader()
         self.owner.stream.lose()
         assert self.answer(self.fast, publish(WRITER, b"x")) == b""
         assert reader.take() == message(b"x")
 
-    def test_what_is_there_cannot_become_exclusive(self) -> None:
+    def test_an_existing_topic_cannot_become_exclusive(self) -> None:
         fast = self.house(also={"cafe": {"channels": "1:cups"}})
         owner = fast.owner()
         owner.send(create(OWNER, flags=EXCLUSIVE) + create(OWNER, "cups", EXCLUSIVE))
@@ -104,7 +104,7 @@ class OwnerTests(FastCase):
         owner.stream.lose()
         assert self.answer(fast, subscribe(READER)) == b""
 
-    def test_several_of_one_owner(self) -> None:
+    def test_an_owner_can_have_several(self) -> None:
         self.owner.send(create(OWNER, "a", EXCLUSIVE) + create(OWNER, "b", EXCLUSIVE))
         self.owner.send(create(OWNER, "a"))
         self.owner.stream.lose()
@@ -118,7 +118,7 @@ class OwnerTests(FastCase):
         owner.stream.lose()
         assert len(self.fast.broker.topics) == 1
 
-    def test_publishers_held_by_its_slow_owner_go_on_when_it_goes(self) -> None:
+    def test_publishers_held_by_a_slow_owner_are_released_at_its_end(self) -> None:
         fast = self.house(slow_bytes=100_000)
         owner = fast.owner(EXCLUSIVE)
         owner.send(subscribe(OWNER))
@@ -170,20 +170,20 @@ class OtherProtocolTests(FastCase):
         assert got["messages"] == []
         assert owner.take() == message(b"hi")
 
-    def test_a_pattern_that_was_there_before_it_does_not_read_it(self) -> None:
+    def test_an_earlier_pattern_does_not_read_it(self) -> None:
         fast = self.house(also=GRANTED)
         spot = self.spot(fast, "01 00 01 01 02 00 01 2a")
         fast.owner(EXCLUSIVE).send(publish(OWNER, b"secret"))
         assert spot.take() == b""
 
-    def test_nor_one_that_comes_later(self) -> None:
+    def test_a_later_pattern_does_not_read_it(self) -> None:
         fast = self.house(also=GRANTED)
         owner = fast.owner(EXCLUSIVE)
         spot = self.spot(fast, "01 00 01 01 02 00 01 2a")
         owner.send(publish(OWNER, b"secret"))
         assert spot.take() == b""
 
-    def test_its_messages_are_not_to_be_had_when_it_has_ended(self) -> None:
+    def test_its_messages_cannot_be_read_after_its_end(self) -> None:
         """The name is free again, but the messages were for the owner."""
         fast = self.house(also={"nsd": {}})
         owner = fast.owner(EXCLUSIVE)

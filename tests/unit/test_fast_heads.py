@@ -31,13 +31,13 @@ from tests.unit.kernel_forms import encode as encode_columns
 LIMIT = 40
 TOKENS = st.sampled_from([b"", b"t", b"token", b"TOKEN", b"\x03" * 10, b"x" * 255])
 TOPICS = st.sampled_from([0, 1, 0x03000000, 0xFFFFFFFF])
-# Payloads that look like packets, so that a scan which loses its place finds false ones.
+# Payloads that look like packets, so that a misplaced scan finds false packets.
 TRICKY = st.sampled_from(
     [b"", bytes(10), b"\x03\0" + bytes(8), encode(Publish(b"t", 1, b"hi")), b"\x03\x01t"]
 )
 PAYLOADS = st.one_of(TRICKY, st.binary(max_size=12), st.just(b"same"), st.just(b"SAME"))
 PUBLISHES = st.builds(Publish, TOKENS, TOPICS, PAYLOADS)
-# Many equal heads in a row are what the interpreted kernel treats specially.
+# The interpreted kernel has a fast path for many equal heads in a row.
 RUNS = st.builds(
     lambda packet, payloads: [Publish(packet.token, packet.topic_id, p) for p in payloads],
     PUBLISHES,
@@ -45,7 +45,7 @@ RUNS = st.builds(
         lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=20)
     ),
 )
-# Messages that go from topic to topic.
+# The topic changes with every message.
 TURNS = st.builds(
     lambda packets, payloads: [
         Publish(packet.token, packet.topic_id, payload)
@@ -113,11 +113,11 @@ def publishes(token: bytes, topic: int, *payloads: bytes) -> bytes:
 class TestScan:
     """PUBLISH packets"""
 
-    def test_nothing_is_found_in_nothing(self, kernel: Any) -> None:
+    def test_empty_data_has_no_messages(self, kernel: Any) -> None:
         assert scan(table_of(kernel), b"") == (0, [])
         assert scan(table_of(kernel), b"\x03\x01t\0\0\0\x01\0\0\0") == (0, [])
 
-    def test_messages_keep_their_order_from_source_to_source(self, kernel: Any) -> None:
+    def test_messages_of_several_sources_keep_their_order(self, kernel: Any) -> None:
         data = (
             publishes(b"t", 1, b"a", b"b")
             + publishes(b"t", 2, b"c")
@@ -264,7 +264,7 @@ class TestHead:
             assert head.frame_length(data[:15]) == len(data)
             assert head.encode(size) == data[:15]
 
-    def test_no_head(self) -> None:
+    def test_incomplete_and_other_packets_have_no_head(self) -> None:
         data = encode(Publish(b"token", 9, b"x"))
         for other in (data[:14], data[:3], b"", encode(Subscribe(b"token", 1)), b"\x04" + data[1:]):
             assert learn_publish(other, 0, LIMIT) is None
@@ -303,6 +303,6 @@ class TestEncoding:
         made = encoded(MessageEncoding(7), batch_of([b"a", b"bb"]))
         assert made == encode(Message(7, b"a")) + encode(Message(7, b"bb"))
 
-    def test_equal_encodings_are_one(self) -> None:
+    def test_encodings_of_the_same_topic_are_equal(self) -> None:
         assert len({MessageEncoding(1), MessageEncoding(1)}) == 1
         assert MessageEncoding(1) != MessageEncoding(2)

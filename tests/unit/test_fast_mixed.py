@@ -48,7 +48,7 @@ class MixedCase(FastCase):
         fast.client(create(OWNER) + create(OWNER, "sport"))
         reader = fast.reader()
         reader.send(subscribe(READER, SPORT))
-        # Tokens that are known.
+        # Cached tokens.
         writer = fast.client(publish(WRITER, b"0") + publish(WRITER, b"0", topic=SPORT))
         assert writer.take() == b""
         reader.take()
@@ -74,7 +74,7 @@ BOTH = (
 
 
 class PublishTests(MixedCase):
-    """What a read of several topics does"""
+    """Publishing to several topics with one read"""
 
     def test_messages_keep_their_order(self) -> None:
         fast, reader = self.start()
@@ -89,7 +89,7 @@ class PublishTests(MixedCase):
         assert {batch.sender for batch in page.batches} == {b"eve"}
         assert sum(batch.count for batch in page.batches) == 5
 
-    def test_a_token_that_is_not_known_yet(self) -> None:
+    def test_a_token_that_is_not_cached(self) -> None:
         fast, reader = self.start()
         fresh = grant("publish", sub="zoe")
         assert self.answer(fast, both(fresh)) == b""
@@ -103,7 +103,7 @@ class PublishTests(MixedCase):
         senders = [batch.sender for batch in page.batches for _ in range(batch.count)]
         assert senders == [b"eve", b"ada", b"eve", b"eve", b"ada"]
 
-    def test_one_topic_that_is_refused_among_others(self) -> None:
+    def test_one_refused_topic_among_others(self) -> None:
         fast, reader = self.start()
         for raw, code in (
             (OTHER_KEYED, WRONG_KEY),
@@ -113,7 +113,7 @@ class PublishTests(MixedCase):
             assert self.answer(fast, both(WRITER, raw)) == error(3, code, SPORT) * 2
             assert reader.take() == message(b"n1", b"n2", b"n3")
 
-    def test_a_topic_that_is_not_there(self) -> None:
+    def test_an_unknown_topic(self) -> None:
         fast, reader = self.start()
         none = topic_id("none")
         sent = publish(WRITER, b"n1") + publish(WRITER, b"x", topic=none) + publish(WRITER, b"n2")
@@ -135,7 +135,7 @@ class PublishTests(MixedCase):
         assert answer == error(3, RATE_LIMITED, SPORT)
         assert reader.take() == BOTH[: -len(message(b"s2"))]
 
-    def test_a_client_that_has_to_wait_for_its_tokens(self) -> None:
+    def test_a_client_that_must_wait_for_its_tokens(self) -> None:
         """Messages before the first token that has to wait are published."""
         fast, reader = self.start()
         client = fast.client()
@@ -179,11 +179,11 @@ class ProofTests(MixedCase):
         fast.broker.topics.create("open")
         assert self.proofs(fast).sender_of([Source(OWNER, topic_id("open"))]) is None
 
-    def test_a_topic_that_is_not_there(self) -> None:
+    def test_an_unknown_topic(self) -> None:
         fast, _ = self.start()
         assert self.proofs(fast).sender_of([Source(WRITER, 1)]) is None
 
-    def test_a_proof_is_remembered(self) -> None:
+    def test_a_proof_is_cached(self) -> None:
         fast, _ = self.start()
         proofs = self.proofs(fast)
         proofs.sender_of(SOURCES)
@@ -216,14 +216,14 @@ class ProofTests(MixedCase):
         fast.clock.rightNow += 5
         assert self.proofs(fast).sender_of(sources) == b"eve"
 
-    def test_a_key_that_is_rotated(self) -> None:
+    def test_a_rotated_key_ends_a_proof(self) -> None:
         fast, _ = self.start()
         assert self.proofs(fast).sender_of(SOURCES) == b"eve"
         self.answer(fast, rotate(OWNER, b"k2", SPORT))
         assert self.proofs(fast).sender_of(SOURCES) is None
         assert self.answer(fast, both(WRITER)) == error(3, WRONG_KEY, SPORT) * 2
 
-    def test_a_topic_that_ends_and_comes_back_with_another_key(self) -> None:
+    def test_a_topic_created_again_with_another_key(self) -> None:
         fast, reader = self.start()
         assert self.answer(fast, both(WRITER)) == b""
         reader.take()
@@ -235,7 +235,7 @@ class ProofTests(MixedCase):
         assert self.answer(fast, both(WRITER, OTHER_KEYED)) == b""
         assert fast.broker.topics.named("sport").id == SPORT
 
-    def test_secrets_that_change(self) -> None:
+    def test_changed_secrets_end_a_proof(self) -> None:
         fast, reader = self.start(secrets={"main": KEY, "new": OTHER_KEY})
         assert self.proofs(fast).sender_of(SOURCES) == b"eve"
         fast.document["keys"] = {"new": fast.secret_file("new", OTHER_KEY)}

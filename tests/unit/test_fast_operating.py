@@ -60,7 +60,7 @@ class AuditTests(FastCase):
         }  # fmt: skip
         assert rotated["client"].startswith("192.0.2.1:")
 
-    def test_no_key_and_no_token_is_in_it(self) -> None:
+    def test_records_have_no_key_and_no_token(self) -> None:
         path = scratch(self) / "audit.log"
         fast = self.house(top={"audit-log": str(path)})
         self.addCleanup(fast.audit.close)
@@ -81,7 +81,7 @@ class ReloadTests(FastCase):
         Reloader(fast.broker, fast.read, fast.clock).reload()
         fast.turn()
 
-    def test_a_secret_that_goes_takes_its_subscriptions_along(self) -> None:
+    def test_a_removed_secret_ends_its_subscriptions(self) -> None:
         fast = self.house(secrets={"old": KEY, "new": OTHER_KEY})
         owner = fast.owner()
         old, new = fast.reader(), fast.reader(grant("subscribe", secret=OTHER_KEY))
@@ -91,7 +91,7 @@ class ReloadTests(FastCase):
         assert owner.take() == error(3, BAD_TOKEN)
         assert (old.take(), new.take()) == (b"", message(b"y"))
 
-    def test_a_secret_that_comes_is_taken_and_nothing_ends(self) -> None:
+    def test_an_added_secret_ends_no_subscription(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
@@ -101,14 +101,14 @@ class ReloadTests(FastCase):
         assert self.answer(fast, subscribe(other)) == b""
         assert reader.take() == b""
 
-    def test_another_secret_under_the_same_id_is_another(self) -> None:
+    def test_a_new_secret_under_the_same_id_is_distinct(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
         self.reload(fast, main=OTHER_KEY)
         assert reader.take() == OVER
 
-    def test_a_public_key_read_again_is_the_same(self) -> None:
+    def test_an_unchanged_public_key_ends_no_subscription(self) -> None:
         fast = self.house(secrets={"public": PUBLIC_PEM})
         raw = token({"queue_key": "k1", "permissions": "*"}, PRIVATE.sign, "EdDSA")
         client = fast.client(create(raw) + subscribe(raw))
@@ -116,7 +116,7 @@ class ReloadTests(FastCase):
         client.send(publish(raw, b"x"))
         assert client.take() == message(b"x")
 
-    def test_rules_that_change_end_what_they_forbid(self) -> None:
+    def test_changed_rules_end_forbidden_subscriptions(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
@@ -124,7 +124,7 @@ class ReloadTests(FastCase):
         Reloader(fast.broker, fast.read, fast.clock).reload()
         assert reader.take() == OVER
 
-    def test_an_end_ends_subscriptions_when_it_comes(self) -> None:
+    def test_the_end_of_a_secret_ends_its_subscriptions(self) -> None:
         end = datetime.fromtimestamp(START + 60, UTC)
         fast = Fast(self)
         fast.document["keys"]["main"]["ends"] = end  # type: ignore[index]
@@ -137,7 +137,7 @@ class ReloadTests(FastCase):
         assert reader.take() == OVER
         assert self.answer(fast, subscribe(READER)) == error(2, BAD_TOKEN)
 
-    def test_an_end_that_is_set_leaves_subscriptions_until_it_comes(self) -> None:
+    def test_an_end_in_the_future_ends_no_subscription_yet(self) -> None:
         """How a secret is replaced: the new one is added, the old one gets an end."""
         fast = Fast(self)
         owner = fast.owner()

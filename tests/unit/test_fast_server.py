@@ -41,7 +41,7 @@ KEYLESS = grant(key="")
 class CreateTests(FastCase):
     """§3.1"""
 
-    def test_it_makes_a_topic_with_a_key_and_says_nothing(self) -> None:
+    def test_create_makes_a_topic_with_a_key_without_a_reply(self) -> None:
         fast = self.house()
         assert self.answer(fast, create(OWNER)) == b""
         topic = fast.broker.topics.named("news")
@@ -50,7 +50,7 @@ class CreateTests(FastCase):
         assert topic in fast.broker.queue_keys
         assert fast.broker.queue_keys.matches(topic, b"k1")
 
-    def test_again_with_the_key_it_has_is_fine_from_anybody(self) -> None:
+    def test_any_client_can_create_it_again_with_its_key(self) -> None:
         fast = self.house()
         fast.owner()
         for raw in (OWNER, READER, grant("publish", sub="zoe")):
@@ -58,14 +58,14 @@ class CreateTests(FastCase):
         assert self.answer(fast, create(OTHER)) == error(1, EXISTS)
         assert self.answer(fast, subscribe(READER)) == b""
 
-    def test_it_needs_a_token_and_a_key(self) -> None:
+    def test_create_requires_a_token_and_a_key(self) -> None:
         fast = self.house()
         assert self.answer(fast, create(FORGED)) == error(1, BAD_TOKEN)
         assert self.answer(fast, create(b"")) == error(1, BAD_TOKEN)
         assert self.answer(fast, create(KEYLESS)) == error(1, WRONG_KEY)
         assert not len(fast.broker.topics)
 
-    def test_a_permission_only_if_the_listener_asks_for_it(self) -> None:
+    def test_create_requires_a_permission_if_the_listener_demands_it(self) -> None:
         assert self.answer(self.house(), create(grant("publish"))) == b""
         strict = self.house(require_create="on")
         assert self.answer(strict, create(grant("publish"))) == error(1, NO_PERMISSION)
@@ -73,7 +73,7 @@ class CreateTests(FastCase):
         for permission in ("create", "admin", "*"):
             assert self.answer(strict, create(grant(permission), permission)) == b""
 
-    def test_names_and_flags_that_mean_nothing(self) -> None:
+    def test_invalid_names_and_flags(self) -> None:
         fast = self.house()
         for name in (b"", b"\xff", b"a\xc3"):
             assert self.answer(fast, create(OWNER, name)) == error(1, INVALID, topic_id(name))
@@ -81,7 +81,7 @@ class CreateTests(FastCase):
             assert self.answer(fast, create(OWNER, flags=flags)) == error(1, INVALID)
         assert not len(fast.broker.topics)
 
-    def test_the_first_fault_is_told(self) -> None:
+    def test_the_first_error_is_reported(self) -> None:
         fast = self.house(require_create="on", allow_publish="x", allow_subscribe="x")
         bad = b"\xff"
         bad_id = topic_id(bad)
@@ -97,13 +97,13 @@ class CreateTests(FastCase):
         for rules in ({"allow_publish": "x"}, {"allow_subscribe": "x"}):
             assert self.answer(self.house(**rules), create(OWNER)) == b""
 
-    def test_an_open_topic_is_closed(self) -> None:
+    def test_create_closes_an_open_topic(self) -> None:
         fast = self.house(also={"cafe": {"channels": "1:news"}})
         assert self.answer(fast, subscribe(READER)) == error(2, WRONG_KEY)
         assert self.answer(fast, create(OWNER)) == b""
         assert self.answer(fast, subscribe(READER)) == b""
 
-    def test_a_topic_of_another_broker_is_not_to_be_created(self) -> None:
+    def test_a_topic_of_another_broker_cannot_be_created(self) -> None:
         fast = self.house()
         topic = fast.broker.topics.create("news", hosted=False)
         topic.upstream = Far()
@@ -121,7 +121,7 @@ class CreateTests(FastCase):
         client.send(create(OWNER))
         assert client.take() == error(1, RATE_LIMITED)
 
-    def test_a_refused_one_does_not_make_an_offered_topic_this_brokers(self) -> None:
+    def test_a_refused_create_does_not_host_an_offered_topic(self) -> None:
         fast = self.house(also={"cafe": {"channels": "1:news"}})
         assert self.answer(fast, create(OWNER, flags=2)) == error(1, EXISTS)
         assert not fast.broker.topics.named("news").hosted
@@ -143,7 +143,7 @@ class CollisionTests(FastCase):
     def test_the_ids_are_the_same(self) -> None:
         assert topic_id(ONE) == topic_id(TWIN) == TWINS
 
-    def test_the_second_name_is_refused_and_the_first_topic_left_alone(self) -> None:
+    def test_the_second_name_is_refused_and_the_first_topic_unchanged(self) -> None:
         fast = self.house()
         owner = fast.client(create(OWNER, ONE) + subscribe(OWNER, TWINS))
         assert owner.take() == b""
@@ -153,12 +153,12 @@ class CollisionTests(FastCase):
         owner.send(publish(OWNER, b"x", topic=TWINS))
         assert owner.take() == message(b"x", topic=TWINS)
 
-    def test_the_id_stands_for_the_topic_that_was_there_first(self) -> None:
+    def test_the_id_refers_to_the_first_topic(self) -> None:
         fast = self.house(also={"nsd": {}})
         fast.broker.topics.create(TWIN)
         assert self.answer(fast, create(OWNER, ONE)) == error(1, COLLISION, TWINS)
 
-    def test_it_is_free_when_the_first_has_ended(self) -> None:
+    def test_the_id_is_free_after_the_end_of_the_first_topic(self) -> None:
         fast = self.house()
         owner = fast.client(create(OWNER, ONE, flags=2))
         fast.broker.topics.create(TWIN)
@@ -173,7 +173,7 @@ class CollisionTests(FastCase):
 class SubscribeTests(FastCase):
     """§3.2, §3.4, §3.5"""
 
-    def test_messages_come_from_the_next_on_in_order(self) -> None:
+    def test_a_subscription_starts_with_the_next_message(self) -> None:
         fast = self.house()
         owner = fast.owner()
         owner.send(publish(OWNER, b"before"))
@@ -183,12 +183,12 @@ class SubscribeTests(FastCase):
             assert reader.take() == message(b"1", b"22", b"22", b"", bytes(range(256)))
         assert owner.take() == b""
 
-    def test_own_messages_come_too(self) -> None:
+    def test_own_messages_are_delivered(self) -> None:
         fast = self.house()
         client = fast.client(create(OWNER) + subscribe(OWNER) + publish(OWNER, b"me"))
         assert client.take() == message(b"me")
 
-    def test_twice_is_once(self) -> None:
+    def test_subscribing_twice_delivers_once(self) -> None:
         fast = self.house()
         owner = fast.owner()
         reader = fast.reader()
@@ -196,7 +196,7 @@ class SubscribeTests(FastCase):
         owner.send(publish(OWNER, b"x"))
         assert reader.take() == message(b"x")
 
-    def test_several_topics(self) -> None:
+    def test_a_client_can_subscribe_to_several_topics(self) -> None:
         fast = self.house()
         more = topic_id("more")
         client = fast.client(create(OWNER) + create(OTHER, "more"))
@@ -208,7 +208,7 @@ class SubscribeTests(FastCase):
         client.send(publish(OTHER, b"b", topic=more) + publish(OWNER, b"a"))
         assert client.take() == message(b"a")
 
-    def test_unsubscribe_needs_the_key_and_no_permission(self) -> None:
+    def test_unsubscribe_requires_the_key_and_no_permission(self) -> None:
         fast = self.house()
         owner = fast.owner()
         reader = fast.reader()
@@ -226,7 +226,7 @@ class SubscribeTests(FastCase):
         fast.owner()
         assert self.answer(fast, unsubscribe(READER)) == b""
 
-    def test_nothing_of_a_client_is_left_when_it_goes(self) -> None:
+    def test_a_disconnected_client_holds_nothing(self) -> None:
         fast = self.house()
         before = fast.broker.memory.used
         client = fast.client(create(OWNER, flags=2) + subscribe(grant(exp=1_700_000_100)))
@@ -248,7 +248,7 @@ class PublishTests(FastCase):
             ("eve", "fast"), ("zoë", "fast"),
         ]  # fmt: skip
 
-    def test_each_message_refused_gets_an_error_of_its_own(self) -> None:
+    def test_each_refused_message_has_its_own_error(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
@@ -261,7 +261,7 @@ class PublishTests(FastCase):
             "missing-permission": 2, "wrong-queue-key": 1, "bad-token": 2, "topic-not-found": 1,
         }  # fmt: skip
 
-    def test_those_over_a_rate_do(self) -> None:
+    def test_each_message_over_the_rate_has_its_own_error(self) -> None:
         fast = self.house(rate_messages=3)
         owner = fast.owner()
         reader = fast.reader()
@@ -271,7 +271,7 @@ class PublishTests(FastCase):
         owner.send(publish(OWNER, b"x"))
         assert owner.take() == error(3, RATE_LIMITED)
 
-    def test_the_rules_of_the_listener_hold_whatever_the_token(self) -> None:
+    def test_the_rules_of_the_listener_apply_to_any_token(self) -> None:
         fast = self.house(allow_publish="other")
         owner = fast.owner()
         owner.send(publish(OWNER, b"x"))
@@ -288,7 +288,7 @@ class PublishTests(FastCase):
         assert client.closed
         assert fast.refusals() == {"too-large": 1}
 
-    def test_other_topics_keys_do_not_open_it(self) -> None:
+    def test_keys_of_other_topics_do_not_open_it(self) -> None:
         fast = self.house()
         fast.owner()
         more = topic_id("more")

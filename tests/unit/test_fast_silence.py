@@ -35,7 +35,7 @@ class SilenceTests(FastCase):
         self.owner = self.fast.owner()
         self.reader = self.fast.reader()
 
-    def test_no_key_and_no_token_is_logged_or_shown(self) -> None:
+    def test_no_key_or_token_is_logged_or_sent(self) -> None:
         lines = logged(self)
         fast = Fast(self)
         hush = grant(key="hush-hush")
@@ -50,19 +50,19 @@ class SilenceTests(FastCase):
         for word in ("hush-hush", "be-quiet", "guess-work", hush.decode()[-43:]):
             assert word not in said
 
-    def test_nor_has_anything_a_repr_with_a_key_in_it(self) -> None:
+    def test_no_repr_contains_a_key(self) -> None:
         secret = next(iter(self.fast.broker.tokens.ring))
         known = self.fast.broker.tokens.check(grant(key="hush-hush"), START)
         for thing in (secret, known, KeyChange(b"hush-hush", b"hush-hush")):
             assert "hush-hush" not in repr(thing)
             assert repr(KEY)[2:-1] not in repr(thing)
 
-    def test_whose_subscription_ended_is_told_no_key(self) -> None:
+    def test_the_end_of_a_subscription_reveals_no_key(self) -> None:
         late = self.fast.reader(for_seconds(10, "subscribe"))
         self.fast.clock.rightNow += 10
         self.owner.stream.feed(rotate(OWNER, b"new-key"))
         assert late.take() == error(2, ENDED)
         assert self.reader.take() == key_update(b"new-key")
 
-    def test_a_reader_of_the_token_alone(self) -> None:
+    def test_a_token_for_reading_does_not_permit_a_rotation(self) -> None:
         assert self.answer(self.fast, rotate(READER, b"mine")) == error(7, NO_PERMISSION)

@@ -55,7 +55,7 @@ class ExpiryTests(FastCase):
         assert not reader.closed
         assert self.fast.refusals() == {"subscription-ended": 1}
 
-    def test_what_was_published_before_comes_before_the_end(self) -> None:
+    def test_earlier_messages_precede_the_end(self) -> None:
         reader = self.fast.reader(for_seconds(10, "subscribe"))
         self.fast.advance(9.5)
         self.owner.stream.feed(publish(OWNER, b"last"))
@@ -71,7 +71,7 @@ class ExpiryTests(FastCase):
         self.fast.advance(3600)
         assert reader.take() == OVER
 
-    def test_the_token_given_last_counts(self) -> None:
+    def test_the_last_token_counts(self) -> None:
         reader = self.fast.reader(for_seconds(10, "subscribe"))
         reader.send(subscribe(for_seconds(20, "subscribe")))
         self.fast.advance(15)
@@ -80,7 +80,7 @@ class ExpiryTests(FastCase):
         self.fast.advance(5)
         assert reader.take() == OVER
 
-    def test_also_if_it_expires_earlier(self) -> None:
+    def test_the_last_token_counts_even_if_it_expires_earlier(self) -> None:
         reader = self.fast.reader()
         reader.send(subscribe(for_seconds(10, "subscribe")))
         self.fast.advance(10)
@@ -97,7 +97,7 @@ class ExpiryTests(FastCase):
         self.fast.advance(10)
         assert reader.take() == OVER
 
-    def test_each_topic_by_itself(self) -> None:
+    def test_each_topic_has_its_own_expiry(self) -> None:
         more = topic_id("more")
         both = for_seconds(10, "subscribe")
         reader = self.fast.client(create(OWNER, "more") + subscribe(both))
@@ -107,14 +107,14 @@ class ExpiryTests(FastCase):
         self.owner.send(publish(OWNER, b"x", topic=more))
         assert reader.take() == message(b"x", topic=more)
 
-    def test_unsubscribing_ends_the_matter(self) -> None:
+    def test_unsubscribing_cancels_the_expiry(self) -> None:
         reader = self.fast.reader(for_seconds(10, "subscribe"))
         reader.send(unsubscribe(READER))
         self.fast.advance(20)
         assert reader.take() == b""
         assert not self.fast.clock.getDelayedCalls()
 
-    def test_with_errors_off_it_ends_in_silence(self) -> None:
+    def test_without_errors_it_ends_silently(self) -> None:
         fast = self.house(errors="off")
         owner = fast.owner()
         reader = fast.reader(for_seconds(10, "subscribe"))
@@ -122,7 +122,7 @@ class ExpiryTests(FastCase):
         owner.send(publish(OWNER, b"x"))
         assert reader.take() == b""
 
-    def test_requests_end_at_that_second_too(self) -> None:
+    def test_requests_are_refused_from_that_second_on(self) -> None:
         raw = for_seconds(10)
         client = self.fast.client(publish(raw, b"x"))
         self.fast.clock.advance(9.999)
@@ -140,7 +140,7 @@ class ExpiryTests(FastCase):
         client.send(subscribe(raw))
         assert client.take() == b""
 
-    def test_a_token_that_lasts_longer_than_anybody(self) -> None:
+    def test_a_token_with_a_very_late_expiry(self) -> None:
         reader = self.fast.reader(grant("subscribe", exp=1e300))
         self.fast.advance(10_000)
         self.publish()
@@ -150,7 +150,7 @@ class ExpiryTests(FastCase):
 class RotationTests(FastCase):
     """§4.3"""
 
-    def test_the_old_key_is_dead_at_once_for_everything(self) -> None:
+    def test_the_old_key_is_invalid_at_once(self) -> None:
         fast = self.house()
         owner = fast.owner()
         owner.send(rotate(OWNER, b"k2"))
@@ -165,7 +165,7 @@ class RotationTests(FastCase):
         assert self.answer(fast, create(OWNER)) == error(1, EXISTS)
         assert self.answer(fast, create(NEW_OWNER) + subscribe(NEW_READER)) == b""
 
-    def test_subscribers_are_told_and_kept(self) -> None:
+    def test_subscribers_are_notified_and_stay(self) -> None:
         fast = self.house()
         owner = fast.owner()
         readers = [fast.reader(), fast.reader(OWNER)]
@@ -176,7 +176,7 @@ class RotationTests(FastCase):
         for reader in readers:
             assert reader.take() == key_update(b"k3") + message(b"3")
 
-    def test_without_permission_nothing_happens(self) -> None:
+    def test_without_permission_nothing_changes(self) -> None:
         fast = self.house()
         fast.owner()
         reader = fast.reader()
@@ -186,7 +186,7 @@ class RotationTests(FastCase):
         assert self.answer(fast, rotate(grant("rotate"), b"k2")) == b""
         assert reader.take() == key_update(b"k2")
 
-    def test_keys_that_no_token_can_hold(self) -> None:
+    def test_keys_that_no_token_can_contain(self) -> None:
         fast = self.house()
         fast.owner()
         for key in (b"", b"\xff", b"k\xc3"):
@@ -194,7 +194,7 @@ class RotationTests(FastCase):
         assert self.answer(fast, rotate(OWNER, "schlüssel".encode())) == b""
         assert self.answer(fast, subscribe(grant(key="schlüssel"))) == b""
 
-    def test_who_may_not_stay_is_put_out(self) -> None:
+    def test_subscriptions_with_expired_tokens_end(self) -> None:
         """A token that has expired before its timer is called."""
         fast = self.house()
         owner = fast.owner()
@@ -207,12 +207,12 @@ class RotationTests(FastCase):
         fast.turn()
         assert late.take() == b""
 
-    def test_the_subscriber_who_rotates_is_told_as_well(self) -> None:
+    def test_the_rotating_subscriber_is_notified(self) -> None:
         fast = self.house()
         client = fast.client(create(OWNER) + subscribe(OWNER) + rotate(OWNER, b"k2"))
         assert client.take() == key_update(b"k2")
 
-    def test_a_token_with_the_old_key_ends_with_its_exp_all_the_same(self) -> None:
+    def test_a_token_with_the_old_key_still_expires(self) -> None:
         fast = self.house()
         owner = fast.owner()
         reader = fast.reader(for_seconds(10, "subscribe"))
@@ -220,7 +220,7 @@ class RotationTests(FastCase):
         fast.advance(10)
         assert reader.take() == key_update(b"k2") + OVER
 
-    def test_other_topics_with_the_same_key_keep_it(self) -> None:
+    def test_other_topics_keep_the_same_key(self) -> None:
         fast = self.house()
         owner = fast.owner()
         more = topic_id("more")
@@ -236,7 +236,7 @@ class GraceTests(FastCase):
         self.fast = self.house(rotation_grace=30)
         self.owner = self.fast.owner()
 
-    def test_who_does_not_subscribe_again_is_put_out(self) -> None:
+    def test_subscriptions_that_are_not_renewed_end(self) -> None:
         reader = self.fast.reader()
         self.owner.send(rotate(OWNER, b"k2"))
         assert reader.take() == key_update(b"k2")
@@ -246,7 +246,7 @@ class GraceTests(FastCase):
         self.fast.advance(0.5)
         assert reader.take() == OVER
 
-    def test_who_does_stays(self) -> None:
+    def test_renewed_subscriptions_stay(self) -> None:
         reader = self.fast.reader()
         self.owner.send(rotate(OWNER, b"k2"))
         reader.send(subscribe(READER))
@@ -256,7 +256,7 @@ class GraceTests(FastCase):
         self.owner.send(publish(NEW_OWNER, b"x"))
         assert reader.take() == message(b"x")
 
-    def test_a_second_rotation_does_not_lengthen_it(self) -> None:
+    def test_a_second_rotation_does_not_extend_the_grace(self) -> None:
         reader = self.fast.reader()
         self.owner.send(rotate(OWNER, b"k2"))
         self.fast.advance(20)
@@ -265,7 +265,7 @@ class GraceTests(FastCase):
         self.fast.advance(10)
         assert reader.take() == OVER
 
-    def test_nor_does_it_lengthen_a_tokens_life(self) -> None:
+    def test_the_grace_does_not_extend_the_life_of_a_token(self) -> None:
         reader = self.fast.reader(for_seconds(10, "subscribe"))
         self.owner.send(rotate(OWNER, b"k2"))
         self.fast.advance(10)

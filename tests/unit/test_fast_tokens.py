@@ -24,7 +24,7 @@ def part(text: str) -> bytes:
 class TokenVectorTests(SynchronousTestCase):
     """seeds/vectors/fast-conversations.json"""
 
-    def test_they_say_what_stands_beside_them(self) -> None:
+    def test_claims_match_their_description(self) -> None:
         for name, token in DOCUMENT["tokens"].items():
             assert len(token["text"]) <= 255
             if "claims" in token:
@@ -32,7 +32,7 @@ class TokenVectorTests(SynchronousTestCase):
                 assert json.loads(part(header)) == token["header"], name
                 assert json.loads(part(claims)) == token["claims"], name
 
-    def test_they_are_signed_with_the_secret(self) -> None:
+    def test_signatures_match_the_secret(self) -> None:
         for name, token in DOCUMENT["tokens"].items():
             if token.get("bad"):
                 continue
@@ -41,7 +41,7 @@ class TokenVectorTests(SynchronousTestCase):
             wanted = hmac.new(key, signed.encode(), hashlib.sha256).digest()
             assert part(signature) == wanted, name
 
-    def test_each_is_used(self) -> None:
+    def test_each_token_is_used(self) -> None:
         sent = json.dumps(DOCUMENT["conversations"])
         for name in DOCUMENT["tokens"]:
             assert f"{{token:{name}}}" in sent

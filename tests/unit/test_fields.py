@@ -69,7 +69,7 @@ class UnsignedTests(SynchronousTestCase):
             U8.decode(b"", 0)
 
     @given(st.sampled_from([1, 2, 4, 8]), st.booleans(), st.data())
-    def test_what_was_encoded_is_decoded(self, size: int, big: bool, data: st.DataObject) -> None:
+    def test_encoded_fields_are_decoded(self, size: int, big: bool, data: st.DataObject) -> None:
         kind = Unsigned(size, big)
         value = data.draw(st.integers(0, 256**size - 1))
         assert kind.decode(b"x" + kind.encode(value) + b"y", 1) == (value, 1 + size)
@@ -83,12 +83,12 @@ class UnsignedTests(SynchronousTestCase):
 class BytesTests(SynchronousTestCase):
     """Counted and Remainder"""
 
-    def test_counted_bytes_stand_after_their_number(self) -> None:
+    def test_counted_bytes_follow_their_number(self) -> None:
         assert Counted(Unsigned(2)).encode(b"abc") == b"\3\0abc"
         assert Counted(Unsigned(2)).decode(b"\3\0abcd", 0) == (b"abc", 5)
         assert Counted(U8).decode(b"\0", 0) == (b"", 1)
 
-    def test_more_bytes_than_their_number_can_say_overflow(self) -> None:
+    def test_more_bytes_than_their_number_can_express_overflow(self) -> None:
         assert Counted(U8).encode(b"x" * 255)[0] == 255
         with pytest.raises(OverflowError):
             Counted(U8).encode(b"x" * 256)
@@ -135,7 +135,7 @@ class FrameTests(SynchronousTestCase):
             st.binary(),
         )
     )
-    def test_what_was_encoded_is_decoded(self, frame: Example) -> None:
+    def test_encoded_fields_are_decoded(self, frame: Example) -> None:
         assert decode_fields(Example, encode_fields(frame)) == frame
 
     @given(st.binary(max_size=30))
@@ -152,7 +152,7 @@ class FrameTests(SynchronousTestCase):
             assert encode_fields(frame) == payload
 
     @given(st.binary(max_size=20), st.integers(0, 255))
-    def test_no_beginning_of_a_closed_frame_is_a_frame(self, name: bytes, small: int) -> None:
+    def test_no_prefix_of_a_closed_frame_is_a_frame(self, name: bytes, small: int) -> None:
         payload = encode_fields(Closed(name, small))
         for end in range(len(payload)):
             with pytest.raises(FieldError):

@@ -41,13 +41,13 @@ class AccessTests(HouseCase):
         answer = self.house.get("/v1/history?start=0&topic=a", token=token)
         assert answer.error == (403, "not-authorized")
 
-    def test_grant_opens_it_for_all(self) -> None:
+    def test_grant_opens_it_for_every_client(self) -> None:
         house = WebHouse(grant="a")
         house.publish("a", b"1")
         house.lock("a", b"k")
         assert [row["value"] for row in house.get("/v1/history?start=0&topic=a").rows] == [b"1"]
 
-    def test_an_exclusive_topic_is_its_creators(self) -> None:
+    def test_only_its_creator_reads_an_exclusive_topic(self) -> None:
         self.house.broker.queue_keys.exclusive.add("b")
         token = self.house.token("admin")
         assert self.values("/v1/history?start=2", token=token) == []

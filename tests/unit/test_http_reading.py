@@ -37,7 +37,7 @@ class IndexTests(HouseCase):
         for path in ("bounds", "topics", "history", "readers", "stage", "commit", "abort"):
             assert f"/v1/{path}".encode() in answer.body
 
-    def test_there_is_nothing_else(self) -> None:
+    def test_other_paths_are_not_found(self) -> None:
         for path in ("/x", "/v1", "/v1/bounds/", "//"):
             assert self.house.get(path).error == (404, "not-found")
 
@@ -78,7 +78,7 @@ class BoundsTests(HouseCase):
         found = {at: self.house.get(f"/v1/bounds?timestamp={at}").json["offset"] for at in stamps}
         assert found == stamps
 
-    def test_nonsense(self) -> None:
+    def test_invalid_parameters(self) -> None:
         for query in ("timestamp=x", "timestamp=1&timestamp=2", "time=1", "timestamp=" + "9" * 30):
             assert self.house.get(f"/v1/bounds?{query}").error == (400, "invalid-request")
 
@@ -135,7 +135,7 @@ class ArrowTests(HouseCase):
         posted = self.house.post("/v1/history", {"start": 1, "topics": ["a"], "stop": 3})
         assert [row["value"] for row in posted.rows] == [b"\xff2"]
 
-    def test_odd_names(self) -> None:
+    def test_unusual_topic_names(self) -> None:
         names = ["ü&=?#/ %", "x" * 255, "\n", "日本"]
         for name in names:
             self.house.publish(name, name.encode())
@@ -164,7 +164,7 @@ class ArrowTests(HouseCase):
 class JsonTests(HouseCase):
     """/v1/history, format=jsonl"""
 
-    def test_a_line_a_message(self) -> None:
+    def test_each_message_is_a_line(self) -> None:
         answer = self.house.get("/v1/history?start=0&format=jsonl")
         assert answer.headers["Content-Type"] == "application/x-ndjson"
         first, second, third = answer.lines
@@ -220,7 +220,7 @@ class RangeTests(HouseCase):
         assert answer.error == (409, "epoch")
         assert answer.json["epoch"] == good
 
-    def test_nonsense(self) -> None:
+    def test_invalid_parameters(self) -> None:
         for query in (
             "", "start=-1", "start=x", "start=2&stop=1", "start=0&format=xml", "start=0&topic=",
             "start=0&topic=" + "x" * 256, "start=0&headers=7", "start=0&x=1", "start=0&start=1",
@@ -229,7 +229,7 @@ class RangeTests(HouseCase):
         ):  # fmt: skip
             assert self.house.get(f"/v1/history?{query}").error == (400, "invalid-request"), query
 
-    def test_nonsense_in_json(self) -> None:
+    def test_invalid_parameters_in_json(self) -> None:
         for body in (
             b"", b"[]", b"{", b"[" * 100_000, {"start": True}, {"start": 1.5}, {"start": [0, 1]},
             {"start": 0, "topics": "a"}, {"start": 0, "topics": [1]}, {"start": 0, "topic": ["a"]},

@@ -101,14 +101,14 @@ class EndTests(SynchronousTestCase):
         client.stream.read()
         return client.stream.aborted and not client.answer().complete
 
-    def test_the_client_leaves(self) -> None:
+    def test_the_client_disconnects(self) -> None:
         house = big_house(max_streams=1)
         client = self.half(house)
         assert house.get(ALL).error == (503, "streams")
         client.stream.lose()
         assert len(house.get(ALL).rows) == 12
 
-    def test_the_client_leaves_while_a_thread_works_for_it(self) -> None:
+    def test_the_client_disconnects_during_a_read_in_a_thread(self) -> None:
         threads = Threads()
         house = WebHouse(run=threads.run, max_streams=1)
         house.publish("a", b"1")
@@ -208,7 +208,7 @@ class WireTests(SynchronousTestCase):
         self.client.send(b"GET / HTTP/1.1\r\n" + (b"X: " + b"y" * 1000 + b"\r\n") * 20)
         assert self.client.closed
 
-    def test_no_http(self) -> None:
+    def test_input_that_is_not_http(self) -> None:
         self.client.send(b"\x00\xff\r\n\r\n")
         assert self.client.closed
 
@@ -262,7 +262,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.answer().error == (408, "timeout")
         assert self.client.closed
 
-    def test_a_body_that_drips(self) -> None:
+    def test_a_body_that_arrives_slowly(self) -> None:
         self.client.send(b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n")
         for _ in range(18):
             self.client.send(bytes(65_536))
@@ -296,7 +296,7 @@ class WireTests(SynchronousTestCase):
         )
         assert answer.status == 200
 
-    def test_no_room_on_the_disk(self) -> None:
+    def test_a_full_disk(self) -> None:
         def full(body: object, data: bytes) -> int:
             raise OSError(28, "No space left on device")
 

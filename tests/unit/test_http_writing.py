@@ -101,7 +101,7 @@ class CommitTests(WritingCase):
         assert self.commit(self.part(b"0"), query="r").error == (409, "unknown-part")
         assert self.values() == [b"1"]
 
-    def test_queries_are_apart(self) -> None:
+    def test_queries_are_independent(self) -> None:
         self.commit(self.part(b"1"))
         other = self.part(b"1", query="r")
         assert self.commit(other, query="r").json["duplicate"] is False
@@ -115,12 +115,12 @@ class CommitTests(WritingCase):
         assert self.values() == []
         assert self.commit(good).json["messages"] == 1
 
-    def test_a_batch_of_nothing(self) -> None:
+    def test_an_empty_batch(self) -> None:
         answer = self.commit()
         assert answer.json == {"first": 0, "next": 0, "messages": 0, "duplicate": False}
         assert self.commit().json["duplicate"] is True
 
-    def test_two_at_the_same_time(self) -> None:
+    def test_two_concurrent_commits(self) -> None:
         threads = Threads()
         self.house = WebHouse(run=threads.run)
         first, second = self.house.connect(), self.house.connect()
@@ -160,7 +160,7 @@ class CommitTests(WritingCase):
         assert self.house.factory.body_budget.used == 0
         assert self.commit(id).error == (409, "unknown-part")
 
-    def test_live_subscribers_get_it(self) -> None:
+    def test_live_subscribers_receive_it(self) -> None:
         broker = self.house.broker
         topic = broker.topics.create("a")
         transport = Transport()
@@ -207,7 +207,7 @@ class CommitTests(WritingCase):
         assert self.commit(id).error == (409, "unknown-part")
         assert self.commit(other, batch=1).status == 200
 
-    def test_nonsense(self) -> None:
+    def test_invalid_parameters(self) -> None:
         good = {"query": "q", "batch": 0, "parts": []}
         for change in ({"query": ""}, {"query": 1}, {"batch": -1}, {"parts": "x"}, {"more": 1}):
             answer = self.house.post("/v1/commit", {**good, **change})
@@ -245,7 +245,7 @@ class AccessTests(WritingCase):
         self.house.broker.queue_keys.rotate(topic, b"new", "owner", "owner")
         assert self.commit(id, token=token).error == (403, "not-authorized")
 
-    def test_what_the_listener_does_not_allow(self) -> None:
+    def test_topics_that_the_listener_does_not_allow(self) -> None:
         self.house = WebHouse(allow_publish="b*")
         assert self.stage(self.data).error == (403, "not-authorized")
         assert self.stage(table(["b", "a"], [b"", b""])).error == (403, "not-authorized")

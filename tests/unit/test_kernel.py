@@ -225,7 +225,7 @@ class TestScan:
 
 @each_form
 class TestColumns:
-    """What is done with columns."""
+    """The methods of columns."""
 
     def test_remap_leaves_out(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"bb", b"ccc", b"d"], [0, 1, 2, 1])
@@ -291,7 +291,7 @@ class TestColumns:
             with pytest.raises(ValueError, match="differ"):
                 kernel.Columns.equal(*wrong)
 
-    def test_one(self, kernel: Any) -> None:
+    def test_a_single_message(self, kernel: Any) -> None:
         columns = kernel.Columns.one(b"abc", 9, 12)
         assert (columns.payloads(), columns.indexes(), columns.addresses) == ([b"abc"], [0], [9])
         assert (columns.count, columns.nbytes, columns.largest, columns.end) == (1, 3, 3, 12)

@@ -1,4 +1,4 @@
-"""Which part of the package may import which, read from the sources."""
+"""The permitted imports between parts of the package, read from the sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def module_name(path: Path) -> str:
 
 
 def all_modules_imported(path: Path) -> set[str]:
-    """The modules of the package that the file imports anywhere, under TYPE_CHECKING too."""
+    """Return the modules of the package that the file imports, also under TYPE_CHECKING."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -34,7 +34,7 @@ def all_modules_imported(path: Path) -> set[str]:
 
 
 def direct_imports() -> Graph:
-    """For each module of the package, and each dropin, the names that it imports."""
+    """Return for each module of the package, and each dropin, the names that it imports."""
     found: Graph = {}
     for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
         names = set(imported(ast.parse(path.read_text())))
@@ -47,7 +47,7 @@ DIRECT = direct_imports()
 
 
 def all_imports(module: str) -> set[str]:
-    """The names that ``module`` and the modules of the package that it imports import."""
+    """Return the names imported by ``module`` and by the modules of the package it imports."""
     found: set[str] = set()
     pending = [module]
     while pending:
@@ -63,7 +63,7 @@ def inside(name: str, *packages: str) -> bool:
 
 
 def violations(importers: list[str], *forbidden: str, own: str = "") -> list[str]:
-    """Imports of ``forbidden`` packages, direct or not; those of ``own`` are allowed."""
+    """Return the imports of ``forbidden`` packages, direct or not; those of ``own`` are allowed."""
     return [
         f"{module} imports {name}"
         for module in importers
@@ -73,12 +73,12 @@ def violations(importers: list[str], *forbidden: str, own: str = "") -> list[str
 
 
 def modules(*packages: str) -> list[str]:
-    """The modules of the package that are in one of ``packages``."""
+    """Return the modules of the package that are in one of ``packages``."""
     return sorted(module for module in DIRECT if inside(module, *packages))
 
 
 def protocols() -> list[str]:
-    """The packages of the protocols."""
+    """Return the packages of the protocols."""
     children = {".".join(m.split(".")[:3]) for m in modules("pubsub.protocols")}
     return sorted(children - {"pubsub.protocols"})
 
@@ -86,7 +86,7 @@ def protocols() -> list[str]:
 class LayeringTests(SynchronousTestCase):
     """Imports at run time. Those under TYPE_CHECKING do not count."""
 
-    def test_the_domain_imports_nothing_around_it(self) -> None:
+    def test_the_domain_imports_no_other_part(self) -> None:
         around = [f"pubsub.{n}" for n in ("wire", "protocols", "admin", "store", "server")]
         assert not violations(modules("pubsub.broker"), *around, "pubsub.pipeline", "pubsub.client")
 
@@ -100,7 +100,7 @@ class LayeringTests(SynchronousTestCase):
         assert len(pure) > 10
         assert not violations(pure, "twisted", "zope")
 
-    def test_a_protocol_imports_no_other(self) -> None:
+    def test_a_protocol_imports_no_other_protocol(self) -> None:
         assert len(protocols()) >= 5
         for protocol in protocols():
             assert not violations(modules(protocol), "pubsub.protocols", own=protocol)

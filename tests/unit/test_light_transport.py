@@ -1,4 +1,4 @@
-"""The light transport: when Twisted's takes its place, and that nothing is lost by it."""
+"""The light transport, and its replacement by Twisted's without a loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DONE = Failure(ConnectionDone())
 
 @implementer(IPushProducer, IHalfCloseableProtocol)
 class Own(Producer, Peer):
-    """A protocol that is its own producer, as the broker's are."""
+    """A protocol that is its own producer, like those of the broker."""
 
     def readConnectionLost(self) -> None:
         self.calls.append("read lost")
@@ -42,7 +42,7 @@ class Own(Producer, Peer):
 
 
 class LightCase(SynchronousTestCase):
-    """A link whose transport is light to begin with."""
+    """A connection that begins with a light transport."""
 
     def setUp(self) -> None:
         self.link = Link(serve, Own())
@@ -58,9 +58,9 @@ class LightCase(SynchronousTestCase):
 
 
 class PlaceTests(LightCase):
-    """What it does by itself, and what not"""
+    """Replacement"""
 
-    def test_reading_and_sending_at_once_need_no_other(self) -> None:
+    def test_reading_and_complete_sends_need_no_replacement(self) -> None:
         for _ in range(3):
             self.light.write(b"hello")
             self.link.theirs.send(b"hello")
@@ -71,7 +71,7 @@ class PlaceTests(LightCase):
         self.link.read()
         assert self.link.got == b"hello" * 3
 
-    def test_a_rest_is_sent_by_another_whose_producer_is_paused_and_resumed(self) -> None:
+    def test_unsent_data_is_passed_to_a_transport_that_pauses_and_resumes(self) -> None:
         data = b"".join(b"%07d\n" % number for number in range(100_000))
         self.light.write(data)
         assert not self.is_light
@@ -79,14 +79,14 @@ class PlaceTests(LightCase):
         assert self.link.finish() == data
         assert self.link.protocol.calls == ["pause", "resume"]
 
-    def test_what_is_still_asked_of_the_first_goes_to_the_other(self) -> None:
+    def test_calls_of_the_first_transport_are_forwarded(self) -> None:
         self.light.write(b"x" * 1_000_000)
         self.light.write(b"last")
         assert self.link.finish() == b"x" * 1_000_000 + b"last"
         self.light.loseConnection()
         assert self.link.transport.disconnecting
 
-    def test_the_other_reads_on_with_the_same_descriptor_and_size(self) -> None:
+    def test_the_replacement_keeps_the_descriptor_and_read_size(self) -> None:
         got: list[bytes] = []
         self.link.protocol.dataReceived = got.append  # type: ignore[method-assign, assignment]
         self.light.bufferSize = 3
@@ -101,7 +101,7 @@ class PlaceTests(LightCase):
         assert got == [b"hel", b"lo"]
         assert not self.is_light
 
-    def test_a_producer_goes_over_to_the_other(self) -> None:
+    def test_a_producer_is_registered_with_the_replacement(self) -> None:
         link = Link(serve)
         self.addCleanup(link.close)
         producer = Producer()
@@ -110,7 +110,7 @@ class PlaceTests(LightCase):
         full: Any = link.transport.full()
         assert full.producer is producer
 
-    def test_one_that_is_registered_late_is_registered_once(self) -> None:
+    def test_a_producer_registered_later_is_registered_once(self) -> None:
         link = Link(serve, Own())
         self.addCleanup(link.close)
         light = link.transport
@@ -120,11 +120,11 @@ class PlaceTests(LightCase):
         with pytest.raises(RuntimeError):
             light.registerProducer(Producer(), True)
 
-    def test_a_second_producer_is_refused_as_by_any_transport(self) -> None:
+    def test_a_second_producer_is_refused(self) -> None:
         with pytest.raises(RuntimeError):
             self.light.registerProducer(Producer(), True)
 
-    def test_it_is_what_twisteds_transports_are(self) -> None:
+    def test_it_provides_the_interfaces_of_twisteds_transports(self) -> None:
         for interface in (ITCPTransport, ISystemHandle, IConsumer, IPushProducer):
             assert interface.implementedBy(DirectTransport)
             assert verifyObject(interface, self.light)
@@ -136,14 +136,14 @@ class PlaceTests(LightCase):
         self.light.resumeProducing()
         assert self.link.reactor.readers == [self.link.transport]
 
-    def test_the_options_of_a_socket_are_the_others(self) -> None:
+    def test_socket_options_are_set_on_the_replacement(self) -> None:
         self.light.setTcpKeepAlive(True)
         assert self.light.getTcpKeepAlive()
         assert not self.is_light
 
 
 class EndTests(LightCase):
-    """How it ends"""
+    """The end of a connection"""
 
     def lost(self) -> list[str]:
         assert self.light.fileno() == -1
@@ -152,14 +152,14 @@ class EndTests(LightCase):
         assert self.link.theirs.recv(10) == b""
         return self.link.protocol.calls
 
-    def test_a_lost_connection_is_closed_and_the_protocol_told_once(self) -> None:
-        # As the reactor does, which takes it off its list first.
+    def test_a_lost_connection_is_closed_and_reported_once(self) -> None:
+        # Like the reactor, which removes the reader first.
         self.link.reactor.removeReader(self.light)
         self.light.connectionLost(Failure(ConnectionLost()))
         self.light.connectionLost(Failure(ConnectionLost()))
         assert self.lost() == ["stop", "lost"]
 
-    def test_when_the_peer_has_sent_all_the_protocol_is_told_and_nothing_is_read(self) -> None:
+    def test_a_half_close_by_the_peer_is_reported_and_reading_stops(self) -> None:
         self.link.theirs.shutdown(socket.SHUT_WR)
         assert self.light.doRead() is main.CONNECTION_DONE
         self.link.reactor.removeReader(self.light)
@@ -170,18 +170,18 @@ class EndTests(LightCase):
         self.link.read()
         assert self.link.got == b"the answer"
 
-    def test_losing_the_connection_sends_what_was_written_first(self) -> None:
+    def test_losing_the_connection_sends_written_data_first(self) -> None:
         self.light.write(b"x" * 100_000)
         self.light.loseConnection()
         assert len(self.link.finish()) == 100_000
 
-    def test_half_closing_is_told_to_the_protocol(self) -> None:
+    def test_a_half_close_is_reported_to_the_protocol(self) -> None:
         self.light.write(b"last")
         self.light.loseWriteConnection()
         assert self.link.finish() == b"last"
         assert self.link.protocol.calls[-1] == "write lost"
 
-    def test_an_abort_is_now(self) -> None:
+    def test_an_abort_is_immediate(self) -> None:
         self.light.abortConnection()
         for call, arguments in self.link.reactor.later:
             call(*arguments)
@@ -215,7 +215,7 @@ class AddressTests(SynchronousTestCase):
     @example("::ffff:192.0.2.1", 1)
     @example("::192.0.2.1", 1)
     def test_ipv6(self, host: str, number: int) -> None:
-        # As the system writes it, which for some addresses is another way than Python's.
+        # As the system formats it, which differs from Python for some addresses.
         host = socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host))
         made = self.made(host, number, 0, 0)
         assert type(made) is LightTransport
@@ -223,7 +223,7 @@ class AddressTests(SynchronousTestCase):
             assert transport.getPeer() == IPv6Address("TCP", host, number)
         made.connectionLost(DONE)
 
-    def test_an_address_with_a_scope_is_kept_whole(self) -> None:
+    def test_an_address_keeps_its_scope(self) -> None:
         made = self.made("fe80::1%lo", 4711, 0, 1)
         kind = type(made)
         assert kind is DirectTransport

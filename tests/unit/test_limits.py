@@ -24,7 +24,7 @@ class TokenBucketTests(SynchronousTestCase):
     def test_it_starts_full(self) -> None:
         assert self.bucket.available() == 10
 
-    def test_tokens_come_back_at_the_rate(self) -> None:
+    def test_tokens_are_added_at_the_rate(self) -> None:
         self.bucket.take(10)
         assert self.bucket.available() == 0
         self.clock.advance(0.5)
@@ -32,12 +32,12 @@ class TokenBucketTests(SynchronousTestCase):
         self.clock.advance(0.25)
         assert self.bucket.available() == 7.5
 
-    def test_no_more_than_one_second_is_saved_up(self) -> None:
+    def test_at_most_one_second_is_saved(self) -> None:
         self.bucket.take(3)
         self.clock.advance(3600)
         assert self.bucket.available() == 10
 
-    def test_a_slow_rate_saves_up_one_whole_token(self) -> None:
+    def test_a_slow_rate_saves_one_whole_token(self) -> None:
         bucket = TokenBucket(0.25, self.clock.seconds)
         assert bucket.available() == 1
         bucket.take(1)
@@ -46,7 +46,7 @@ class TokenBucketTests(SynchronousTestCase):
         self.clock.advance(100)
         assert bucket.available() == 1
 
-    def test_a_debt_is_paid_before_there_are_tokens_again(self) -> None:
+    def test_a_debt_is_paid_before_tokens_are_available(self) -> None:
         self.bucket.take(25)
         assert self.bucket.available() == -15
         self.clock.advance(1.5)
@@ -54,7 +54,7 @@ class TokenBucketTests(SynchronousTestCase):
         self.clock.advance(0.5)
         assert self.bucket.available() == 5
 
-    def test_a_clock_set_back_takes_nothing_away_and_gives_nothing(self) -> None:
+    def test_a_clock_set_back_changes_no_tokens(self) -> None:
         self.bucket.take(6)
         self.clock.rightNow = 10
         assert self.bucket.available() == 4
@@ -92,7 +92,7 @@ class RateLimiterTests(SynchronousTestCase):
         assert limiter is not None
         return limiter
 
-    def test_no_rate_is_no_limiter(self) -> None:
+    def test_without_a_rate_there_is_no_limiter(self) -> None:
         assert Rate().limiter(self.clock.seconds) is None
 
     def test_messages_are_admitted_as_far_as_the_tokens_go(self) -> None:
@@ -104,7 +104,7 @@ class RateLimiterTests(SynchronousTestCase):
         self.clock.advance(1 / 3 + 0.001)
         assert limiter.admissible(Columns.of([b"x"] * 5)) == 1
 
-    def test_asking_takes_nothing(self) -> None:
+    def test_a_query_takes_no_tokens(self) -> None:
         limiter = self.limiter(messages=3, nbytes=30)
         for _ in range(5):
             assert limiter.admissible(Columns.of([b"0123456789"] * 9)) == 3
@@ -120,7 +120,7 @@ class RateLimiterTests(SynchronousTestCase):
         self.clock.advance(0.125)
         assert limiter.admissible(Columns.of(payloads)) == 1
 
-    def test_a_message_larger_than_the_whole_bucket_passes_now_and_then(self) -> None:
+    def test_a_message_larger_than_the_bucket_is_admitted_now_and_then(self) -> None:
         limiter = self.limiter(nbytes=10)
         assert limiter.admissible(Columns.of([b"x" * 1000, b"y"])) == 1
         limiter.take(1, 1000)
@@ -142,7 +142,7 @@ class RateLimiterTests(SynchronousTestCase):
     @example([b""] * 3, 2, 1)
     @example([b"ab", b"c"], 0, 2)
     @example([b"ab"], 0, 1)
-    def test_what_is_admitted_is_the_longest_prefix_allowed(
+    def test_the_longest_allowed_prefix_is_admitted(
         self, payloads: list[bytes], messages: int, nbytes: int
     ) -> None:
         limiter = Rate(messages, nbytes).limiter(self.clock.seconds)
@@ -181,7 +181,7 @@ class ConnectionQuotaTests(SynchronousTestCase):
             quota.admit("b")
         assert quota.open == 2
 
-    def test_who_was_refused_does_not_count(self) -> None:
+    def test_a_refused_connection_does_not_count(self) -> None:
         quota = ConnectionQuota(1, 1)
         quota.admit("a")
         for address in "ab":
@@ -191,7 +191,7 @@ class ConnectionQuotaTests(SynchronousTestCase):
         quota.admit("b")
         assert quota.open == 1
 
-    def test_zero_is_no_limit(self) -> None:
+    def test_zero_means_no_limit(self) -> None:
         quota = ConnectionQuota(0, 0)
         for _ in range(1000):
             quota.admit("a")

@@ -53,13 +53,13 @@ class ListenerTests(SynchronousTestCase):
         listener.admit("a")
         assert listener.quota.open == 1
 
-    def test_each_listener_has_a_quota_of_its_own(self) -> None:
+    def test_each_listener_has_its_own_quota(self) -> None:
         broker = make_broker()
         make_listener(broker, max_connections=1).admit("a")
         make_listener(broker, max_connections=1).admit("a")
         assert broker.counters.connections == 2
 
-    def test_its_outboxes_have_its_policy(self) -> None:
+    def test_outboxes_have_the_policy_of_the_listener(self) -> None:
         listener = make_listener(
             make_broker(), slow_consumer="drop", slow_bytes="1K", slow_seconds=7
         )
@@ -67,7 +67,7 @@ class ListenerTests(SynchronousTestCase):
         assert box.policy == SlowPolicy(DROP, 1024, 7)
         assert box.label == "bob"
 
-    def test_who_may_stay_is_asked_of_its_rules_as_they_are_now(self) -> None:
+    def test_a_recheck_uses_the_present_rules(self) -> None:
         broker = make_broker()
         listener = make_listener(broker, allow_subscribe="news")
         news, sport = broker.topics.create("news"), broker.topics.create("sport")
@@ -78,7 +78,7 @@ class ListenerTests(SynchronousTestCase):
         assert not listener.may_continue("bob", news)
         assert broker.counters.refusals == {("toy", "revoked"): 2}
 
-    def test_sessions_of_a_role_are_of_one_kind(self) -> None:
+    def test_sessions_of_a_role_have_one_kind(self) -> None:
         broker = make_broker()
         ours, theirs = make_listener(broker), make_listener(broker)
         assert ours.session_kind("reader") is ours.session_kind("reader")
@@ -98,7 +98,7 @@ class ListenerTests(SynchronousTestCase):
             listener.access.check_publish("out")
         assert (listener.slow, listener.quota) == (slow, quota)
 
-    def test_a_new_rate_of_all_together_is_for_those_who_come(self) -> None:
+    def test_a_new_listener_rate_applies_to_new_connections(self) -> None:
         listener = make_listener(make_broker(), listener_rate_messages=3)
         before = listener.limiter
         listener.reconfigure(listener.settings)
@@ -112,7 +112,7 @@ class ListenerTests(SynchronousTestCase):
         listener.reconfigure({**listener.settings, "listener-rate-messages": 0})
         assert listener.limiter is None
 
-    def test_asking_for_keys_itself_survives_a_new_configuration(self) -> None:
+    def test_checking_keys_itself_survives_a_new_configuration(self) -> None:
         broker = make_broker()
         listener = make_listener(broker)
         listener.check_keys_itself()
@@ -120,7 +120,7 @@ class ListenerTests(SynchronousTestCase):
         listener.reconfigure(listener.settings)
         listener.access.check_publish("news")
 
-    def test_an_endpoint_tells_listeners_apart(self) -> None:
+    def test_an_endpoint_identifies_a_listener(self) -> None:
         settings = make_listener(make_broker()).settings
         assert make_broker().make_listener("toy", settings).endpoint == ""
         assert make_broker().make_listener("toy", settings, "tcp:1").endpoint == "tcp:1"
@@ -153,7 +153,7 @@ class CountersTests(SynchronousTestCase):
         """Return the counts of the warnings so far."""
         return self._counts
 
-    def test_drops_are_kept_apart_by_client_topic_and_reason(self) -> None:
+    def test_drops_are_counted_by_client_topic_and_reason(self) -> None:
         for key in (("a", "t", "x"), ("b", "t", "x"), ("a", "u", "x"), ("a", "t", "y")):
             self.counters.drop(*key, 2)
         self.counters.drop("a", "t", "x", 1)
@@ -161,7 +161,7 @@ class CountersTests(SynchronousTestCase):
         assert self.counters.drops["a", "t", "x"] == 3
         assert self.counters.dropped == 9
 
-    def test_the_first_of_a_kind_is_logged_and_then_every_tenfold(self) -> None:
+    def test_the_first_of_a_kind_and_each_tenfold_are_logged(self) -> None:
         for _ in range(1000):
             self.counters.drop("a", "t", "x", 1)
         assert self.warned() == [1, 10, 100, 1000]
@@ -181,7 +181,7 @@ class CountersTests(SynchronousTestCase):
         self.counters.refuse("toy", "too-large", "bob", 5)
         assert self.warned() == [1, 10, 5]
 
-    def test_beyond_so_many_kinds_the_rest_is_counted_together(self) -> None:
+    def test_kinds_beyond_the_limit_are_counted_together(self) -> None:
         with patch.object(counters_module, "_MAX_KINDS", 3):
             for number in range(6):
                 self.counters.drop(f"client {number}", "t", "x", 1)

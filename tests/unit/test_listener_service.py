@@ -39,7 +39,7 @@ def port_of(service: ListenerService) -> tcp.Port:
 
 
 def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, int]:
-    """A socket that has a port, and the port."""
+    """Return a socket that is bound to a port, and the port."""
     holder = socket.socket(socket.AF_INET, kind)
     holder.bind(("127.0.0.1", 0))
     if kind is socket.SOCK_STREAM:
@@ -50,7 +50,7 @@ def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, 
 class EndpointTests(SynchronousTestCase):
     """Invalid descriptions"""
 
-    def test_what_cannot_be_parsed_is_one_line(self) -> None:
+    def test_invalid_descriptions_are_one_line_errors(self) -> None:
         for endpoint in ("tcp", "tcp:", "tcp:http:x", "nonsense:1", "ssl:443:privateKey=/none",
                          "tcp:1:interface=a:b", "unix", ""):  # fmt: skip
             with pytest.raises(ConfigurationError) as caught:
@@ -59,7 +59,7 @@ class EndpointTests(SynchronousTestCase):
             assert text.startswith(f"toy: cannot use endpoint {endpoint!r}: ")
             assert "\n" not in text
 
-    def test_systemd_without_a_socket_unit_says_so(self) -> None:
+    def test_systemd_without_a_socket_unit_is_a_clear_error(self) -> None:
         for endpoint in ("systemd:domain=INET:index=0", "systemd:name=cafe.socket"):
             with pytest.raises(ConfigurationError, match="socket unit"):
                 service_at(endpoint)
@@ -75,7 +75,7 @@ class ListenTests(TestCase):
         return service
 
     def refuse(self, endpoint: str, factory: Any = None) -> str:
-        """The error of a listener that cannot start."""
+        """Return the error of a listener that cannot start."""
         service = service_at(endpoint, factory)
         self.addCleanup(service.stopService)
         with pytest.raises(StartError) as caught:
@@ -83,19 +83,19 @@ class ListenTests(TestCase):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    def test_a_taken_port_is_one_line(self) -> None:
+    def test_a_port_in_use_is_a_one_line_error(self) -> None:
         holder, port = taken()
         self.addCleanup(holder.close)
         endpoint = f"tcp:{port}:interface=127.0.0.1"
         assert self.refuse(endpoint) == f"toy: cannot listen on {endpoint}: Address already in use"
 
-    def test_an_address_that_is_not_here_is_one_line(self) -> None:
+    def test_a_foreign_address_is_a_one_line_error(self) -> None:
         assert "annot assign" in self.refuse("tcp:0:interface=192.0.2.1")
 
-    def test_a_path_that_cannot_be_bound_is_one_line(self) -> None:
+    def test_an_unusable_path_is_a_one_line_error(self) -> None:
         assert "No such file" in self.refuse("unix:/nowhere/at/all.sock")
 
-    def test_where_it_listens_is_logged(self) -> None:
+    def test_the_address_is_logged(self) -> None:
         lines = logged(self)
         path = os.path.join(tempfile.mkdtemp(), "s")
         self.start("tcp:0:interface=127.0.0.1")
@@ -145,7 +145,7 @@ class ListenTests(TestCase):
 
 
 class DatagramTests(TestCase):
-    """cafe over UDP on the port that TCP got"""
+    """cafe over UDP on the port of TCP"""
 
     def setUp(self) -> None:
         self.cafe = Cafe(udp=True)
@@ -161,7 +161,7 @@ class DatagramTests(TestCase):
         self.cafe.broker._drain()
         return service.stopService()
 
-    def test_udp_gets_the_number_that_tcp_got(self) -> None:
+    def test_udp_has_the_port_of_tcp(self) -> None:
         service = self.serve("tcp:0:interface=127.0.0.1")
         host = service._ports[0].getHost()
         assert isinstance(host, IPv4Address)
@@ -170,18 +170,18 @@ class DatagramTests(TestCase):
         assert transport.getHost() == IPv4Address("UDP", "127.0.0.1", host.port)
         assert host.port != 0
 
-    def test_a_taken_udp_port_is_one_line(self) -> None:
+    def test_a_udp_port_in_use_is_a_one_line_error(self) -> None:
         holder, port = taken(socket.SOCK_DGRAM)
         self.addCleanup(holder.close)
         with pytest.raises(StartError, match="Address already in use"):
             self.serve(f"tcp:{port}:interface=127.0.0.1")
 
-    def test_udp_needs_a_number(self) -> None:
+    def test_udp_requires_a_port_number(self) -> None:
         path = os.path.join(tempfile.mkdtemp(), "s")
         with pytest.raises(StartError, match="UDP requires a TCP endpoint"):
             self.serve(f"unix:{path}")
 
-    def test_without_the_option_there_is_none(self) -> None:
+    def test_without_the_option_there_is_no_udp(self) -> None:
         self.factory = Cafe().factories["cafe"]
         self.serve("tcp:0:interface=127.0.0.1")
         assert not self.cafe.broker.clients
@@ -190,7 +190,7 @@ class DatagramTests(TestCase):
 class BrokerTests(TestCase):
     """A listener as a child of the broker"""
 
-    def test_a_port_that_is_taken_stops_the_start(self) -> None:
+    def test_a_port_in_use_stops_the_start(self) -> None:
         holder, port = taken()
         self.addCleanup(holder.close)
         broker = BrokerService(

@@ -1,4 +1,4 @@
-"""The messages of the log: the fields that a format names are the fields that are passed."""
+"""Log formats: the fields that a format names are those that are passed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS = {"debug", "info", "warn", "error", "critical", "failure"}
 
 
 def log_calls(path: Path) -> Iterator[ast.Call]:
-    """The calls of a logger in a file that pass a literal format, and fields by name."""
+    """Return the calls of a logger in a file with a literal format and keyword fields."""
     for node in ast.walk(ast.parse(path.read_text())):
         if (
             isinstance(node, ast.Call)
@@ -30,7 +30,7 @@ def log_calls(path: Path) -> Iterator[ast.Call]:
 
 
 def named(text: str) -> set[str]:
-    """The fields that a format names."""
+    """Return the fields that a format names."""
     return {name.split(".")[0] for _, name, _, _ in Formatter().parse(text) if name}
 
 
@@ -47,5 +47,5 @@ class FormatTests(SynchronousTestCase):
                 found += 1
         assert found > 20
 
-    def test_these_are_the_methods(self) -> None:
+    def test_the_methods_are_those_of_logger(self) -> None:
         assert all(callable(getattr(Logger, name)) for name in METHODS)

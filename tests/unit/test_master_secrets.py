@@ -41,7 +41,7 @@ class RingTests(SynchronousTestCase):
         assert list(ring) == []
         assert ring.candidates(None, "HS256", START) == []
 
-    def test_it_holds_its_secrets_by_what_they_are_and_not_by_id_alone(self) -> None:
+    def test_secrets_are_compared_by_content_and_not_by_id_alone(self) -> None:
         ring = SecretRing([hmac_secret("a"), hmac_secret("b", OTHER_KEY)])
         assert ring
         assert [secret.id for secret in ring] == ["a", "b"]
@@ -60,7 +60,7 @@ class RingTests(SynchronousTestCase):
         for algorithm in others:
             assert ring.candidates(None, algorithm, START) == []
 
-    def test_a_key_id_leaves_the_one_secret_it_names(self) -> None:
+    def test_a_key_id_selects_its_secret(self) -> None:
         first, second = hmac_secret("a"), hmac_secret("b", OTHER_KEY)
         ring = SecretRing([first, second, public_secret("c")])
         assert ring.candidates(None, "HS256", START) == [first, second]
@@ -104,7 +104,7 @@ class SecretFileTests(FileCase):
         assert str(caught.value).startswith("secret 'main': ")
         assert "\n" not in str(caught.value)
 
-    def test_the_secret_is_what_the_file_holds(self) -> None:
+    def test_the_secret_is_the_content_of_the_file(self) -> None:
         self.write(KEY)
         assert self.read() == Secret("main", "HS384", KEY, START)
 
@@ -120,14 +120,14 @@ class SecretFileTests(FileCase):
             self.write(data)
             self.refuses("bytes, fewer than 32; .*--allow-weak-secret")
 
-    def test_a_short_one_may_be_allowed_but_not_an_empty_one(self) -> None:
+    def test_a_short_secret_may_be_allowed_but_not_an_empty_one(self) -> None:
         self.write(b"x\n")
         assert self.read(allow_weak=True).key == b"x"
         for data in (b"", b"\n"):
             self.write(data)
             self.refuses("is empty", allow_weak=True)
 
-    def test_what_is_refused_is_not_shown(self) -> None:
+    def test_a_refused_secret_is_not_shown(self) -> None:
         self.write(b"short secret")
         with pytest.raises(ConfigurationError) as caught:
             self.read()
@@ -168,7 +168,7 @@ class PublicKeyFileTests(FileCase):
         secret.key.verify(PRIVATE.sign(b"data"), b"data")
         assert secret in SecretRing([read_public_key("public", str(self.path), START)])
 
-    def test_anything_that_is_no_public_key_is_refused(self) -> None:
+    def test_other_contents_are_refused(self) -> None:
         private = PRIVATE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         for data in (b"", b"nonsense", KEY, PUBLIC_PEM[:60], private, PUBLIC_PEM[27:]):
             self.write(data)
@@ -179,10 +179,10 @@ class PublicKeyFileTests(FileCase):
         self.write(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
         self.refuses("is not an Ed25519 key")
 
-    def test_a_file_that_is_not_there_is_refused(self) -> None:
+    def test_a_missing_file_is_refused(self) -> None:
         self.refuses("No such file")
 
-    def test_a_path_that_cannot_be_one_is_refused(self) -> None:
+    def test_an_invalid_path_is_refused(self) -> None:
         self.path = Path("a\0b")
         self.refuses("a\0b")
 
@@ -190,7 +190,7 @@ class PublicKeyFileTests(FileCase):
 class EndTests(SynchronousTestCase):
     """parse_end"""
 
-    def test_a_date_and_time_in_every_way_to_write_it(self) -> None:
+    def test_a_date_and_time_in_every_format(self) -> None:
         moment = datetime(2023, 11, 14, 22, 13, 20)
         east = timezone(timedelta(hours=2))
         for value in (
@@ -203,7 +203,7 @@ class EndTests(SynchronousTestCase):
         ):
             assert parse_end(value) == START
 
-    def test_a_day_in_text_begins_at_midnight_in_utc(self) -> None:
+    def test_a_date_begins_at_midnight_in_utc(self) -> None:
         assert parse_end("1970-01-02") == 86_400
 
     def test_anything_else_is_refused(self) -> None:
@@ -217,5 +217,5 @@ class EndTests(SynchronousTestCase):
     @example(datetime(1970, 1, 1, tzinfo=UTC))
     @example(datetime.min.replace(tzinfo=UTC))
     @example(datetime.max.replace(tzinfo=UTC))
-    def test_text_and_date_mean_the_same(self, moment: datetime) -> None:
+    def test_text_and_date_are_equivalent(self, moment: datetime) -> None:
         assert parse_end(moment.isoformat()) == parse_end(moment) == moment.timestamp()

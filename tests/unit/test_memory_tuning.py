@@ -1,4 +1,4 @@
-"""What the process asks of the C library and of the garbage collector."""
+"""The settings of the C library's allocator and of the garbage collector."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AllocatorTests(SynchronousTestCase):
         keep_freed_memory()
         assert calls == [(M_MMAP_THRESHOLD, 32 * 2**20), (M_TRIM_THRESHOLD, 64 * 2**20)]
 
-    def test_another_c_library_is_left_alone(self) -> None:
+    def test_another_c_library_is_not_changed(self) -> None:
         for library in (object(), OSError("no such library")):
             self.library(library)
             keep_freed_memory()
@@ -48,7 +48,7 @@ class AllocatorTests(SynchronousTestCase):
 class CollectorTests(SynchronousTestCase):
     """gc"""
 
-    def test_what_exists_is_left_out_of_collections(self) -> None:
+    def test_existing_objects_are_left_out_of_collections(self) -> None:
         self.addCleanup(gc.unfreeze)
         gc.unfreeze()
         freeze_startup_objects()

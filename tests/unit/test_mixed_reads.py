@@ -67,7 +67,7 @@ class CafeTests(SynchronousTestCase):
         found = [(p[0], p[9:]) for _, p in cafe_wire.frames(reader.take())]
         assert found == list(self.SENT)
 
-    def test_channels_that_nobody_has_used_before(self) -> None:
+    def test_channels_that_are_new(self) -> None:
         house = Cafe()
         publisher, reader = house.publisher(), house.subscriber(b"\1\2\3")
         publisher.send(self.sent())
@@ -223,7 +223,7 @@ class RheosTests(SynchronousTestCase):
         assert len(rheos_wire.message_ids(client.take())) == 6
         assert reader.take() == rheos_wire.response(ALICE, *[b"%d" % n for n in range(6)])
 
-    def test_a_topic_that_is_not_there(self) -> None:
+    def test_an_unknown_topic(self) -> None:
         house, client = self.start()
         reader = house.reader(BOB, "news", "sport")
         house.broker.topic_lifecycle.end(house.broker.topics.named("weather"))

@@ -1,4 +1,4 @@
-"""The blocking publisher of nsd: the bytes that it sends, and its use of the replies."""
+"""The blocking publisher of nsd: the bytes it sends, and its handling of replies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.unit.streams import House
 
 
 class PublisherTests(PublisherCase):
-    """Over a broker in memory, or a script of replies"""
+    """With a broker in memory or scripted replies"""
 
-    def test_the_bytes(self) -> None:
+    def test_the_bytes_sent(self) -> None:
         house = House({"nsd": {}})
         self.over(house, "nsd")
         with NsdPublisher(ADDRESS) as publisher:

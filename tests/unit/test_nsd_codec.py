@@ -1,4 +1,4 @@
-"""nsd's codec: any line is a request or an InvalidRequest; messages come back as they were sent."""
+"""nsd's codec: any line is a request or an InvalidRequest; messages are returned unchanged."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ EXTRAS = st.dictionaries(
 
 
 def read(line: bytes) -> object:
-    """The request that a line is, as the server parses it."""
+    """Return the request of a line, as the server parses it."""
     text, _in_base64 = unwrap(line)
     return parse(text, line)
 
 
 def tried(line: bytes) -> object:
-    """The request that a line is, or its InvalidRequest."""
+    """Return the request of a line, or its InvalidRequest."""
     try:
         return read(line)
     except InvalidRequest as invalid:
@@ -61,7 +61,7 @@ def tried(line: bytes) -> object:
 
 
 def refused(line: bytes) -> str:
-    """What the answer to a line that must be invalid shows of it."""
+    """Return the quotation in the error for a line, which must be invalid."""
     with pytest.raises(InvalidRequest) as caught:
         read(line)
     shown: str = caught.value.shown
@@ -69,12 +69,12 @@ def refused(line: bytes) -> str:
 
 
 def with_field(text: bytes) -> bytes:
-    """An OpenRequest that holds ``text`` as the value of a further field."""
+    """Return an OpenRequest with ``text`` as the value of an additional field."""
     return OPEN[:-1] + b',"x":' + text + b"}"
 
 
 def published(message: Publish, offset: int = 0) -> Batch:
-    """The batch that the server makes of a Publish."""
+    """Return the batch that the server makes of a Publish."""
     sent = message.message
     batch = batch_of([sent.body.encode()], headers=[sent.extra], offset=offset)
     batch.sender, batch.protocol = sent.sender.encode(), "nsd"
@@ -101,7 +101,7 @@ class RequestTests(SynchronousTestCase):
         assert (request.message.sender, request.message.body) == ("Ada", "hi")
         assert request.message.extra == {"mood": b'[1,"\xc3\xbc"]'}
 
-    def test_a_message_has_only_so_many_fields(self) -> None:
+    def test_the_fields_of_a_message_are_limited(self) -> None:
         message = {"_class": "Message", "from": "", "when": 0, "body": ""}
         message |= {str(number): 0 for number in range(2**16)}
         line = json.dumps({"_class": "PublishRequest", "identity": "ada", "message": message})
@@ -128,7 +128,7 @@ class RequestTests(SynchronousTestCase):
         for form in (line, base64.b64encode(line)):
             result = tried(form)
             if isinstance(result, InvalidRequest):
-                # Some JSON, such as 1640, is also the base64 of other text.
+                # Some JSON, such as 1640, is also base64 of other text.
                 decoded = unwrap(form)[0].decode(errors="replace")
                 assert result.shown in (line.decode()[:SHOWN], decoded[:SHOWN])
 
@@ -159,7 +159,7 @@ class RequestTests(SynchronousTestCase):
                 assert refused(with_field(opening * depth))
         assert read(with_field(b"[" * 100 + b"]" * 100)) == Open("ada")
 
-    def test_deep_nesting_with_an_escape_is_invalid_or_taken(self) -> None:
+    def test_deep_nesting_with_an_escape_is_invalid_or_accepted(self) -> None:
         for depth in range(300, 1100, 50):
             line = with_field(b"[" * depth + b'"\\u0041"' + b"]" * depth)
             try:
@@ -174,27 +174,27 @@ class RequestTests(SynchronousTestCase):
         for number in (b"1" * 4000, b"1e308", b"-0", b"1E5", b"0.1", b"1e-999"):
             assert read(with_field(number)) == Open("ada")
 
-    def test_an_integer_has_no_fraction_and_is_no_boolean(self) -> None:
+    def test_numbers_must_be_integers(self) -> None:
         get = b'{"_class":"GetRequest","identity":"ada","after":%b}'
         for number in (b"1.0", b"1e2", b"true", b'"1"', b"null", b"[1]"):
             refused(get % number)
         assert read(get % b"-0") == Get("ada", 0)
         assert read(get % (b"9" * 4000)) == Get("ada", int("9" * 4000))
 
-    def test_lone_surrogates_are_invalid_wherever_they_stand(self) -> None:
+    def test_lone_surrogates_are_invalid_everywhere(self) -> None:
         for text in (b'"\\ud800"', b'"\\udc00\\ud800"', b'{"\\ud800":1}', b'[["a\\uDFFF"]]'):
             refused(with_field(text))
         refused(b'{"_class":"OpenRequest","identity":"\\ud83d"}')
         refused(with_field(b'"\xed\xa0\x80"'))
         assert read(with_field(b'"\\ud83d\\udc2c"')) == Open("ada")
 
-    def test_of_a_repeated_name_the_last_counts(self) -> None:
+    def test_the_last_of_repeated_names_counts(self) -> None:
         assert read(b'{"identity":"x","_class":1,"_class":"OpenRequest","identity":"ada"}') == Open(
             "ada"
         )
         refused(b'{"_class":"OpenRequest","identity":"ada","identity":1}')
 
-    def test_what_is_no_object_is_invalid(self) -> None:
+    def test_a_line_that_is_not_an_object_is_invalid(self) -> None:
         for line in (b"[]", b"[" + OPEN + b"]", b'"OpenRequest"', b"1", b"null", b"true"):
             assert refused(line) == line.decode()
             assert refused(base64.b64encode(line)) == line.decode()
@@ -214,7 +214,7 @@ class RequestTests(SynchronousTestCase):
         for name in ("", "a" * 256, "é" * 128, "🐬" * 64):
             refused(line.format(name).encode())
 
-    def test_what_is_shown_is_cut_at_200_characters(self) -> None:
+    def test_quotations_are_cut_at_200_characters(self) -> None:
         assert refused(b"{" + "🐬".encode() * 300) == "{" + "🐬" * 199
         assert refused(b"{\xff" + b"x" * 300) == "{\ufffd" + "x" * 198
         assert refused(b"") == ""
@@ -223,7 +223,7 @@ class RequestTests(SynchronousTestCase):
 class DialectTests(SynchronousTestCase):
     """nsd §2.2"""
 
-    def test_valid_base64_is_of_the_base64_dialect(self) -> None:
+    def test_valid_base64_selects_the_base64_dialect(self) -> None:
         assert unwrap(base64.b64encode(OPEN)) == (OPEN, True)
         assert unwrap(OPEN) == (OPEN, False)
         assert unwrap(b"") == (b"", False)
@@ -240,12 +240,12 @@ class DialectTests(SynchronousTestCase):
         ):
             assert unwrap(line) == (line, False)
 
-    def test_decoded_text_is_shown_or_the_line_as_sent(self) -> None:
+    def test_errors_quote_the_decoded_text_or_the_line(self) -> None:
         assert refused(base64.b64encode("grüß".encode())) == "grüß"
         line = base64.b64encode(b"\xff" * 9)
         assert refused(line) == line.decode()
 
-    def test_answers_come_in_the_dialect_of_the_request(self) -> None:
+    def test_replies_have_the_dialect_of_the_request(self) -> None:
         assert wrap(SUCCESS, False) == b'{"_class":"SuccessResponse"}\n'
         assert wrap(SUCCESS, True) == b"eyJfY2xhc3MiOiJTdWNjZXNzUmVzcG9uc2UifQ==\n"
 
@@ -253,7 +253,7 @@ class DialectTests(SynchronousTestCase):
     @example([], b"")
     @example([b"", b"a"], b"")
     @example([b"ab", b"c"], b"d")
-    def test_a_stream_equals_encoding_at_once_however_it_is_split(
+    def test_a_stream_in_any_pieces_equals_one_encoding(
         self, pieces: list[bytes], last: bytes
     ) -> None:
         whole = b"".join(pieces) + last
@@ -271,7 +271,7 @@ class MessageTests(SynchronousTestCase):
     @example('"', "\\", {'"': "\\"}, 0)
     @example("\0", "\u2028\x7f", {"": 2**70}, 2**40)
     @example("😀", "\n", {"when ": None, "Body": -0.0}, 1)
-    def test_text_and_extra_fields_come_back_as_they_were_sent(
+    def test_text_and_extra_fields_are_returned_unchanged(
         self, sender: str, body: str, extra: dict[str, Any], offset: int
     ) -> None:
         message = {"_class": "Message", "from": sender, "when": 7, "body": body, **extra}
@@ -305,17 +305,17 @@ class MessageTests(SynchronousTestCase):
             assert back["body"] == ""
             assert base64.b64decode(back["data"]) == payload
 
-    def test_headers_of_another_protocol_are_left_out(self) -> None:
+    def test_headers_of_another_protocol_are_omitted(self) -> None:
         batch = batch_of([b"hi"], headers=[{"x": b"\xff no json"}], offset=4)
         assert list(messages(batch)) == [
             b'{"_class":"Message","from":"alice","when":5,"body":"hi"}'
         ]
 
-    def test_when_counts_on_through_a_batch(self) -> None:
+    def test_when_increases_within_a_batch(self) -> None:
         texts = list(messages(batch_of([b"a", b"b", b"\xff"], offset=9)))
         assert [json.loads(text)["when"] for text in texts] == [10, 11, 12]
 
-    def test_an_error_is_one_line_whatever_it_quotes(self) -> None:
+    def test_an_error_is_one_line_with_any_quotation(self) -> None:
         assert error('a"\n\u2028ü') == (
             b'{"_class":"ErrorResponse","error":"a\\"\\n\xe2\x80\xa8\xc3\xbc"}'
         )

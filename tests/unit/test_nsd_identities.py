@@ -1,4 +1,4 @@
-"""nsd's identities: they last across connections and, with the store, across brokers."""
+"""nsd's identities: they survive connections and, with the store, restarts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class IdentitiesTests(SynchronousTestCase):
         self.memory = MemoryBudget(0)
         self.identities = Identities(self.store, self.memory)
 
-    def test_opening_is_remembered(self) -> None:
+    def test_an_open_identity_is_remembered(self) -> None:
         assert not self.identities.opened("ada")
         self.identities.open("ada")
         self.identities.open("ada")
         assert self.identities.opened("ada")
         assert self.memory.used == IDENTITY_BYTES
 
-    def test_subscribing_is_not_opening(self) -> None:
+    def test_subscribing_does_not_open(self) -> None:
         self.identities.subscribe("ada", "ben", MANY, MANY)
         assert not self.identities.opened("ada")
         found = self.identities.find("ada")
@@ -47,7 +47,7 @@ class IdentitiesTests(SynchronousTestCase):
         assert (found.name, found.channels) == ("ada", {"ben"})
         assert self.identities.find("ben") is None
 
-    def test_memory_is_taken_once_and_given_back(self) -> None:
+    def test_memory_is_charged_once_and_released(self) -> None:
         for _ in range(3):
             self.identities.subscribe("ada", "ben", MANY, MANY)
         assert self.memory.used == IDENTITY_BYTES + SUBSCRIPTION_BYTES
@@ -72,13 +72,13 @@ class IdentitiesTests(SynchronousTestCase):
             self.identities.check_room("ada", "c", 1, 2)
         assert self.identities.find("ben") is None
 
-    def test_the_channels_are_those_that_were_opened(self) -> None:
+    def test_channels_are_the_opened_identities(self) -> None:
         self.identities.open("ada")
         self.identities.subscribe("ben", "ada", MANY, MANY)
         self.identities.open("cal")
         assert sorted(self.identities.opened_channels()) == ["ada", "cal"]
 
-    def test_without_memory_nothing_is_remembered(self) -> None:
+    def test_at_the_memory_bound_nothing_is_remembered(self) -> None:
         memory = MemoryBudget(1)
         identities = Identities(self.store, memory)
         memory.add(1)
@@ -91,7 +91,7 @@ class IdentitiesTests(SynchronousTestCase):
         assert list(self.store.items(TABLE)) == []
         assert memory.used == 1
 
-    def test_everything_comes_back_from_the_store(self) -> None:
+    def test_everything_is_restored_from_the_store(self) -> None:
         self.identities.open("zoë")
         for channel in ("zoë", "b", 'c"\n', "gone"):
             self.identities.subscribe("zoë", channel, MANY, MANY)
@@ -117,11 +117,11 @@ class RestartTests(SynchronousTestCase):
         before.ask(open_("cal"), unsubscribe("cal", "cal"))
         self.nsd = Nsd(store=self.store)
 
-    def test_subscriptions_and_messages_are_there(self) -> None:
+    def test_subscriptions_and_messages_are_restored(self) -> None:
         (response,) = self.nsd.ask(get("ada"))
         assert [message["body"] for message in response["messages"]] == ["before"]
 
-    def test_who_opened_before_can_publish(self) -> None:
+    def test_an_identity_opened_before_can_publish(self) -> None:
         assert self.nsd.ask(publish("ben", "after"), publish("eve", "x")) == [
             DONE,
             refusal("NO SUCH CHANNEL: eve"),
@@ -134,7 +134,7 @@ class RestartTests(SynchronousTestCase):
         assert self.nsd.ask(subscribe("eve", "ben"), unsubscribe("ada", "ben")) == [DONE, DONE]
         assert self.nsd.ask(subscribe("eve", "cal")) == [DONE]
 
-    def test_listeners_of_a_broker_share_them(self) -> None:
+    def test_listeners_of_a_broker_share_identities(self) -> None:
         factory = self.nsd.config.listeners[0].protocol.make_factory(self.nsd.listeners["nsd"])
         self.nsd.factories["nsd"] = factory
         (response,) = self.nsd.ask(get("ada"))
@@ -144,12 +144,12 @@ class RestartTests(SynchronousTestCase):
 class RefusedTests(SynchronousTestCase):
     """nsd §6.1: "A request refused changes nothing"."""
 
-    def test_an_open_over_the_identities_makes_no_channel(self) -> None:
+    def test_an_open_over_the_limit_of_identities_creates_no_channel(self) -> None:
         nsd = Nsd(max_identities=1)
         assert nsd.ask(open_("ada"), open_("ben")) == [DONE, refusal("LIMIT REACHED: identities")]
         assert nsd.ask(subscribe("ada", "ben")) == [refusal("NO SUCH CHANNEL: ben")]
 
-    def test_an_open_over_the_subscriptions_makes_no_channel(self) -> None:
+    def test_an_open_over_the_limit_of_subscriptions_creates_no_channel(self) -> None:
         nsd = Nsd(max_subscriptions=0)
         assert nsd.ask(open_("ada")) == [refusal("LIMIT REACHED: subscriptions")]
         assert (
@@ -172,7 +172,7 @@ class RefusedTests(SynchronousTestCase):
             refusal("NOT AUTHORIZED: ada"),
         ]
 
-    def test_one_that_may_do_neither_is_refused(self) -> None:
+    def test_an_open_without_any_right_is_refused(self) -> None:
         nsd = Nsd(allow_publish="ben", allow_subscribe="ben")
         assert nsd.ask(open_("ada"), open_("ben")) == [refusal("NOT AUTHORIZED: ada"), DONE]
         assert "ada" not in nsd.broker.topics

@@ -16,19 +16,19 @@ class LineTests(SynchronousTestCase):
     """nsd §2.1: lines of up to 4 MiB"""
 
     def line(self, size: int) -> bytes:
-        """An OpenRequest of so many bytes."""
+        """Return an OpenRequest of so many bytes."""
         start = b'{"_class":"OpenRequest","identity":"ada","x":"'
         return start + b"x" * (size - len(start) - 2) + b'"}'
 
     def dribble(self, data: bytes) -> tuple[Nsd, bytes, bool]:
-        """What the broker says to ``data`` in chunks of 64 KiB, and whether it closes."""
+        """Send ``data`` in chunks of 64 KiB; return the reply and whether the connection closes."""
         nsd = Nsd()
         client = nsd.connect("nsd")
         for at in range(0, len(data), 65_536):
             client.send(data[at : at + 65_536])
         return nsd, client.take(), client.closed
 
-    def test_4_mib_are_a_line(self) -> None:
+    def test_a_line_of_4_mib_is_accepted(self) -> None:
         for end in (b"\n", b"\r\n"):
             line = self.line(4 * MIB) + end
             nsd = Nsd()
@@ -38,7 +38,7 @@ class LineTests(SynchronousTestCase):
             assert self.dribble(line)[1:] == (SUCCESS, False)
             assert nsd.broker.memory.used < CONNECTION_BYTES + 10_000
 
-    def test_one_byte_more_is_too_long(self) -> None:
+    def test_one_byte_more_is_refused(self) -> None:
         shown = self.line(4 * MIB).decode()[:200]
         for line in (self.line(4 * MIB + 1) + b"\n", self.line(4 * MIB + 1) + open_("x")):
             answer = error(f"INVALID REQUEST: [{shown}]")
@@ -49,7 +49,7 @@ class LineTests(SynchronousTestCase):
             assert self.dribble(line)[1:] == (answer, True)
             assert nsd.broker.counters.refusals == {("nsd", "line-too-long"): 1}
 
-    def test_4_mib_are_a_line_wherever_the_end_is_cut(self) -> None:
+    def test_a_line_of_4_mib_is_accepted_with_any_split_of_its_end(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
         client.send(self.line(4 * MIB) + b"\r")
@@ -57,7 +57,7 @@ class LineTests(SynchronousTestCase):
         client.send(b"\n")
         assert client.take() == SUCCESS
 
-    def test_a_partial_line_is_accounted_for_until_it_ends(self) -> None:
+    def test_a_partial_line_is_charged_until_its_end(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
         start = nsd.broker.memory.used
@@ -73,13 +73,13 @@ class LineTests(SynchronousTestCase):
         assert nsd.broker.memory.used == start - CONNECTION_BYTES
         assert nsd.broker.memory.holders == set()
 
-    def test_what_shows_of_a_long_line_is_cut_between_characters(self) -> None:
+    def test_the_quotation_of_a_long_line_is_cut_between_characters(self) -> None:
         _, answer, closed = self.dribble("ü".encode() * (2 * MIB + 1))
         assert (json.loads(answer)["error"], closed) == (f"INVALID REQUEST: [{'ü' * 200}]", True)
 
 
 class StopTests(SynchronousTestCase):
-    """nsd §8, and the limits that close"""
+    """nsd §8, and limits that close the connection"""
 
     def test_there_is_no_goodbye(self) -> None:
         nsd = Nsd(idle_timeout=5)
@@ -88,13 +88,13 @@ class StopTests(SynchronousTestCase):
         nsd.advance(8)
         assert (client.take(), client.closed) == (b"", True)
 
-    def test_without_memory_the_door_says_busy(self) -> None:
+    def test_at_the_memory_bound_a_connection_is_refused_as_busy(self) -> None:
         nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES})
         nsd.connect("nsd")
         client = nsd.connect("nsd")
         assert (client.take(), client.closed) == (error("BROKER BUSY"), True)
 
-    def test_without_memory_an_open_says_busy_and_goes_on(self) -> None:
+    def test_at_the_memory_bound_an_open_is_refused_as_busy(self) -> None:
         nsd = Nsd(top={"history": "0", "max-memory": CONNECTION_BYTES + 1})
         client = nsd.connect("nsd")
         client.send(open_("ada") + open_("ben"))

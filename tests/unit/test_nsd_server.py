@@ -1,4 +1,4 @@
-"""nsd's server: long answers in pages, pipelines, the ends, long lines, other protocols."""
+"""nsd's server: long replies in pages, pipelining, closing, other protocols."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 1024 * 1024
 
 
 class LongListTests(SynchronousTestCase):
-    """A Get of much is streamed as the client reads (nsd §3.5)"""
+    """The reply to a Get is streamed as the client reads (nsd §3.5)"""
 
     def setUp(self) -> None:
         self.nsd = Nsd(max_body=100_000)
@@ -41,7 +41,7 @@ class LongListTests(SynchronousTestCase):
         assert bodies(client.take()) == self.texts
         assert len(client.stream.writes) > 5
 
-    def test_in_base64_as_well(self) -> None:
+    def test_a_list_in_base64(self) -> None:
         client = self.nsd.connect("nsd")
         client.send(base64.b64encode(get("ada", 2).strip()) + b"\n")
         self.nsd.pump()
@@ -65,7 +65,7 @@ class LongListTests(SynchronousTestCase):
         assert bodies(client.take()) == self.texts
         assert not client.stream.paused
 
-    def test_requests_behind_it_are_answered_in_order(self) -> None:
+    def test_requests_after_it_are_answered_in_order(self) -> None:
         client = slow_client(self.nsd)
         behind = publish("ada", "news") + b"x\n" + get("ada", 59) + open_("ben")
         client.send(get("ada") + behind[:-9])
@@ -79,7 +79,7 @@ class LongListTests(SynchronousTestCase):
         assert bodies(others[2]) == [self.texts[59], "news"]
         assert others[3:] == [SUCCESS]
 
-    def test_what_is_published_meanwhile_is_for_the_next_get(self) -> None:
+    def test_messages_published_meanwhile_are_for_the_next_get(self) -> None:
         client = slow_client(self.nsd)
         client.send(get("ada"))
         assert self.nsd.ask(publish("ada", "later")) == [{"_class": "SuccessResponse"}]
@@ -89,8 +89,8 @@ class LongListTests(SynchronousTestCase):
         client.send(get("ada", 60))
         assert bodies(client.take()) == ["later"]
 
-    def test_short_answers_are_not_piled_up_for_one_that_does_not_read(self) -> None:
-        """Memory is bounded whatever clients do: also by Gets that fit one page each."""
+    def test_short_replies_do_not_accumulate_for_a_client_that_does_not_read(self) -> None:
+        """Memory is bounded also with Gets whose replies fit one page each."""
         client = slow_client(self.nsd)
         client.send(get("ada", 57) * 200)
         self.nsd.pump()
@@ -100,7 +100,7 @@ class LongListTests(SynchronousTestCase):
         lines = client.take().splitlines(keepends=True)
         assert [len(bodies(line)) for line in lines] == [3] * 200
 
-    def test_requests_wait_unparsed_while_the_answers_are_not_read(self) -> None:
+    def test_requests_wait_unparsed_while_replies_are_not_read(self) -> None:
         client = slow_client(self.nsd)
         client.send(get("ada"))
         self.nsd.pump()
@@ -133,7 +133,7 @@ class LongListTests(SynchronousTestCase):
         nsd.pump()
         assert len(client.stream.buffered) < MIB
 
-    def test_a_client_that_goes_in_the_middle_leaves_nothing(self) -> None:
+    def test_a_client_that_disconnects_within_a_page_holds_nothing(self) -> None:
         for how in ("lose", "abort"):
             client = slow_client(self.nsd)
             client.send(get("ada") + open_("never"))
@@ -148,7 +148,7 @@ class LongListTests(SynchronousTestCase):
             assert "never" not in self.nsd.broker.topics
         assert self.nsd.listeners["nsd"].quota.open == 0
 
-    def test_one_that_goes_between_pages_leaves_nothing(self) -> None:
+    def test_a_client_that_disconnects_between_pages_holds_nothing(self) -> None:
         client = self.nsd.connect("nsd")
         client.stream.feed(get("ada"))
         client.stream.lose()
@@ -156,7 +156,7 @@ class LongListTests(SynchronousTestCase):
         assert not self.nsd.clock.getDelayedCalls()
         assert len(client.stream.received) < MIB
 
-    def test_a_stopping_broker_finishes_the_answer_and_no_more(self) -> None:
+    def test_shutdown_finishes_the_present_reply_only(self) -> None:
         self.nsd.start()
         client, idle = slow_client(self.nsd), self.nsd.connect("nsd")
         client.send(get("ada") + open_("never"))
@@ -175,7 +175,7 @@ class LongListTests(SynchronousTestCase):
         client.stream.lose(clean=True)
         self.successResultOf(stopped)
 
-    def test_a_slow_reader_has_until_the_deadline_for_the_rest_of_an_answer(self) -> None:
+    def test_a_slow_reader_has_until_the_deadline_for_the_rest_of_a_reply(self) -> None:
         """nsd §8: "closes each connection after the response under way"."""
         self.nsd.start()
         client = slow_client(self.nsd)
@@ -187,7 +187,7 @@ class LongListTests(SynchronousTestCase):
         self.nsd.pump()
         assert bodies(client.take()) == self.texts[50:]
 
-    def test_one_that_does_not_read_is_aborted_at_the_deadline(self) -> None:
+    def test_a_client_that_does_not_read_is_aborted_at_the_deadline(self) -> None:
         self.nsd.start()
         client = slow_client(self.nsd)
         client.send(get("ada"))
@@ -200,16 +200,16 @@ class LongListTests(SynchronousTestCase):
 
 
 class HistoryTests(SynchronousTestCase):
-    """What a Get gives"""
+    """The messages of a Get"""
 
-    def test_what_retention_removed_does_not_come(self) -> None:
+    def test_expired_messages_are_not_returned(self) -> None:
         nsd = Nsd(top={"history": "5"})
         texts = nsd.write_history(12, 1)
         (response,) = nsd.ask(get("ada", 3))
         assert [message["body"] for message in response["messages"]] == texts[7:]
         assert [message["when"] for message in response["messages"]] == [8, 9, 10, 11, 12]
 
-    def test_without_a_history_nothing_comes_but_when_still_counts(self) -> None:
+    def test_without_a_history_nothing_is_returned_and_when_still_increases(self) -> None:
         nsd = Nsd(top={"history": "0"})
         nsd.write_history(3, 1)
         assert nsd.store.next_offset == 3
@@ -280,7 +280,7 @@ class HistoryTests(SynchronousTestCase):
         )
         assert client.take().decode() == first + long + '"}]}\n'
 
-    def test_messages_to_cafe_are_the_body_alone(self) -> None:
+    def test_messages_to_cafe_are_the_body_only(self) -> None:
         nsd = Nsd(also={"cafe": {"channels": "7:ada"}})
         nsd.ask(open_("ada"))
         bob = nsd.connect("cafe")

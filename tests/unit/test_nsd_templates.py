@@ -1,4 +1,4 @@
-"""Templates of nsd publishes: bodies that are cut out are what parsing would have given."""
+"""Templates of nsd publishes: sliced bodies equal those of parsed lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LINES = st.lists(st.tuples(STARTS, BODIES, ENDS).map(b"".join), min_size=2, max_
 
 
 def like(line: bytes) -> Template | None:
-    """The template that ``line`` gives."""
+    """Return the template of ``line``."""
     request = parse(line, line)
     assert isinstance(request, Publish)
     around = text_around_body(line, request)
@@ -55,7 +55,7 @@ def like(line: bytes) -> Template | None:
 
 
 def there(nsd: Nsd) -> list[tuple[str, str, object]]:
-    """All published messages, channel by channel: sender, body and the names of the fields."""
+    """Return all published messages by channel: sender, body and the names of the fields."""
     lists = [nsd.ask(get(name))[0]["messages"] for name in ("ada", "ben")]
     return [(m["from"], m["body"], sorted(m)) for found in lists for m in found]
 
@@ -66,7 +66,7 @@ class MeaningTests(SynchronousTestCase):
     @given(LINES, st.integers(1, 3), st.integers(1, 500))
     @example([START + b"a" + END] * 4, 1, 500)
     @example([START + b"a" + END, START + b"\xc3" + END, START + b"\xbc" + END], 3, 500)
-    def test_lines_together_are_what_they_are_alone(
+    def test_lines_of_one_read_mean_the_same_as_single_lines(
         self, lines: list[bytes], times: int, cut: int
     ) -> None:
         sent = b"".join(lines * times)
@@ -85,7 +85,7 @@ class MeaningTests(SynchronousTestCase):
         assert there(together) == there(alone)
         assert together.broker.counters.refusals == alone.broker.counters.refusals
 
-    def test_they_are_one_batch(self) -> None:
+    def test_lines_of_one_read_are_one_batch(self) -> None:
         nsd = Nsd()
         client = nsd.connect("nsd")
         texts = [f"{number}" for number in range(100)]
@@ -96,7 +96,7 @@ class MeaningTests(SynchronousTestCase):
         client.send(get("ada"))
         assert bodies(client.take()) == texts
 
-    def test_attachments_come_with_each(self) -> None:
+    def test_each_message_has_its_attachments(self) -> None:
         nsd = Nsd()
         lines = [publish("ada", str(number), file={"a": [1]}) for number in range(5)]
         *_, found = nsd.ask(open_("ada"), *lines, get("ada"))
@@ -108,7 +108,7 @@ class MeaningTests(SynchronousTestCase):
 class RefusalTests(SynchronousTestCase):
     """Publishes with a template are refused like single ones"""
 
-    def test_the_rest_over_a_rate(self) -> None:
+    def test_messages_over_the_rate(self) -> None:
         nsd = Nsd(rate_messages=10)
         client = nsd.connect("nsd")
         client.send(open_("ada") + b"".join(START + b"%d" % n + END for n in range(15)))
@@ -120,7 +120,7 @@ class RefusalTests(SynchronousTestCase):
         assert nsd.broker.counters.refusals == {("nsd", "rate-limited"): refused}
         assert len(there(nsd)) == 15 - refused
 
-    def test_one_that_is_too_big(self) -> None:
+    def test_a_message_that_is_too_large(self) -> None:
         nsd = Nsd(max_body=3)
         texts = ["a", "b", "c", "üüü", "dddd", "e"]
         client = nsd.connect("nsd")
@@ -128,7 +128,7 @@ class RefusalTests(SynchronousTestCase):
         big = error("MESSAGE TOO BIG: 4 characters")
         assert client.take() == SUCCESS * 5 + big + SUCCESS
 
-    def test_base64_and_others_in_between(self) -> None:
+    def test_base64_and_other_requests_in_between(self) -> None:
         nsd = Nsd()
         line = START + b"a" + END
         coded = base64.b64encode(line) + b"\n"
@@ -143,22 +143,22 @@ class RefusalTests(SynchronousTestCase):
 class TemplateTests(SynchronousTestCase):
     """Publishes that give no template"""
 
-    def test_one_that_fits(self) -> None:
+    def test_a_line_that_matches(self) -> None:
         found = like(START + b"a" + END)
         assert found is not None
         data = START + b"b" + END + START + b"" + END + START + b"c"
         assert found.cut(data, 0, 10) == ([b"b", b""], len(data) - len(START) - 1)
 
-    def test_it_is_the_body_that_counts(self) -> None:
+    def test_only_the_body_of_the_message_is_replaced(self) -> None:
         assert like(BEFORE + b'"body":"a","x":{"body":"a"}}}\n') is None
         assert like(BEFORE + b'"body":"b","x":{"body":"b"},"body":"a"}}\n') is not None
         assert like(BEFORE + b'"body":"a","body":"' + b"a" + END) is not None
 
-    def test_long_ones_are_not_kept(self) -> None:
+    def test_long_lines_give_no_template(self) -> None:
         line = START + b"a" + b'","x":"' + b"y" * MAX_TEMPLATE + END
         assert like(line) is None
 
-    def test_what_was_escaped_is_parsed(self) -> None:
+    def test_escaped_bodies_are_parsed(self) -> None:
         assert like(START + b"\\u0061" + END) is None
 
 
@@ -169,12 +169,14 @@ class EncodedBatchTests(SynchronousTestCase):
     @example([b""], b"")
     @example([b'"', b"a"], b"\\")
     @example([b"\xff", b"\0"], b"\xc3")
-    def test_a_batch_is_its_messages(self, payloads: list[bytes], sender: bytes) -> None:
+    def test_an_encoded_batch_equals_its_messages(
+        self, payloads: list[bytes], sender: bytes
+    ) -> None:
         batch = _batch(payloads, sender)
         assert encode_batch(batch) == b",".join(messages(batch))
         json.loads(b"[" + encode_batch(batch) + b"]")
 
-    def test_what_is_known_to_be_plain_is_not_looked_at(self) -> None:
+    def test_payloads_known_to_be_plain_are_not_scanned(self) -> None:
         batch = _batch([b"a", b"b"], b"x")
         encoded = EncodedBatches(1000)
         encoded.note_plain(batch)
@@ -182,7 +184,7 @@ class EncodedBatchTests(SynchronousTestCase):
         part = _batch([b'"'], b"x")
         assert encoded.encode(part) == b",".join(messages(part))
 
-    def test_it_is_made_once_and_kept_within_bounds(self) -> None:
+    def test_encoded_batches_are_cached_within_a_bound(self) -> None:
         first, second = _batch([b"a" * 100], b"x"), _batch([b"b" * 100], b"x")
         second.offset = 1
         encoded = EncodedBatches(250)
