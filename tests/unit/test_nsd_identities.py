@@ -7,9 +7,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.errors import LimitReached, MemoryExhausted
+from pubsub.interfaces import Value
 from pubsub.protocols.nsd.identities import (
     IDENTITY_BYTES,
     SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
     TABLE,
     Identities,
 )
@@ -105,6 +107,39 @@ class IdentitiesTests(SynchronousTestCase):
         assert found is not None
         assert found.channels == {"zoë", "b", 'c"\n'}
         assert memory.used == self.memory.used == 2 * IDENTITY_BYTES + 4 * SUBSCRIPTION_BYTES
+
+    def test_a_subscription_writes_itself_and_not_the_others(self) -> None:
+        written: list[int] = []
+        put = self.store.put
+
+        def count(table: str, key: str, value: Value) -> None:
+            assert isinstance(value, bytes)
+            written.append(len(key) + len(value))
+            put(table, key, value)
+
+        self.store.put = count  # type: ignore[method-assign]
+        for number in range(1000):
+            self.identities.subscribe("ada", f"{number:04}", MANY, MANY)
+        first, second = written[:2], written[2:]
+        assert sum(first) < 100
+        assert set(second) == {first[1]}
+        assert len(second) == 999
+        del written[:]
+        self.identities.unsubscribe("ada", "0000")
+        assert written == []
+
+    def test_records_of_version_0_1_0_are_converted(self) -> None:
+        self.store.put(TABLE, "ada", b'{"opened": true, "channels": ["ada", "b\\u0000c"]}')
+        for _ in range(2):
+            identities = Identities(self.store, MemoryBudget(0))
+            found = identities.find("ada")
+            assert found is not None
+            assert (found.opened, found.channels) == (True, {"ada", "b\0c"})
+        identities.unsubscribe("ada", "ada")
+        found = Identities(self.store, MemoryBudget(0)).find("ada")
+        assert found is not None
+        assert found.channels == {"b\0c"}
+        assert len(list(self.store.items(SUBSCRIPTIONS))) == 1
 
 
 class RestartTests(SynchronousTestCase):

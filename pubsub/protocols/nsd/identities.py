@@ -1,6 +1,7 @@
 """nsd's identities: whether each has opened its channel, and its subscriptions.
 
-They are independent of connections.
+They are independent of connections. The store has a record for each identity and one for each
+subscription, so that a change costs the same however many subscriptions an identity has.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 TABLE = "nsd-identities"
+"""The table of the store's metadata with whether each identity has opened its channel."""
+SUBSCRIPTIONS = "nsd-subscriptions"
+"""The table with the subscriptions. A key is an identity and a channel as a JSON array of two
+strings, as names may contain any character; the values are empty."""
 # Estimated bytes of an identity and of a subscription, for the memory budget.
 IDENTITY_BYTES = 1024
 SUBSCRIPTION_BYTES = 128
@@ -39,10 +44,32 @@ class Identities:
         self._store = store
         self._memory = memory
         self._known: dict[str, Identity] = {}
-        for name, value in store.items(TABLE):
+        self._load()
+
+    def _load(self) -> None:
+        for name, value in self._store.items(TABLE):
             record = json.loads(value)
-            self._known[name] = Identity(name, record["opened"], set(record["channels"]))
-            memory.add(IDENTITY_BYTES + SUBSCRIPTION_BYTES * len(record["channels"]))
+            identity = self._known[name] = Identity(name, record["opened"])
+            self._memory.add(IDENTITY_BYTES)
+            if "channels" in record:
+                self._convert(identity, record["channels"])
+        for key, _ in self._store.items(SUBSCRIPTIONS):
+            name, channel = json.loads(key)
+            if name in self._known:
+                self._add(self._known[name], channel)
+
+    def _add(self, identity: Identity, channel: str) -> None:
+        if channel not in identity.channels:
+            identity.channels.add(channel)
+            self._memory.add(SUBSCRIPTION_BYTES)
+
+    def _convert(self, identity: Identity, channels: list[str]) -> None:
+        """Store the subscriptions of a record as version 0.1.0 wrote it, which had all of them."""
+        for channel in channels:
+            self._add(identity, channel)
+            self._store.put(SUBSCRIPTIONS, _key(identity.name, channel), b"")
+        # Last, as this record is what a start after a crash would convert again.
+        self._save(identity)
 
     def find(self, name: str) -> Identity | None:
         """Return the identity of this name, if it is known."""
@@ -92,7 +119,7 @@ class Identities:
         identity = self._make(name)
         self._memory.reserve(SUBSCRIPTION_BYTES)
         identity.channels.add(channel)
-        self._save(identity)
+        self._store.put(SUBSCRIPTIONS, _key(name, channel), b"")
         return True
 
     def unsubscribe(self, name: str, channel: str) -> bool:
@@ -102,7 +129,7 @@ class Identities:
             return False
         identity.channels.discard(channel)
         self._memory.free(SUBSCRIPTION_BYTES)
-        self._save(identity)
+        self._store.delete(SUBSCRIPTIONS, _key(name, channel))
         return True
 
     def _make(self, name: str) -> Identity:
@@ -110,8 +137,12 @@ class Identities:
         if identity is None:
             self._memory.reserve(IDENTITY_BYTES)
             identity = self._known[name] = Identity(name)
+            self._save(identity)
         return identity
 
     def _save(self, identity: Identity) -> None:
-        record = {"opened": identity.opened, "channels": sorted(identity.channels)}
-        self._store.put(TABLE, identity.name, json.dumps(record).encode())
+        self._store.put(TABLE, identity.name, json.dumps({"opened": identity.opened}).encode())
+
+
+def _key(name: str, channel: str) -> str:
+    return json.dumps([name, channel], ensure_ascii=False)
