@@ -69,6 +69,10 @@ class CatchUp:
         """The topics that are not live yet, and the offset that each has reached."""
         return {topic: max(at, self._offset) for topic, at in self._positions.items()}
 
+    def __contains__(self, topic: Topic) -> bool:
+        """Return whether ``topic`` is not live yet."""
+        return topic in self._positions
+
     def discard(self, topic: Topic) -> None:
         """Deliver nothing more of ``topic``."""
         self._positions.pop(topic, None)

@@ -81,6 +81,7 @@ class Listener:
         self.verifications = parts.verifications
         self.queue_keys = parts.queue_keys
         self.topic_lifecycle = parts.topic_lifecycle
+        self.slices = parts.slices
         self.events = parts.events
         self.services = parts.services
         self.at_tick_end = parts.at_tick_end

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.slices import Slices
     from pubsub.broker.tokens import TokenVerifier
     from pubsub.broker.topic_lifecycle import TopicLifecycle
     from pubsub.broker.topic_registry import TopicRegistry
@@ -42,9 +43,9 @@ class BrokerParts:
 
     ``verifications`` limits how many unknown tokens are verified a second: one bucket for all
     connections of all protocols, because a client can open many. ``at_tick_end`` runs a call after
-    the events of the current reactor tick. ``when_open`` runs a call when the store is open, before
-    any client is served. ``shared`` has the state that the listeners of one protocol share.
-    ``services`` is the parent for services of a protocol.
+    the events of the current reactor tick; ``slices`` does work that takes long. ``when_open`` runs
+    a call when the store is open, before any client is served. ``shared`` has the state that the
+    listeners of one protocol share. ``services`` is the parent for services of a protocol.
     """
 
     clock: IReactorTime
@@ -60,6 +61,7 @@ class BrokerParts:
     tokens: TokenVerifier
     verifications: TokenBucket
     queue_keys: QueueKeys
+    slices: Slices
     topic_lifecycle: TopicLifecycle
     events: Events | None
     services: IServiceCollection

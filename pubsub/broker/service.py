@@ -32,6 +32,7 @@ from pubsub.broker.parts import BrokerParts
 from pubsub.broker.queue_keys import QueueKeys
 from pubsub.broker.router import Router
 from pubsub.broker.sessions import SessionRegistry
+from pubsub.broker.slices import Slices
 from pubsub.broker.token_throttle import VERIFICATIONS
 from pubsub.broker.tokens import TokenVerifier
 from pubsub.broker.topic_lifecycle import TopicLifecycle
@@ -81,6 +82,7 @@ class BrokerService(MultiService):
         self.memory = MemoryBudget(limits.max_memory)
         # Set aside from the start, so that neither the history nor the clients can use up both.
         self.memory.add(limits.history_memory)
+        self.slices = Slices(clock, at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end)
         self.tokens = TokenVerifier(ring or SecretRing())
@@ -126,6 +128,7 @@ class BrokerService(MultiService):
             verifications=TokenBucket(VERIFICATIONS, clock.seconds),
             queue_keys=self.queue_keys,
             topic_lifecycle=self.topic_lifecycle,
+            slices=self.slices,
             events=self._events,
             services=IServiceCollection(self),
             at_tick_end=at_tick_end,

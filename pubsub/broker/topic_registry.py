@@ -1,10 +1,13 @@
-"""The topic space: every topic by name, by u32 id and by UUID."""
+"""The topic space: every topic by name, by prefix of the name, by u32 id and by UUID."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+from sortedcontainers import SortedDict
 
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, TopicNotFound
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 # Estimated cost of a topic with its three index entries, for the memory budget.
 TOPIC_BYTES = 1024
+# Topics that one look-up in the sorted names takes.
+_PAGE = 64
 
 
 class TopicRegistry:
@@ -25,6 +30,8 @@ class TopicRegistry:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._by_uuid: dict[UUID, Topic] = {}
+        # By the bytes of the name, in their order.
+        self._sorted: SortedDict[bytes, Topic] = SortedDict()
         self._watchers: list[Callable[[Topic], None]] = []
         self.claim_checks: list[Callable[[str], None]] = []
         self.claimed: Callable[[Topic], None] = lambda topic: None
@@ -83,6 +90,7 @@ class TopicRegistry:
         self._by_name[name] = topic
         self._by_id.setdefault(topic.id, topic)
         self._by_uuid[topic.uuid] = topic
+        self._sorted[name.encode()] = topic
         for watcher in self._watchers:
             watcher(topic)
         if hosted:
@@ -96,6 +104,7 @@ class TopicRegistry:
         topic.hosted = False
         self._memory.free(TOPIC_BYTES)
         del self._by_uuid[topic.uuid]
+        del self._sorted[topic.name.encode()]
         if self._by_id.get(topic.id) is topic:
             del self._by_id[topic.id]
 
@@ -105,6 +114,23 @@ class TopicRegistry:
             return self._by_name[name]
         except KeyError:
             raise TopicNotFound(name) from None
+
+    def with_prefix(self, prefix: bytes) -> Iterator[Topic]:
+        """Yield the topics whose names begin with ``prefix``, in the order of the names' bytes.
+
+        Topics may be created and removed meanwhile; a new one is yielded if its place is not
+        passed yet.
+        """
+        first, stop, start_too = prefix, _after(prefix), True
+        while True:
+            names = self._sorted.irange(first, stop, inclusive=(start_too, False))
+            page = [(name, self._sorted[name]) for name in islice(names, _PAGE)]
+            for name, topic in page:
+                if self._sorted.get(name) is topic:
+                    yield topic
+            if len(page) < _PAGE:
+                return
+            first, start_too = page[-1][0], False
 
     def by_id(self, number: int) -> Topic:
         """Return the topic whose name hashes to this u32; raises TopicNotFound."""
@@ -119,3 +145,9 @@ class TopicRegistry:
             return self._by_uuid[uuid]
         except KeyError:
             raise TopicNotFound(str(uuid)) from None
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """Return the smallest bytes after all that begin with ``prefix``; None if there are none."""
+    head = prefix.rstrip(b"\xff")
+    return head[:-1] + bytes((head[-1] + 1,)) if head else None

@@ -116,6 +116,27 @@ class DealerTests(Resuming):
         assert numbers == sorted(set(numbers))
         assert numbers[-1] == 7999
 
+    def test_many_topics_are_restored_in_slices(self) -> None:
+        names = [b"t%04d" % number for number in range(500)]
+        for name in names:
+            self.say(name, b"0")
+        reader = self.join(b"DEALER", b"bob", *map(subscribe, names[:250]), subscribe(b"t*"))
+        self.house.pump(20)
+        self.lose(reader)
+        for _ in range(3):
+            self.say(names[0], b"1")
+            self.say(names[-1], b"2")
+            # It is lost again before everything is restored.
+            again = self.house.connect("spot")
+            again.stream.feed(ready(b"DEALER", b"bob"))
+            assert len(self.house.broker.slices) == 1
+            self.lose(again)
+        last = self.join(b"DEALER", b"bob")
+        self.house.pump(50)
+        assert last.take() == 3 * (publish(names[0], b"1") + publish(names[-1], b"2"))
+        self.say(names[300], b"3")
+        assert last.take() == publish(names[300], b"3")
+
     def test_nobody_else_gets_it(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)

@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
+from pubsub.protocols.spot.prefixes import Prefixes
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, merge
 from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
@@ -258,16 +259,21 @@ class OrderTests(SynchronousTestCase):
 class PaceTests(SynchronousTestCase):
     """Requests that cost more than they look like (§3.3)"""
 
-    def test_one_query_a_turn(self) -> None:
+    def test_a_query_over_many_topics_is_answered_in_slices(self) -> None:
         home = house()
+        names = [b"t%06d" % number for number in range(10_000)]
+        for name in names:
+            home.broker.topics.create(name)
         client = join(home)
-        client.stream.feed(QUERY * 3 + publish(b"t", b"x"))
-        answer = message(b"", b"\x05", bytes(4))
-        assert client.take() == answer
-        assert home.broker.counters.published == 0
+        client.stream.feed(QUERY + publish(b"u", b"x"))
+        assert client.take() == b""
+        assert home.broker.memory.used > 10_000 * len(names[0])
+        before = home.broker.memory.used
         home.pump()
-        assert client.take() == answer * 2
+        assert client.take() == message(b"", b"\x05", (10_000).to_bytes(4, "little"), *names)
         assert home.broker.counters.published == 1
+        # Only the topic u was added to what is held.
+        assert home.broker.memory.used < before
 
     def test_no_more_answers_than_are_read(self) -> None:
         home = house()
@@ -282,15 +288,52 @@ class PaceTests(SynchronousTestCase):
         answer = message(b"", b"\x05", (1000).to_bytes(4, "little"), *names)
         assert client.take() == answer * 100
 
-    def test_many_topics_are_looked_through_once_a_turn(self) -> None:
+    def test_many_topics_are_joined_and_left_in_slices(self) -> None:
         home = house()
         for number in range(1001):
             home.broker.topics.create(f"t{number}")
         client = join(home)
-        client.stream.feed(subscribe(b"a*") + publish(b"a", b"x"))
-        assert home.broker.counters.published == 0
+        for request, readers in ((subscribe(b"t*"), 1), (unsubscribe(b"t*"), 0)):
+            before = home.broker.counters.published
+            client.stream.feed(request + publish(b"u", b"x"))
+            assert home.broker.counters.published == before
+            assert len(home.broker.slices) == 1
+            home.pump()
+            assert home.broker.counters.published == before + 1
+            assert len(home.broker.slices) == 0
+            read = [len(topic.groups) for topic in home.broker.topics if topic.name != "u"]
+            assert read == [readers] * 1001
+
+    def test_the_end_of_a_prefix_looks_at_its_topics_only(self) -> None:
+        home = house()
+        for number in range(5000):
+            home.broker.topics.create(f"{number:04}")
+        prefixes = [b"%04d" % number for number in range(1, 1000)]
+        client = join(home, b"DEALER", b"".join(subscribe(prefix + b"*") for prefix in prefixes))
+        home.pump(200)
+        seen: list[bytes] = []
+        cover = Prefixes.cover
+
+        def count(prefixes: Prefixes, name: bytes) -> bool:
+            seen.append(name)
+            return cover(prefixes, name)
+
+        self.patch(Prefixes, "cover", count)  # type: ignore[no-untyped-call]
+        client.stream.feed(unsubscribe(b"0007*") + publish(b"u", b"x"))
+        assert home.broker.counters.published == 1
+        # The prefix itself, and the only topic that has it.
+        assert seen == [b"0007"] * 2
+
+    def test_work_ends_with_its_connection(self) -> None:
+        home = house()
+        for number in range(1001):
+            home.broker.topics.create(f"t{number}")
+        client = join(home)
+        client.stream.feed(subscribe(b"t*"))
+        client.stream.lose()
         home.pump()
-        assert client.take() == publish(b"a", b"x")
+        assert len(home.broker.slices) == 0
+        assert not any(topic.groups for topic in home.broker.topics)
 
     def test_what_came_meanwhile_is_not_lost_when_it_ends(self) -> None:
         home = house()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pubsub.protocols.spot.heads import publish_prefix
-from pubsub.protocols.spot.zmtp import encode_message, frame_head
+from pubsub.protocols.spot.zmtp import MORE, encode_message, frame_head
 
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
 _COUNT_BYTES = 4
@@ -90,5 +90,34 @@ def encode_request(request: Request) -> bytes:
         case Query():
             return encode_message([b"", QUERY])
         case QueryResponse(topics):
-            count = len(topics).to_bytes(_COUNT_BYTES, "little")
-            return encode_message([b"", QUERY_RESP, count, *topics])
+            encoder = QueryResponseEncoder()
+            encoder.add(topics)
+            return encoder.finish()
+
+
+class QueryResponseEncoder:
+    """Encodes a QueryResponse some topics at a time, as there may be many."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._last: bytes | None = None
+        self._count = 0
+
+    def add(self, topics: Sequence[bytes]) -> int:
+        """Add ``topics``; return the number of bytes that this adds."""
+        if not topics:
+            return 0
+        before = topics[:-1] if self._last is None else (self._last, *topics[:-1])
+        frames = b"".join([frame_head(len(topic), MORE) + topic for topic in before])
+        self._frames.append(frames)
+        self._last = topics[-1]
+        self._count += len(topics)
+        return len(frames)
+
+    def finish(self) -> bytes:
+        """Return the message, with a delimiter."""
+        count = self._count.to_bytes(_COUNT_BYTES, "little")
+        if self._last is None:
+            return encode_message([b"", QUERY_RESP, count])
+        heads = [frame_head(len(frame), MORE) + frame for frame in (b"", QUERY_RESP, count)]
+        return b"".join((*heads, *self._frames, frame_head(len(self._last)), self._last))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import SlicedWork, Work
     from pubsub.protocols.spot.role import Role
     from pubsub.wire.read_buffer import PayloadHandler
 
@@ -57,8 +58,10 @@ class ZmtpConnection(Connection):
     _role: Role | None = None
     _partial_unit: Partial | None = None
     _malformed_messages = 0
-    # No input is handled until the end of the tick, or until the transport has room.
+    # No input is handled: a request is being carried out in slices, or its reply fills the
+    # transport.
     _paused = False
+    _work: SlicedWork | None = None
     # Sweeps since the last input.
     _silent_ticks = 0
     # Seconds of silence that the peer allows itself; 0 if it has not said so.
@@ -219,20 +222,30 @@ class ZmtpConnection(Connection):
             if not self.closing:
                 self.reply_latest(kind, make)
 
-    def pause_input(self) -> None:
-        """Handle no more input before the end of the tick, and before the transport has room.
+    def carry_out(self, work: Work) -> None:
+        """Do ``work``, in slices. No input is handled before it is done and its reply is sent.
 
-        For requests that cost much more than their few bytes, as one read may hold thousands.
+        For requests that cost much more than their few bytes, as one read may hold thousands. The
+        work has to look at ``closing`` after each step, as a step can end the connection.
         """
-        if not self._paused:
+        self._work = self.listener.slices.run(work, self._carried_out)
+        if self._work is not None or not self._has_room:
             self._paused = True
-            self.hold("pause")
-            self.listener.at_tick_end(self._resume_input)
+            self.hold("request")
+
+    def _carried_out(self) -> None:
+        self._work = None
+        self._resume_input()
+
+    @property
+    def _has_room(self) -> bool:
+        """Another broker is read from even if it does not read (see ``reply_latest``)."""
+        return self.is_node or not self.output_full
 
     def _resume_input(self) -> None:
-        if self._paused and (self.is_node or not self.output_full):
+        if self._paused and self._work is None and self._has_room:
             self._paused = False
-            self.release("pause")
+            self.release("request")
             self.parse_buffered()
 
     def resumeProducing(self) -> None:
@@ -265,6 +278,8 @@ class ZmtpConnection(Connection):
     def ended(self) -> None:
         """See ``Connection``."""
         self._cancel_handshake_timeout()
+        if self._work is not None:
+            self._work.stop()
         if self._role is not None:
             self._role.closed()
         if self.outbox is not None:

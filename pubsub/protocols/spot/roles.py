@@ -10,6 +10,7 @@ PUB, XPUB             topic, data                           one subscription to 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pubsub.broker.topics import topic_name
@@ -18,11 +19,11 @@ from pubsub.protocols.spot.codec import (
     Publish,
     Query,
     QueryResponse,
+    QueryResponseEncoder,
     SpotError,
     Subscribe,
     Unsubscribe,
     decode_request,
-    encode_request,
 )
 from pubsub.protocols.spot.heads import publish_prefix, topic_prefix
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
@@ -31,11 +32,14 @@ from pubsub.protocols.spot.zmtp import Command
 if TYPE_CHECKING:
     from pubsub.broker.mixes import AddressMixes
     from pubsub.broker.sessions import Session
+    from pubsub.broker.slices import Work
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.heads import Publication
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
+# Topics that one step of the answer to a query looks at.
+_PAGE = 32
 
 
 class XSubSide:
@@ -121,8 +125,7 @@ class RouterSide(XSubSide):
             case Unsubscribe(topic):
                 self._unsubscribe(topic)
             case Query():
-                self._connection.reply_latest("topics", self._topics)
-                self._connection.pause_input()
+                self._connection.carry_out(self._answer_query())
             case QueryResponse():
                 # A well-formed command without meaning here, as nothing was queried.
                 pass
@@ -146,14 +149,27 @@ class RouterSide(XSubSide):
         else:
             self._subscriptions.discard(topic)
 
-    def _topics(self) -> bytes:
-        return encode_request(QueryResponse(self._hosted()))
-
-    def _hosted(self) -> list[bytes]:
-        """Return the names of the topics hosted here that the peer may use (spot §3.3)."""
-        listener = self._connection.listener
-        names = [topic.name for topic in listener.topics if topic.hosted]
-        return sorted(name.encode() for name in names if self._may_use(name))
+    def _answer_query(self) -> Work:
+        """Reply with the names of the topics hosted here that the peer may use (spot §3.3)."""
+        connection = self._connection
+        memory = connection.listener.memory
+        response = QueryResponseEncoder()
+        held = 0
+        try:
+            topics = connection.listener.topics.with_prefix(b"")
+            while page := list(islice(topics, _PAGE)):
+                added = response.add(
+                    [t.name.encode() for t in page if t.hosted and self._may_use(t.name)]
+                )
+                memory.add(added)
+                held += added
+                yield
+                if connection.closing:
+                    return
+            data = response.finish()
+            connection.reply_latest("topics", lambda: data)
+        finally:
+            memory.free(held)
 
     def _may_use(self, name: str) -> bool:
         access = self._connection.listener.access

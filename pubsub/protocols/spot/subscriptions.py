@@ -6,7 +6,6 @@ continue where it stopped receiving them: they are delivered from the history fi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +17,11 @@ from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import Topic, topic_name
 from pubsub.errors import LimitReached, Refused
 from pubsub.protocols.spot.heads import MessageEncoding
+from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
+    from pubsub.broker.slices import Work
     from pubsub.protocols.spot.connection import ZmtpConnection
-
-# Number of topics from which on a pass over all of them is enough work for one tick.
-_MANY = 1000
 
 
 class PrefixReaders:
@@ -61,7 +59,7 @@ class KeptSubscriptions:
     """The subscriptions of a client whose connection ended when the history ended at ``end``."""
 
     names: frozenset[str]
-    prefixes: tuple[bytes, ...]
+    prefixes: Prefixes
     positions: Mapping[Topic, int]
     end: int
 
@@ -70,8 +68,7 @@ class KeptSubscriptions:
         if topic in self.positions:
             return self.positions[topic]
         # The topic may have been created since.
-        name = topic.name.encode()
-        covered = topic.name in self.names or name.startswith(self.prefixes)
+        covered = topic.name in self.names or self.prefixes.cover(topic.name.encode())
         return self.end if covered else None
 
 
@@ -79,7 +76,8 @@ class Subscriptions:
     """The subscriptions of one connection; ``prefix_of`` returns the frames before a
     topic's payloads.
 
-    ``kept`` are those of the client's last connection.
+    ``kept`` are those of the client's last connection. A change of one takes as long as there are
+    topics with its prefix, and is made in slices (see ``ZmtpConnection.carry_out``).
     """
 
     def __init__(
@@ -94,8 +92,9 @@ class Subscriptions:
         self._prefix_readers = prefix_readers
         self._prefix_of = prefix_of
         self._names: set[str] = set()
-        self._prefixes: Counter[bytes] = Counter()
+        self._prefixes = Prefixes()
         self._kept = kept
+        self._restoring = False
         # Topics to catch up with, and the offsets from which on.
         self._missed: dict[Topic, int] = {}
         self._catch_up: CatchUp | None = None
@@ -104,10 +103,24 @@ class Subscriptions:
 
     def restore(self, kept: KeptSubscriptions) -> None:
         """Subscribe to everything that the client had before."""
+        self._restoring = True
+        self._connection.carry_out(self._restore_all(kept))
+
+    def _restore_all(self, kept: KeptSubscriptions) -> Work:
         for name in kept.names:
             self._restore(partial(self.add, name.encode()))
+            yield
+            if self._connection.closing:
+                return
         for prefix in kept.prefixes:
-            self._restore(partial(self.add_prefix, prefix))
+            self._restore(partial(self._begin_prefix, prefix))
+            if prefix in self._prefixes:
+                yield from self._join_all(prefix)
+            if self._connection.closing:
+                return
+        self._restoring = False
+        # At the end of the tick all subscriptions of this read are known.
+        self._listener.at_tick_end(self._start_catch_up)
 
     def _restore(self, subscribe: Callable[[], None]) -> None:
         try:
@@ -120,7 +133,8 @@ class Subscriptions:
 
         None if there are no subscriptions.
         """
-        if not (self._names or self._prefixes):
+        kept = self._kept if self._restoring else None
+        if not (self._names or self._prefixes or kept):
             return None
         outbox = self._connection.outbox
         replayed = {} if self._catch_up is None else self._catch_up.positions
@@ -129,13 +143,20 @@ class Subscriptions:
             positions = {}
         else:
             positions = shut_and_get_offsets(outbox, {**replayed, **self._missed}, end)
-        return KeptSubscriptions(frozenset(self._names), tuple(self._prefixes), positions, end)
+        if kept is None:
+            return KeptSubscriptions(frozenset(self._names), self._prefixes, positions, end)
+        # What is not restored yet is kept as it was.
+        return KeptSubscriptions(
+            kept.names | self._names,
+            Prefixes({*kept.prefixes, *self._prefixes}),
+            {**kept.positions, **positions},
+            kept.end,
+        )
 
     def clear(self) -> None:
         """The connection has ended. Its outbox leaves the topics by itself."""
         for prefix in self._prefixes:
             self._prefix_readers.discard(prefix, self)
-        self._prefixes.clear()
 
     # Topics
 
@@ -159,7 +180,9 @@ class Subscriptions:
         name = topic_name(raw)
         if name in self._names:
             self._names.discard(name)
-            self._unsubscribe_uncovered()
+            topics = self._listener.topics
+            if name in topics:
+                self._unsubscribe(topics.named(name))
 
     def _check_limit(self) -> None:
         limit: int = self._listener.settings["max-subscriptions"]
@@ -170,26 +193,39 @@ class Subscriptions:
 
     def add_prefix(self, prefix: bytes) -> None:
         """Subscribe to all topics that begin with ``prefix``. Subscriptions are counted."""
-        if prefix not in self._prefixes:
-            self._check_limit()
-            self._prefix_readers.add(prefix, self)
-            topics = tuple(self._listener.topics)
-            for topic in topics:
-                if topic.name.encode().startswith(prefix):
-                    self.join(topic)
-            if len(topics) > _MANY:
-                self._connection.pause_input()
-        self._prefixes[prefix] += 1
+        if prefix in self._prefixes:
+            self._prefixes.add(prefix)
+        else:
+            self._begin_prefix(prefix)
+            self._connection.carry_out(self._join_all(prefix))
+
+    def _begin_prefix(self, prefix: bytes) -> None:
+        """Subscribe to the topics that will be created with ``prefix``; raises LimitReached."""
+        self._check_limit()
+        self._prefixes.add(prefix)
+        self._prefix_readers.add(prefix, self)
+
+    def _join_all(self, prefix: bytes) -> Work:
+        for topic in self._listener.topics.with_prefix(prefix):
+            self.join(topic)
+            yield
+            if self._connection.closing:
+                return
 
     def discard_prefix(self, prefix: bytes, all_of_it: bool = False) -> None:
         """End one subscription to ``prefix``, or all of them."""
-        if prefix not in self._prefixes:
-            return
-        self._prefixes[prefix] -= 1
-        if all_of_it or not self._prefixes[prefix]:
-            del self._prefixes[prefix]
+        if self._prefixes.discard(prefix, all_of_it):
             self._prefix_readers.discard(prefix, self)
-            self._unsubscribe_uncovered()
+            if not self._prefixes.cover(prefix):
+                self._connection.carry_out(self._leave_all(prefix))
+
+    def _leave_all(self, prefix: bytes) -> Work:
+        """Unsubscribe from the topics with ``prefix`` that nothing else covers."""
+        for topic in self._listener.topics.with_prefix(prefix):
+            self._unsubscribe(topic)
+            yield
+            if self._connection.closing:
+                return
 
     def has_prefix(self, prefix: bytes) -> bool:
         """Return whether there is a subscription to exactly this prefix."""
@@ -216,15 +252,12 @@ class Subscriptions:
         if position is None:
             self._listener.router.subscribe(outbox, topic, self._encoding(topic))
             return
-        if not self._missed:
-            # At the end of the tick all subscriptions of this read are known.
+        if not self._missed and not self._restoring:
             self._listener.at_tick_end(self._start_catch_up)
         self._missed[topic] = position
 
     def _is_missed(self, topic: Topic) -> bool:
-        return topic in self._missed or (
-            self._catch_up is not None and topic in self._catch_up.positions
-        )
+        return topic in self._missed or (self._catch_up is not None and topic in self._catch_up)
 
     def _encoding(self, topic: Topic) -> MessageEncoding:
         return MessageEncoding(self._prefix_of(topic.name.encode()))
@@ -232,7 +265,9 @@ class Subscriptions:
     def _start_catch_up(self) -> None:
         """Deliver missed messages, unless that is already under way for other topics."""
         outbox = self._connection.outbox
-        if self._catch_up is not None or not self._missed or outbox is None or outbox.closed:
+        if self._restoring or self._catch_up is not None or not self._missed:
+            return
+        if outbox is None or outbox.closed:
             return
         missed, self._missed = self._missed, {}
         encodings = {topic: self._encoding(topic) for topic in missed}
@@ -243,19 +278,11 @@ class Subscriptions:
         self._catch_up = None
         self._start_catch_up()
 
-    def _unsubscribe_uncovered(self) -> None:
-        """Unsubscribe from topics that neither a name nor a prefix covers."""
-        outbox = self._connection.open_outbox()
-        prefixes = tuple(self._prefixes)
-        for topic in tuple(outbox.subscriptions):
-            if not self._covers(topic, prefixes):
-                self._listener.router.unsubscribe(outbox, topic)
-        for topic in [topic for topic in self._missed if not self._covers(topic, prefixes)]:
-            del self._missed[topic]
+    def _unsubscribe(self, topic: Topic) -> None:
+        """Unsubscribe from ``topic`` unless a name or a prefix covers it."""
+        if topic.name in self._names or self._prefixes.cover(topic.name.encode()):
+            return
+        self._listener.router.unsubscribe(self._connection.open_outbox(), topic)
+        self._missed.pop(topic, None)
         if self._catch_up is not None:
-            for topic in tuple(self._catch_up.positions):
-                if not self._covers(topic, prefixes):
-                    self._catch_up.discard(topic)
-
-    def _covers(self, topic: Topic, prefixes: tuple[bytes, ...]) -> bool:
-        return topic.name in self._names or topic.name.encode().startswith(prefixes)
+            self._catch_up.discard(topic)

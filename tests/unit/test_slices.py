@@ -1,0 +1,121 @@
+"""Work in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.slices import STEPS, Slices, Work
+
+
+class Ticks(Clock):
+    """A clock that runs calls as a reactor does: those that calls add are left to the next tick."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], object]] = []
+
+    def callLater(
+        self, delay: float, callable: Callable[..., object], *args: object, **kw: object
+    ) -> Any:
+        """See IReactorTime."""
+        assert delay == 0
+        self.waiting.append(partial(callable, *args, **kw))
+
+    def turn(self) -> None:
+        """End a tick."""
+        waiting, self.waiting = self.waiting, []
+        for call in waiting:
+            call()
+
+
+class SlicesTests(SynchronousTestCase):
+    """Slices"""
+
+    def setUp(self) -> None:
+        self.clock = Ticks()
+        self.slices = Slices(self.clock, partial(self.clock.callLater, 0))
+        self.done: list[object] = []
+
+    def work(self, steps: Iterable[object]) -> Work:
+        """Note each step as done."""
+        try:
+            for step in steps:
+                self.done.append(step)
+                yield
+        finally:
+            self.done.append("closed")
+
+    def turn(self) -> list[object]:
+        """End the tick; return what was done in the next one."""
+        del self.done[:]
+        self.clock.turn()
+        return self.done
+
+    def test_little_work_is_done_at_once(self) -> None:
+        assert self.slices.run(self.work("ab"), lambda: self.done.append("then")) is None
+        assert self.done == ["a", "b", "closed"]
+        self.clock.turn()
+        assert not self.clock.waiting
+
+    def test_much_work_is_done_in_slices(self) -> None:
+        work = self.work(range(2 * STEPS))
+        assert self.slices.run(work, lambda: self.done.append("then")) is not None
+        assert self.done == list(range(STEPS))
+        assert self.turn() == list(range(STEPS, 2 * STEPS))
+        assert self.turn() == ["closed", "then"]
+        assert self.turn() == []
+        assert not self.clock.waiting
+
+    def test_all_work_shares_a_tick(self) -> None:
+        for name in "abc":
+            self.slices.run(self.work(name * STEPS))
+        assert self.done == ["a"] * STEPS
+        assert len(self.slices) == 3
+        # What was begun goes on in turns.
+        done = self.turn()
+        assert len(done) in (STEPS, STEPS + 2)
+        assert abs(done.count("b") - done.count("c")) <= 1
+
+    def test_work_that_is_stopped_is_closed(self) -> None:
+        rest = self.slices.run(self.work(range(2 * STEPS)), lambda: self.done.append("then"))
+        assert rest is not None
+        rest.stop()
+        rest.stop()
+        assert self.turn() == ["closed"]
+        rest.stop()
+        assert len(self.slices) == 0
+
+    def test_work_may_stop_itself(self) -> None:
+        def steps() -> Iterable[int]:
+            yield from range(STEPS)
+            assert rest is not None
+            rest.stop()
+            yield -1
+
+        rest = self.slices.run(self.work(steps()))
+        assert self.turn() == [-1, "closed"]
+
+    def test_an_error_ends_the_work_alone(self) -> None:
+        def steps() -> Iterable[int]:
+            yield from range(STEPS)
+            raise ValueError
+
+        self.slices.run(self.work(steps()), lambda: self.done.append("then"))
+        self.slices.run(self.work("b"))
+        assert self.turn() == ["closed", "b", "closed"]
+        assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_an_error_at_once_is_the_callers(self) -> None:
+        def work() -> Work:
+            raise ValueError("not now")
+            yield
+
+        with pytest.raises(ValueError, match="not now"):
+            self.slices.run(work())
+        assert len(self.slices) == 0
