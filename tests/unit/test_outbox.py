@@ -42,7 +42,7 @@ class OutboxCase(SynchronousTestCase):
 class ReadinessTests(OutboxCase):
     """pause, resume, hold, release, send, when_drained"""
 
-    def test_a_ready_transport_gets_everything_at_the_end_of_the_turn(self) -> None:
+    def test_a_ready_transport_gets_everything_at_the_end_of_the_tick(self) -> None:
         bob = self.subscriber()
         self.publish(b"a", b"b")
         self.publish(b"c")
@@ -71,7 +71,7 @@ class ReadinessTests(OutboxCase):
         bob.outbox.release()
         assert bob.writes == [b"a\nb\n"]
 
-    def test_hold_and_pause_both_have_to_end(self) -> None:
+    def test_hold_and_pause_must_both_end(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.hold()
@@ -85,7 +85,7 @@ class ReadinessTests(OutboxCase):
         bob.outbox.release()
         assert bob.writes == [b"a\n"]
 
-    def test_a_backlog_leaves_in_portions_as_the_transport_drains(self) -> None:
+    def test_a_backlog_is_sent_in_portions_as_the_transport_drains(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -99,7 +99,7 @@ class ReadinessTests(OutboxCase):
         assert WRITE_BYTES <= len(bob.writes[0]) < WRITE_BYTES + 100 * KIB
         assert bob.data == b"".join(payload + b"\n" for payload in payloads)
 
-    def test_a_ready_transport_gets_a_backlog_as_far_as_it_has_room(self) -> None:
+    def test_a_ready_transport_gets_as_much_of_a_backlog_as_it_takes(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -109,7 +109,7 @@ class ReadinessTests(OutboxCase):
         assert len(bob.writes) == 2
         assert bob.outbox.queued == 4 * (100 * KIB + 1)
 
-    def test_what_is_passed_on_overtakes_nothing(self) -> None:
+    def test_sent_frames_overtake_nothing(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.deliver(b"a", 1, self.topic, 0)
@@ -122,7 +122,7 @@ class ReadinessTests(OutboxCase):
         bob.outbox.deliver_now(b"e", 1, self.topic, 4)
         assert bob.writes == [b"ab", b"cd", b"e"], "nothing is queued: it is written at once"
 
-    def test_nothing_is_passed_on_after_the_end(self) -> None:
+    def test_nothing_is_sent_after_the_end(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.shut("left")
@@ -149,7 +149,7 @@ class ReadinessTests(OutboxCase):
         bob.outbox.resume()
         assert bob.writes == [b"pong", b"a\n"]
 
-    def test_when_drained_calls_at_once_if_there_is_nothing_to_wait_for(self) -> None:
+    def test_when_drained_calls_at_once_without_a_backlog(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         calls: list[str] = []
@@ -203,7 +203,7 @@ class ReadinessTests(OutboxCase):
 class ShutTests(OutboxCase):
     """shut: what it counts, returns and releases"""
 
-    def test_with_nothing_queued_there_is_no_first_offset(self) -> None:
+    def test_without_queued_messages_there_is_no_first_offset(self) -> None:
         bob = self.subscriber()
         self.publish(b"a")
         assert bob.outbox is not None
@@ -211,7 +211,7 @@ class ShutTests(OutboxCase):
         assert self.drops() == {}
         assert self.bench.counters.delivered == 1
 
-    def test_it_counts_what_is_queued_and_returns_where_that_begins(self) -> None:
+    def test_it_counts_queued_messages_and_returns_their_first_offset(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         self.publish(b"a", b"b")
@@ -222,7 +222,7 @@ class ShutTests(OutboxCase):
         assert self.drops() == {("bob", "t", "disconnected"): 4}
         assert self.bench.counters.delivered == 2
 
-    def test_without_a_reason_nothing_is_counted_as_dropped(self) -> None:
+    def test_without_a_reason_no_drop_is_counted(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -230,7 +230,7 @@ class ShutTests(OutboxCase):
         assert bob.outbox.shut(None) == {self.topic: 0}
         assert self.drops() == {}
 
-    def test_what_this_turn_gathered_is_seen_too(self) -> None:
+    def test_messages_of_the_present_tick_count(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         self.bench.router.route(self.topic, batch_of([b"a"], offset=7))
@@ -240,7 +240,7 @@ class ShutTests(OutboxCase):
         assert self.drops() == {("bob", "t", "disconnected"): 1}
         assert self.bench.counters.delivered == 0
 
-    def test_the_first_offset_is_the_smallest_whatever_came_first(self) -> None:
+    def test_the_first_offset_is_the_smallest(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -249,7 +249,7 @@ class ShutTests(OutboxCase):
         bob.outbox.deliver(b"replayed", 1, self.topic, 3)
         assert bob.outbox.shut(None) == {self.topic: 3}
 
-    def test_each_topic_has_a_first_offset_of_its_own(self) -> None:
+    def test_each_topic_has_its_own_first_offset(self) -> None:
         bob, other = self.subscriber(), Topic("other")
         assert bob.outbox is not None
         self.bench.router.subscribe(bob.outbox, other, Lines())
@@ -259,7 +259,7 @@ class ShutTests(OutboxCase):
         self.publish(b"d")
         assert bob.outbox.shut(None) == {self.topic: 0, other: 2}
 
-    def test_who_waits_for_it_is_called_when_the_turn_ends(self) -> None:
+    def test_waiting_calls_are_made_at_the_end_of_the_tick(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         calls: list[str] = []
@@ -270,7 +270,7 @@ class ShutTests(OutboxCase):
         self.bench.turn()
         assert calls == ["drained"]
 
-    def test_it_lets_go_of_publishers_and_subscriptions(self) -> None:
+    def test_it_releases_publishers_and_subscriptions(self) -> None:
         bob, publisher = self.subscriber(SlowPolicy(PAUSE, KIB, 30)), Held()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -282,7 +282,7 @@ class ShutTests(OutboxCase):
         assert not bob.outbox.subscriptions
         assert not self.bench.router.slow
 
-    def test_a_closed_outbox_takes_nothing_even_if_its_transport_drains(self) -> None:
+    def test_a_closed_outbox_accepts_nothing_after_its_transport_drains(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -304,12 +304,12 @@ class ShutTests(OutboxCase):
 class MemoryTests(OutboxCase):
     """Charges to the memory budget"""
 
-    def test_a_ready_outbox_costs_nothing(self) -> None:
+    def test_a_ready_outbox_is_not_charged(self) -> None:
         self.subscriber()
         self.publish(b"x" * 100 * KIB)
         assert self.bench.memory.used == 0
 
-    def test_what_is_queued_or_in_the_transport_is_charged_until_it_is_sent(self) -> None:
+    def test_unsent_messages_are_charged_until_they_are_sent(self) -> None:
         bob = self.subscriber()
         bob.room = 1
         self.publish(b"x" * 99)
@@ -320,7 +320,7 @@ class MemoryTests(OutboxCase):
         bob.drain()
         assert self.bench.memory.used == 0
 
-    def test_a_large_backlog_makes_a_holder_that_can_be_evicted(self) -> None:
+    def test_an_outbox_with_a_large_backlog_can_be_evicted(self) -> None:
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
@@ -345,7 +345,7 @@ class MemoryTests(OutboxCase):
             max_size=40,
         ),
     )
-    def test_whatever_happens_every_message_is_sent_in_order_or_counted(
+    def test_every_message_is_sent_in_order_or_counted(
         self, action: str, steps: list[tuple[str, int]]
     ) -> None:
         self.setUp()

@@ -185,7 +185,7 @@ class ErrorsTests(TestCase):
             )
         assert errors.getvalue() == "pubsub: no url\na\n\tat b\n"
 
-    def test_java_has_to_be_new_enough(self) -> None:
+    def test_an_old_java_is_refused(self) -> None:
         path = self.java('openjdk version "11.0.2" 2019-01-15')
         old = pytest.raises(StartError, match=r"Java 17 or later; .* is version 11$")
         with patch.dict("os.environ", {"JAVA_HOME": path}), old:

@@ -92,7 +92,7 @@ class ChartTests(SynchronousTestCase):
         assert series(senders) == {"orders": [2, 0, 2], "users": [2, 0, 0]}
         assert messages["data"][0]["x"] == [f"2026-03-01T12:00:{n}0+00:00" for n in range(3)]
 
-    def test_topics_beyond_the_most_are_one_series(self) -> None:
+    def test_topics_beyond_the_limit_are_one_series(self) -> None:
         rows = row(0, "a", 10), row(0, "b", 30), row(0, "c", 20), row(1, "a", 40)
         first = drawn(page_of(*rows, topics=1))[0]
         assert series(first) == {"a": [1, 4], "all others": [5, 0]}
@@ -117,7 +117,7 @@ class ChartTests(SynchronousTestCase):
         figures = drawn(page_of(row(0, "t", 1)))
         assert {trace["mode"] for figure in figures for trace in figure["data"]} == {"markers"}
 
-    def test_there_are_as_many_colours_as_eyes_can_tell_apart(self) -> None:
+    def test_the_number_of_colours_is_limited_to_distinguishable_ones(self) -> None:
         rows = (row(0, f"t{number}", 10 - number) for number in range(10))
         first = drawn(page_of(*rows, topics=10))[0]
         colours = [trace["line"]["color"] for trace in first["data"]]
@@ -167,7 +167,7 @@ class PageTests(SynchronousTestCase):
             "&lt;/script&gt;&lt;b&gt;x", "a&amp;b", "n" * 39 + "…"
         ]  # fmt: skip
 
-    def test_it_asks_the_network_for_nothing(self) -> None:
+    def test_it_makes_no_network_requests(self) -> None:
         page = page_of(row(0, "t", 1))
         assert "Content-Security-Policy\" content=\"default-src 'none';" in page
         assert not re.search(r'(src|href)="(?!data:)', page[: page.index("<script>")])

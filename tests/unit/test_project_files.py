@@ -1,4 +1,4 @@
-"""What pyproject.toml says about files: the changelog's fragments, the paths without coverage."""
+"""Files that pyproject.toml refers to: fragments of the changelog, paths without coverage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class FragmentTests(SynchronousTestCase):
-    """What towncrier does not check"""
+    """Checks that towncrier does not make"""
 
     def setUp(self) -> None:
         with open(ROOT / "pyproject.toml", "rb") as file:
@@ -25,11 +25,11 @@ class FragmentTests(SynchronousTestCase):
         for path in self.fragments:
             assert re.fullmatch(rf"\+[a-z0-9-]+\.({categories})\.md", path.name), path.name
 
-    def test_nothing_else_is_there(self) -> None:
+    def test_there_are_no_other_files(self) -> None:
         template = ROOT / self.tool["towncrier"]["template"]
         assert {*self.directory.iterdir()} == {*self.fragments, template}
 
-    def test_each_is_sentences(self) -> None:
+    def test_each_consists_of_sentences(self) -> None:
         width = self.tool["ruff"]["line-length"]
         for path in self.fragments:
             text = path.read_text()

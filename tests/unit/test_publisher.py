@@ -45,12 +45,12 @@ class AcceptTests(PublisherCase):
         assert batch.headers is None
         assert (batch.nbytes, batch.columns.largest, batch.offset) == (4, 2, 0)
 
-    def test_another_sender_may_stand_in(self) -> None:
+    def test_a_batch_may_have_another_sender(self) -> None:
         publisher = self.publisher()
         assert publisher.publish(self.topic, Columns.of([b"x"]), sender=b"carol").sender == b"carol"
         assert publisher.publish(self.topic, Columns.of([b"x"]), sender=b"").sender == b""
 
-    def test_headers_travel_along(self) -> None:
+    def test_the_batch_has_the_headers(self) -> None:
         headers = [{"a": b"1"}, {}]
         batch = self.publisher().publish(self.topic, Columns.of([b"x", b"y"]), headers)
         assert batch.headers == headers
@@ -82,14 +82,14 @@ class AccessTests(PublisherCase):
 class RateTests(PublisherCase):
     """rate-* of the connection, and listener-rate-* of all connections"""
 
-    def test_the_messages_before_the_limit_are_accepted(self) -> None:
+    def test_messages_below_the_limit_are_accepted(self) -> None:
         publisher = self.publisher(rate_messages=3)
         assert self.send(publisher, b"a", b"bb", b"ccc", b"dddd", b"e") == 3
         assert self.broker.counters.published == 3
         assert self.broker.counters.published_bytes == 6
         assert self.broker.store.next_offset == 3
 
-    def test_if_nothing_is_accepted_it_is_an_error(self) -> None:
+    def test_if_no_message_is_accepted_it_is_an_error(self) -> None:
         publisher = self.publisher(rate_messages=2)
         self.send(publisher, b"a", b"b")
         with pytest.raises(RateLimited):
@@ -113,7 +113,7 @@ class RateTests(PublisherCase):
         with pytest.raises(RateLimited):
             self.send(first, b"5")
 
-    def test_another_listener_has_a_limit_of_its_own(self) -> None:
+    def test_another_listener_has_its_own_limit(self) -> None:
         first = self.publisher(listener_rate_messages=1)
         second = self.publisher(listener_rate_messages=1)
         assert self.send(first, b"1") == 1
@@ -125,7 +125,7 @@ class RateTests(PublisherCase):
         payloads = [b"x"] * 4
         assert [self.send(sender, *payloads) for sender in senders] == [2, 2, 1]
 
-    def test_a_limiter_is_not_charged_for_what_the_other_refuses(self) -> None:
+    def test_a_limiter_is_not_charged_for_refusals_of_the_other(self) -> None:
         listener = make_listener(self.broker, rate_messages=2, listener_rate_messages=4)
         first, second = (listener.publisher(Held(), name) for name in (b"a", b"b"))
         self.send(first, b"1", b"2")
@@ -134,7 +134,7 @@ class RateTests(PublisherCase):
                 self.send(first, b"3")
         assert self.send(second, b"4", b"5") == 2
 
-    def test_the_headers_of_what_is_refused_go_with_it(self) -> None:
+    def test_headers_of_refused_messages_are_removed(self) -> None:
         publisher = self.publisher(rate_messages=1)
         batch = publisher.publish(self.topic, Columns.of([b"a", b"b"]), [{"n": b"1"}, {"n": b"2"}])
         assert batch.payloads() == [b"a"]
@@ -144,7 +144,7 @@ class RateTests(PublisherCase):
 class BackpressureTests(PublisherCase):
     """Blocked topics and the memory bound"""
 
-    def test_nothing_holds_a_publisher_without_reason(self) -> None:
+    def test_without_a_reason_a_publisher_is_not_held(self) -> None:
         self.send(self.publisher(), b"x")
         assert self.connection.reasons == set()
 
@@ -156,7 +156,7 @@ class BackpressureTests(PublisherCase):
         self.topic.unblock(blocker)
         assert self.connection.reasons == set()
 
-    def test_another_topic_that_is_blocked_holds_nobody(self) -> None:
+    def test_a_blocked_topic_holds_no_publisher_of_another(self) -> None:
         self.broker.topics.create("other").block(object())
         self.send(self.publisher(), b"x")
         assert self.connection.reasons == set()
@@ -193,7 +193,7 @@ class WithoutConnectionTests(PublisherCase):
             self.send(self.sender(), b"x")
         assert self.broker.store.next_offset == 0
 
-    def test_what_is_refused_for_a_blocked_topic_costs_no_tokens(self) -> None:
+    def test_a_refusal_for_a_blocked_topic_costs_no_tokens(self) -> None:
         blocker, sender = object(), self.sender(rate_messages=1)
         self.topic.block(blocker)
         with pytest.raises(RateLimited):

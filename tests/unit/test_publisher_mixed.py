@@ -111,7 +111,7 @@ class AcceptTests(MixedCase):
 
 
 class RefuseTests(MixedCase):
-    """Messages that are to be published one topic after another"""
+    """Messages that must be published one topic after another"""
 
     def test_without_a_connection(self) -> None:
         publisher = self.listener().publisher(None, b"alice")
@@ -215,9 +215,9 @@ class RateTests(MixedCase):
 
 
 class BackpressureTests(MixedCase):
-    """What holds the connection"""
+    """Reasons to hold the connection"""
 
-    def test_nothing_without_a_reason(self) -> None:
+    def test_no_hold_without_a_reason(self) -> None:
         self.publish(self.publisher(), "a1", "b2")
         assert self.connection.reasons == set()
 

@@ -23,7 +23,7 @@ from tests.unit.test_pipeline_sink import frame, struct
 
 
 def destination(url: str, **given: str) -> Destination:
-    """Where the options of a sink lead."""
+    """Return the destination of a sink's options."""
     return find_destination(sink_options({"url": url, **given}, client_options()))
 
 
@@ -33,10 +33,10 @@ def publish_one(client: BlockingPublisher, topic: str) -> None:
 
 
 class UrlTests(SynchronousTestCase):
-    """Which broker is connected to, and what is sent first"""
+    """The address that is connected to, and the first bytes sent"""
 
     def first_bytes(self, url: str, topic: str, **given: str) -> tuple[tuple[str, int], bytes]:
-        """Where a publisher connects, and what it sends, given no reply."""
+        """Return the address that a publisher connects to, and what it sends without a reply."""
         made = ScriptedSocket()
         calls = connect_to(self, made)
         publishers = destination(url, **given).publishers
@@ -75,7 +75,7 @@ class UrlTests(SynchronousTestCase):
         assert address == ("h", 7074)
         assert sent.startswith(fast_wire.unsubscribe(b"a.b.c"))
 
-    def test_what_can_be_published(self) -> None:
+    def test_destinations_have_their_optional_columns(self) -> None:
         assert destination("http://h").optional_columns == ("key", "headers")
         assert destination("nsd+tls://h").optional_columns == ("key",)
         assert destination("cafe://h").optional_columns == ()
@@ -94,7 +94,7 @@ class WriterTests(SynchronousTestCase):
         return writer
 
     def write(self, url: str, columns: str, *frames: pa.RecordBatch, **given: str) -> Any:
-        """What the task with these rows returns."""
+        """Return the result of a task with these rows."""
         return self.writer(url, columns, **given).write(iter(frames))
 
     def test_they_are_published_before_the_task_ends(self) -> None:
@@ -142,9 +142,9 @@ class WriterTests(SynchronousTestCase):
 
 
 class BatchIdTests(SynchronousTestCase):
-    """What Spark passes to the task of a stream"""
+    """The properties that Spark passes to the task of a stream"""
 
-    def test_they_are_properties_of_the_task(self) -> None:
+    def test_query_and_batch_are_properties_of_the_task(self) -> None:
         given = {
             "sql.streaming.queryId": "query",
             "streaming.sql.batchId": "7",

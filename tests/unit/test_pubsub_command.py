@@ -141,7 +141,7 @@ class MakeTests(CommandCase):
         secret = read_secret("main", self.secret, "HS256", float("inf"), allow_weak=False)
         return TokenVerifier(SecretRing([secret])).check(raw, now)
 
-    def test_a_token_that_the_broker_takes(self) -> None:
+    def test_a_token_that_the_broker_accepts(self) -> None:
         raw = self.make(
             "--secret-file", self.secret, "--sub=ada", "--queue-key=k1",
             "--permission=publish", "--permission=subscribe", "--expires=12h",

@@ -1,4 +1,4 @@
-"""The end of a reactor turn."""
+"""The end of a reactor tick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pubsub.wire.reactor_tick import at_tick_end
 
 
 class Ready:
-    """A descriptor with something to read, which is told so once a turn."""
+    """A descriptor that is readable once in each tick."""
 
     def __init__(self, calls: list[str], fail: bool = False, fail_at_end: bool = False) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -47,7 +47,7 @@ class Ready:
 
 class TurnEnd(TestCase):
     def made(self, reactor: Any) -> list[str]:
-        """What happens in order, in a reactor with one descriptor to read from."""
+        """Check the order of calls in a reactor with one readable descriptor."""
         calls: list[str] = []
         self.reader = Ready(calls)
         self.addCleanup(self.reader.close)
@@ -90,12 +90,12 @@ class TurnEnd(TestCase):
         reactor.doIteration(None)
         assert calls == ["end"]
 
-    def test_once_a_reactor(self) -> None:
+    def test_a_reactor_is_hooked_once(self) -> None:
         reactor = EPollReactor()
         first, second = at_tick_end(reactor), at_tick_end(reactor)
         assert first == second
 
-    def test_a_call_that_fails(self) -> None:
+    def test_a_failing_call(self) -> None:
         reactor: Any = EPollReactor()
         calls = self.made(reactor)
         add = at_tick_end(reactor)
@@ -105,7 +105,7 @@ class TurnEnd(TestCase):
         assert calls == ["read", "after"]
         assert len(self.flushLoggedErrors(IndexError)) == 1  # type: ignore[no-untyped-call]
 
-    def test_a_reader_that_fails(self) -> None:
+    def test_a_failing_reader(self) -> None:
         reactor: Any = EPollReactor()
         calls = self.made(reactor)
         failing = Ready(calls, fail=True)
@@ -117,7 +117,7 @@ class TurnEnd(TestCase):
         assert sorted(calls) == ["end", "lost", "read", "read"]
         assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
 
-    def test_an_end_that_fails_keeps_no_other_event(self) -> None:
+    def test_a_failing_end_does_not_suppress_other_events(self) -> None:
         reactor: Any = EPollReactor()
         calls: list[str] = []
         for _ in range(2):
@@ -129,7 +129,7 @@ class TurnEnd(TestCase):
         assert calls == ["read", "lost", "read", "lost"]
         assert len(self.flushLoggedErrors(ValueError)) == 4  # type: ignore[no-untyped-call]
 
-    def test_loops_of_another_kind(self) -> None:
+    def test_reactors_with_another_loop(self) -> None:
         reactors: list[Any] = [Clock(), AsyncioSelectorReactor()]
         for reactor in reactors:
             at_tick_end(reactor)(lambda: None)

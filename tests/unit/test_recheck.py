@@ -1,4 +1,4 @@
-"""Router: rechecked subscriptions, and topics that end."""
+"""Router: rechecked subscriptions, and ended topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecheckTests(RouterCase):
             transports.append(transport)
         return transports, changes
 
-    def test_who_may_not_stay_gets_what_was_published_before_and_no_more(self) -> None:
+    def test_a_revoked_subscriber_gets_earlier_messages_only(self) -> None:
         transports, changes = self.asked(True, False, False, True, False)
         self.route(self.news, b"before")
         change = KeyChange(None, b"key")
@@ -44,20 +44,20 @@ class RecheckTests(RouterCase):
         assert all(b"before" in transport.data for transport in transports)
         assert self.bench.counters.delivered == 7
 
-    def test_the_last_to_go_leaves_no_group(self) -> None:
+    def test_the_last_revoked_subscriber_leaves_no_group(self) -> None:
         self.asked(False, False, False)
         assert self.router.recheck(self.news) == (0, 3)
         assert not self.news.groups
         assert self.router.recheck(self.news) == (0, 0)
 
-    def test_other_topics_are_not_asked_about(self) -> None:
+    def test_other_topics_are_not_rechecked(self) -> None:
         (bob,), changes = self.asked(False)
         self.router.subscribe(self.box(bob), self.sport, Lines())
         assert self.router.recheck(self.news) == (0, 1)
         assert changes == [None]
         assert list(self.box(bob).subscriptions) == [self.sport]
 
-    def test_one_that_is_disconnected_by_the_answer_is_no_trouble(self) -> None:
+    def test_a_subscriber_may_be_disconnected_by_its_recheck(self) -> None:
         def leave(topic: Topic, change: KeyChange | None) -> bool:
             self.box(bob).evict("does not read its errors")
             return False
@@ -69,7 +69,7 @@ class RecheckTests(RouterCase):
         self.bench.turn()
         assert (bob.data, eve.data) == (b"", b"a\n")
 
-    def test_who_blocked_the_topic_lets_its_publishers_go(self) -> None:
+    def test_a_revoked_blocker_releases_publishers(self) -> None:
         (bob,), _changes = self.asked(False)
         publisher = Held()
         self.news.block(self.box(bob))
@@ -100,7 +100,7 @@ class EndTests(RouterCase):
 class WithheldTests(RouterCase):
     """excluding"""
 
-    def test_what_is_published_meanwhile_is_for_the_others(self) -> None:
+    def test_messages_published_meanwhile_are_for_the_others(self) -> None:
         bob, eve = self.subscriber(self.news), self.subscriber(self.news)
         self.route(self.news, b"before")
         with self.router.excluding(self.box(bob), self.news):
@@ -123,7 +123,7 @@ class WithheldTests(RouterCase):
         assert self.router.unsubscribe(self.box(bob), self.news)
         assert not self.news.groups
 
-    def test_it_ends_with_an_error_too(self) -> None:
+    def test_the_exclusion_ends_with_an_error(self) -> None:
         bob = self.subscriber(self.news)
         try:
             with self.router.excluding(self.box(bob), self.news):
@@ -133,7 +133,7 @@ class WithheldTests(RouterCase):
         self.bench.turn()
         assert bob.data == b"after\n"
 
-    def test_it_stays_though_all_the_others_are_given_up_meanwhile(self) -> None:
+    def test_the_excluded_subscriber_stays_if_the_others_are_evicted(self) -> None:
         bob = self.subscriber(self.news)
         slow = self.bench.outbox(SlowPolicy(DISCONNECT, 10, 30))
         self.router.subscribe(self.box(slow), self.news, Lines())

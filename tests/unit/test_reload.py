@@ -117,7 +117,7 @@ class SecretTests(ReloadCase):
         self.reload()
         assert [self.holds(key) for key in (KEY, OTHER_KEY)] == [False, True]
 
-    def test_what_was_verified_before_is_looked_at_again(self) -> None:
+    def test_cached_tokens_are_verified_again(self) -> None:
         raw = token({})
         found = self.broker.tokens.check(raw, START)
         self.reload({"second": self.second})
@@ -126,7 +126,7 @@ class SecretTests(ReloadCase):
         with pytest.raises(BadToken):
             self.broker.tokens.check(raw, START)
 
-    def test_public_keys_come_like_the_others(self) -> None:
+    def test_public_keys_are_reloaded(self) -> None:
         path = self.directory / "public"
         path.write_bytes(PUBLIC_PEM)
         self.reload({"public": {"public-key-file": str(path)}})
@@ -161,20 +161,20 @@ class RuleTests(ReloadCase):
         }
         assert "reloaded: 1 subscriptions stay, 1 end" in self.lines
 
-    def test_every_subscription_that_ends_has_an_error_of_its_own(self) -> None:
+    def test_every_ended_subscription_has_its_own_error(self) -> None:
         clients = [self.client(hs_sub(b"\x01\x02\x03")) for _ in range(3)]
         self.reload(allow_subscribe="cafe/3")
         assert [client.take() for client in clients] == [error(0x08) * 2] * 3
         assert self.broker.counters.refusals == {("cafe", "revoked"): 6}
         assert (self.audited()[-1]["kept"], self.audited()[-1]["removed"]) == (3, 6)
 
-    def test_what_was_gathered_in_this_turn_comes_before_the_error(self) -> None:
+    def test_messages_of_the_present_tick_precede_the_error(self) -> None:
         bob, alice = self.client(hs_sub(b"\x01")), self.client(hs_pub(1))
         alice.stream.feed(publish(1, b"before"))
         self.reload(allow_subscribe="")
         assert received(bob) == [(1, b"before"), 0x08]
 
-    def test_a_session_that_is_away_comes_back_without_what_was_closed(self) -> None:
+    def test_a_resumed_session_is_without_closed_topics(self) -> None:
         bob, alice = self.client(hs_sub(b"\x01\x02", b"bob")), self.client(hs_pub(1))
         (session,) = (s for s in self.broker.sessions._sessions.values() if s.client == b"bob")
         bob.stream.lose()
@@ -187,13 +187,13 @@ class RuleTests(ReloadCase):
         self.house.clock.advance(GAP)
         assert payloads(again.take()) == [b"two", b"two again"]
 
-    def test_publishing_is_closed_to_those_that_are_there(self) -> None:
+    def test_connected_publishers_are_refused(self) -> None:
         alice = self.client(hs_pub(1))
         self.reload(allow_publish="cafe/2")
         alice.send(publish(1, b"x") + publish(2, b"x"))
         assert alice.take() == error(0x08)
 
-    def test_what_is_opened_is_open_at_once(self) -> None:
+    def test_an_opened_topic_is_open_at_once(self) -> None:
         bob = self.client(hs_sub(b"\x01"))
         self.reload(allow_subscribe="")
         self.reload(allow_subscribe="*")
@@ -203,7 +203,7 @@ class RuleTests(ReloadCase):
         self.client(hs_pub(1)).send(publish(1, b"x"))
         assert payloads(bob.take()) == [b"x"]
 
-    def test_new_rates_are_for_connections_to_come(self) -> None:
+    def test_new_rates_apply_to_new_connections(self) -> None:
         before = self.client(hs_pub(1))
         self.reload(rate_messages=2)
         after = self.client(hs_pub(1))
@@ -211,7 +211,7 @@ class RuleTests(ReloadCase):
             client.send(publish(1, b"1", b"2", b"3"))
             assert client.take() == answer
 
-    def test_a_listener_that_is_new_or_elsewhere_needs_a_restart(self) -> None:
+    def test_a_new_or_moved_listener_requires_a_restart(self) -> None:
         bob = self.client(hs_sub(b"\x01"))
         self.house.document["listen"] = [
             {"protocol": "cafe", "port": 1234, "allow-subscribe": ""},
@@ -225,7 +225,7 @@ class RuleTests(ReloadCase):
 class ErrorTests(ReloadCase):
     """Invalid configurations"""
 
-    def test_it_changes_nothing(self) -> None:
+    def test_an_error_changes_nothing(self) -> None:
         bob = self.client(hs_sub(b"\x01"))
         ring, access = self.broker.tokens.ring, self.house.listeners["cafe"].access
         weak = self.secret("weak", b"weak")
@@ -240,12 +240,12 @@ class ErrorTests(ReloadCase):
         assert bob.take() == b""
         assert self.audited() == []
 
-    def test_it_is_told_in_one_line(self) -> None:
+    def test_an_error_is_one_line(self) -> None:
         self.reload({}, max_body=1)
         (line,) = self.lines
         assert line.startswith("reload failed, nothing is changed: [[listen]] max-body: ")
 
-    def test_the_next_one_counts_again(self) -> None:
+    def test_the_next_reload_takes_effect(self) -> None:
         self.reload({"first": {}})
         self.reload({"second": self.second})
         assert [secret.id for secret in self.broker.tokens.ring] == ["second"]

@@ -1,4 +1,4 @@
-"""A broker that is stopped, and the next one on the same files."""
+"""A restart: a broker is stopped and another started on the same files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RestartCase(TestCase):
         self.fast = self.start()
 
     def start(self, **top: Any) -> Fast:
-        """A broker on the file."""
+        """Return a broker on the file."""
         store = SqliteStore(self.path, reactor, keep_everything())
         given = {name.replace("_", "-"): value for name, value in top.items()}
         fast = Fast(self, also={"rheos": {}}, top=given, store=store)
@@ -62,14 +62,14 @@ class RestartCase(TestCase):
         return self.stop()
 
     def answer(self, sends: bytes) -> bytes:
-        """What a new client of fast is answered."""
+        """Return the reply to a new client of fast."""
         return self.fast.client(sends).take()
 
 
 class TopicTests(RestartCase):
-    """What is there again"""
+    """Topics after a restart"""
 
-    async def test_a_topic_and_its_key(self) -> None:
+    async def test_a_topic_keeps_its_key(self) -> None:
         self.fast.client(create(OWNER))
         await self.restart()
         # The key is known as a hash only, until a client presents it.
@@ -77,7 +77,7 @@ class TopicTests(RestartCase):
             assert self.answer(subscribe(grant(key="k2"))) == error(SUBSCRIBE, WRONG_KEY)
             assert self.answer(subscribe(READER)) == b""
 
-    async def test_a_rotated_key(self) -> None:
+    async def test_a_topic_keeps_a_rotated_key(self) -> None:
         self.fast.client(create(OWNER) + rotate(OWNER, b"k2"))
         await self.restart()
         assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
@@ -97,7 +97,7 @@ class TopicTests(RestartCase):
         fast.client(create(grant(key="other")))
         assert self.answer(subscribe(READER)) == error(SUBSCRIBE, WRONG_KEY)
 
-    async def test_a_topic_that_was_asked_to_be_durable(self) -> None:
+    async def test_a_topic_stays_durable(self) -> None:
         self.fast.client(create(OWNER, flags=DURABLE) + create(OWNER, "gossip"))
         fast = await self.restart()
         found = {topic.name: topic.durability for topic in fast.broker.topics}

@@ -1,4 +1,4 @@
-"""rheos's acknowledgments: many at once are what the codec encodes one by one."""
+"""rheos acknowledgments: encoded together they equal those of the codec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AckTests(SynchronousTestCase):
             b"\xac" + bytes(15) + b"\xfe\0\xac" + bytes(15) + b"\xff\0\xac" + bytes(14) + b"\1\0\0"
         )
 
-    def test_none(self) -> None:
+    def test_no_acknowledgments(self) -> None:
         assert encode_acks(bytes(16), 0, False) == b""
 
     @given(
@@ -28,7 +28,7 @@ class AckTests(SynchronousTestCase):
         st.integers(0, 1500),
         st.booleans(),
     )
-    def test_they_are_what_the_codec_makes(
+    def test_they_equal_those_of_the_codec(
         self, run: int, sequence: int, count: int, checksum: bool
     ) -> None:
         codec = Codec(checksum=checksum)

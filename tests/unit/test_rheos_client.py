@@ -1,4 +1,4 @@
-"""The blocking publisher of rheos: the bytes that it sends, and its use of the replies."""
+"""The blocking publisher of rheos: the bytes it sends, and its handling of replies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.unit.streams import House
 
 
 class PublisherTests(PublisherCase):
-    """Over a broker in memory, or a script of replies"""
+    """With a broker in memory or scripted replies"""
 
-    def test_the_bytes(self) -> None:
+    def test_the_bytes_sent(self) -> None:
         house = House({"rheos": {}})
         self.over(house, "rheos")
         with RheosPublisher(ADDRESS) as publisher:
@@ -40,7 +40,7 @@ class PublisherTests(PublisherCase):
         assert sent == b"".join(map(rheos_wire.sealed, requests))
         assert self.published(house, "news") == [bytes(70_000)]
 
-    def test_a_topic_that_exists_is_no_refusal(self) -> None:
+    def test_an_existing_topic_is_not_a_refusal(self) -> None:
         ack = rheos_wire.ack(bytes(16))
         self.scripted(rheos_wire.FAILED + ack)
         with RheosPublisher(ADDRESS) as publisher:

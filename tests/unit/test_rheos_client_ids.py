@@ -54,7 +54,7 @@ class PlaceTests(SynchronousTestCase):
         assert self.say() == second.take()
         assert first.take() == b""
 
-    def test_what_was_published_before_goes_to_the_old_one(self) -> None:
+    def test_earlier_messages_go_to_the_old_connection(self) -> None:
         first = self.rheos.reader(ALICE)
         second = self.rheos.connect("rheos")
         self.carol.stream.feed(publish(CAROL, b"before"))
@@ -64,19 +64,19 @@ class PlaceTests(SynchronousTestCase):
         assert first.take() == response(CAROL, b"before")
         assert second.take() == FAILED + response(CAROL, b"after")
 
-    def test_an_older_one_that_ends_changes_nothing(self) -> None:
+    def test_the_end_of_an_older_connection_changes_nothing(self) -> None:
         first, second = self.rheos.reader(ALICE), self.rheos.reader(ALICE)
         first.stream.lose()
         assert self.say() == second.take()
 
-    def test_they_go_back_when_the_latest_ends(self) -> None:
+    def test_they_move_back_when_the_latest_ends(self) -> None:
         readers = [self.rheos.reader(ALICE) for _ in range(4)]
         readers[1].stream.lose()
         for index in (3, 2):
             readers[index].stream.lose()
             assert self.say() == readers[index - 1 if index == 3 else 0].take()
 
-    def test_a_topic_shared_by_ids_leaves_with_the_last_of_them(self) -> None:
+    def test_a_topic_shared_by_ids_moves_with_the_last_of_them(self) -> None:
         shared = self.rheos.reader(ALICE)
         shared.send(subscribe(BOB))
         shared.take()
@@ -112,7 +112,7 @@ class OwnMessageTests(SynchronousTestCase):
         assert len(topic.groups) == 1
         assert rheos.broker.counters.delivered == 4
 
-    def test_in_one_turn_order_is_kept(self) -> None:
+    def test_order_is_kept_within_a_tick(self) -> None:
         rheos = Rheos()
         readers = {client: rheos.reader(client) for client in (ALICE, BOB, CAROL)}
         for number, client in enumerate((ALICE, BOB, BOB, CAROL, ALICE)):
@@ -123,12 +123,12 @@ class OwnMessageTests(SynchronousTestCase):
             own = [sender for sender, _ in said].count(client)
             wanted = b"".join(response(s, p) for s, p in said if s != client)
             data = reader.take()
-            # Acknowledgments come between the messages, as the reads came.
+            # Acknowledgments are between the messages, in the order of the reads.
             for one in [data[at : at + 18] for at in range(len(data)) if data[at] == 0xAC][:own]:
                 data = data.replace(one, b"", 1)
             assert data == wanted
 
-    def test_wherever_it_publishes(self) -> None:
+    def test_it_gets_none_on_any_connection(self) -> None:
         rheos = Rheos()
         alice = rheos.reader(ALICE)
         other = rheos.connect("rheos")
@@ -140,7 +140,7 @@ class OwnMessageTests(SynchronousTestCase):
         assert len(message_ids(other.take())) == 1
         assert alice.take() == b""
 
-    def test_other_encodings_are_not_concerned(self) -> None:
+    def test_other_encodings_are_not_affected(self) -> None:
         rheos = Rheos(also={"cafe": {"channels": "1:news"}})
         alice = rheos.reader(ALICE)
         bob = rheos.connect("cafe")
@@ -160,7 +160,7 @@ class OwnMessageTests(SynchronousTestCase):
         bob.send(publish(BOB, b"4"))
         assert alice.take() == response(BOB, b"4")
 
-    def test_a_slow_publisher_goes_on_holding_the_others(self) -> None:
+    def test_a_slow_publisher_keeps_holding_the_others(self) -> None:
         rheos = Rheos(slow_bytes="256K")
         alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
         alice.stream.stop_reading()
@@ -174,7 +174,7 @@ class OwnMessageTests(SynchronousTestCase):
         assert topic.blockers == blockers
         assert bob.stream.paused
 
-    def test_a_publisher_too_slow_for_what_was_gathered_is_given_up_cleanly(self) -> None:
+    def test_a_publisher_over_its_limit_is_evicted_while_it_publishes(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         alice, other, bob = rheos.reader(ALICE), rheos.reader(CAROL), rheos.connect("rheos")
         alice.stream.stop_reading()
@@ -198,7 +198,7 @@ class OwnMessageTests(SynchronousTestCase):
 class KeptTests(SynchronousTestCase):
     """rheos §4.3: without a connection, for the resume window"""
 
-    def test_an_id_that_comes_back_in_time_goes_on(self) -> None:
+    def test_an_id_that_reconnects_in_time_continues(self) -> None:
         rheos = Rheos()
         rheos.reader(ALICE).stream.lose()
         bob = rheos.connect("rheos")
@@ -213,7 +213,7 @@ class KeptTests(SynchronousTestCase):
         bob.send(publish(BOB, b"ho"))
         assert alice.take() == response(BOB, b"ho")
 
-    def test_after_the_window_it_is_forgotten(self) -> None:
+    def test_after_the_window_it_is_removed(self) -> None:
         rheos = Rheos(top={"resume-window": 5})
         used = rheos.broker.memory.used
         rheos.reader(ALICE).stream.lose()
@@ -224,7 +224,7 @@ class KeptTests(SynchronousTestCase):
         assert rheos.broker.memory.used == used
         assert not rheos.clock.getDelayedCalls()
 
-    def test_an_id_without_subscriptions_is_forgotten_at_once(self) -> None:
+    def test_an_id_without_subscriptions_is_removed_at_once(self) -> None:
         rheos = Rheos()
         used = rheos.broker.memory.used
         alice = rheos.connect("rheos")
@@ -233,7 +233,7 @@ class KeptTests(SynchronousTestCase):
         assert len(rheos.clients) == 0
         assert rheos.broker.memory.used == used
 
-    def test_it_is_forgotten_early_to_make_room(self) -> None:
+    def test_it_is_removed_early_to_make_room(self) -> None:
         rheos = Rheos(top={"max-sessions": 2})
         for client in (ALICE, BOB):
             rheos.reader(client).stream.lose()
@@ -251,7 +251,7 @@ class KeptTests(SynchronousTestCase):
         rheos.advance(61)
         assert len(rheos.clients) == 2
 
-    def test_what_was_closed_to_it_meanwhile_is_left_out(self) -> None:
+    def test_topics_closed_to_it_meanwhile_are_omitted(self) -> None:
         rheos = Rheos()
         rheos.broker.topics.create("sport")
         rheos.reader(ALICE, "news", "sport").stream.lose()
@@ -268,7 +268,7 @@ class KeptTests(SynchronousTestCase):
 class RevokedTests(SynchronousTestCase):
     """rheos §5.6: live subscriptions are rechecked"""
 
-    def test_one_that_may_not_go_on_ends_without_a_word(self) -> None:
+    def test_a_revoked_subscription_ends_silently(self) -> None:
         rheos = Rheos()
         used = rheos.broker.memory.used
         alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
@@ -288,7 +288,7 @@ class RevokedTests(SynchronousTestCase):
             client.stream.lose()
         assert rheos.broker.memory.used == used
 
-    def test_a_topic_that_ends_is_forgotten_when_there_is_need(self) -> None:
+    def test_an_ended_topic_is_removed_to_make_room(self) -> None:
         rheos = Rheos(max_subscriptions=2)
         topics = rheos.broker.topics
         topics.create("sport")
@@ -302,7 +302,7 @@ class RevokedTests(SynchronousTestCase):
         assert alice.take() == FAILED
         assert rheos.refused("limit-reached") == 1
 
-    def test_a_topic_that_ended_does_not_move(self) -> None:
+    def test_an_ended_topic_does_not_move(self) -> None:
         rheos = Rheos()
         topics = rheos.broker.topics
         old = topics.create("sport")
@@ -320,7 +320,7 @@ class RevokedTests(SynchronousTestCase):
 class MoveTests(SynchronousTestCase):
     """A subscriber that is evicted while its subscriptions move"""
 
-    def test_whoever_is_given_up_meanwhile_leaves_nothing_behind(self) -> None:
+    def test_a_client_evicted_during_the_move_holds_nothing(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
         topic = rheos.broker.topics.named("news")
@@ -342,7 +342,7 @@ class MoveTests(SynchronousTestCase):
         assert len(rheos.clients) == 0
         assert not topic.groups
 
-    def test_whoever_would_have_been_next_is_given_up_meanwhile(self) -> None:
+    def test_the_next_client_is_evicted_during_the_move(self) -> None:
         rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
         topic = rheos.broker.topics.named("news")
         shared, carol = rheos.reader(BOB), rheos.connect("rheos")
@@ -359,7 +359,7 @@ class MoveTests(SynchronousTestCase):
         rheos.advance(61)
         assert len(rheos.clients) == 0
 
-    def test_other_subscribers_are_as_before(self) -> None:
+    def test_other_subscribers_are_not_affected(self) -> None:
         rheos = Rheos()
         topic = rheos.broker.topics.named("news")
         box = rheos.listener.outbox(rheos.connect("rheos").stream, Reader())

@@ -100,7 +100,7 @@ class VectorTests(SynchronousTestCase):
                 found = decoded(coder, vector, b"\xfa\xac\x15" + data + tail, 3)
                 assert found == wanted, vector["name"]
 
-    def test_packets_are_not_there_until_their_last_byte_is(self) -> None:
+    def test_packets_are_incomplete_before_their_last_byte(self) -> None:
         for vector in VECTORS["frames"]:
             coder, data = codec_of(vector), bytes.fromhex(vector["hex"])
             for end in range(len(data)):
@@ -115,7 +115,7 @@ class VectorTests(SynchronousTestCase):
                 found = judged(coder, before + data + after, len(before))
                 assert found == (vector["error"], vector["closes"]), vector["name"]
 
-    def test_refused_requests_fed_byte_by_byte_are_refused_no_later(self) -> None:
+    def test_refused_requests_are_refused_as_early_byte_by_byte(self) -> None:
         for vector in VECTORS["refused"]:
             coder, data = codec_of(vector), bytes.fromhex(vector["hex"])
             verdicts = [judged(coder, data[:end]) for end in range(len(data) + 1)]
@@ -127,7 +127,7 @@ class VectorTests(SynchronousTestCase):
             else:
                 assert first == len(data), vector["name"]
 
-    def test_the_stream_can_be_followed_past_what_does_not_close(self) -> None:
+    def test_the_request_after_one_that_does_not_close_is_found(self) -> None:
         followed = 0
         for vector in VECTORS["refused"]:
             coder, data = codec_of(vector), bytes.fromhex(vector["hex"])
@@ -139,7 +139,7 @@ class VectorTests(SynchronousTestCase):
             followed += 1
         assert followed
 
-    def test_an_incomplete_request_asks_for_more(self) -> None:
+    def test_an_incomplete_request_needs_more(self) -> None:
         for vector in VECTORS["incomplete"]:
             coder, data = codec_of(vector), bytes.fromhex(vector["hex"])
             assert coder.decode(data) is None, vector["name"]
@@ -156,7 +156,7 @@ class LimitTests(SynchronousTestCase):
             packet = coder.encode(Request(2, ALICE, b"news", data))
             assert coder.decode(packet) == (Request(2, ALICE, b"news", data), len(packet))
 
-    def test_data_of_65535_bytes_fits_the_specified_layout_and_no_more(self) -> None:
+    def test_data_of_at_most_65535_bytes_fits_the_specified_layout(self) -> None:
         coder = Codec()
         packet = coder.encode(Request(2, ALICE, b"news", b"x" * 65_535))
         assert packet == raw(2, ALICE, body(b"news", b"x" * 65_535))

@@ -31,15 +31,15 @@ class SenderTests(SynchronousTestCase):
         assert sender_id("rheos", b"a11ce000-a11c-e000-a11c-e000a11ce000") == ALICE
 
     @given(st.binary(min_size=16, max_size=16))
-    def test_any_id_comes_back_from_its_text(self, client_id: bytes) -> None:
+    def test_any_id_is_restored_from_its_text(self, client_id: bytes) -> None:
         assert sender_id("rheos", client_name(client_id).encode()) == client_id
 
-    def test_others_are_the_uuid5_of_their_name(self) -> None:
+    def test_other_senders_are_the_uuid5_of_their_name(self) -> None:
         assert sender_id("nsd", b"alice") == uuid5(SENDERS, "alice").bytes
         assert sender_id("cafe", "zoë".encode()) == uuid5(SENDERS, "zoë").bytes
         assert sender_id("cafe", b"") == uuid5(SENDERS, "").bytes
 
-    def test_a_name_that_is_not_text_has_an_id_too(self) -> None:
+    def test_a_name_that_is_not_text_has_an_id(self) -> None:
         one, other = sender_id("cafe", b"\xff"), sender_id("cafe", b"\xfe")
         assert one != other
         assert UUID(bytes=one).version == 5
@@ -48,7 +48,7 @@ class SenderTests(SynchronousTestCase):
 class EncodingTests(SynchronousTestCase):
     """rheos §5.4, §7.3"""
 
-    def test_the_data_alone(self) -> None:
+    def test_data_without_an_envelope(self) -> None:
         encoding = encoding_of(Topic("news"), Codec(), envelope=False)
         assert encoded(encoding, from_alice(b"hi", b"ho")) == response(ALICE, b"hi", b"ho")
         assert encoded(encoding, from_alice(b"", b"hey")) == response(ALICE, b"", b"hey")
@@ -61,7 +61,7 @@ class EncodingTests(SynchronousTestCase):
             assert encoded(encoding, from_alice(b"hi", b"", b"hey")) == response(ALICE, *wanted)
             assert encoded(encoding, from_alice(b"hi")) == response(ALICE, wanted[0])
 
-    def test_the_limits_are_what_still_fits(self) -> None:
+    def test_the_limits_are_the_largest_sizes_that_fit(self) -> None:
         for layout, limit in (("spec", 65_535), ("original", MAX_PAYLOAD - 6 - 4)):
             encoding = encoding_of(Topic("news"), Codec(layout), envelope=True)
             assert encoding.limit == limit

@@ -35,7 +35,7 @@ CODECS = [Codec(layout, seal) for layout in ("spec", "original") for seal in (Fa
 ANY_CODEC = st.sampled_from(CODECS)
 CLIENTS = st.sampled_from([ALICE, BOB, b"\xff" * 16])
 TOPICS = st.sampled_from([b"news", b"sport", b"", b"\xff", b"n" * 255])
-# Payloads that look like requests, so that a scan which loses its place finds false ones.
+# Payloads that look like requests, so that a misplaced scan finds false requests.
 PAYLOADS = st.one_of(
     st.sampled_from([b"", publish(ALICE, b"hi"), publish(ALICE, b"hi")[:30], b"\xfa", b"same"]),
     st.binary(max_size=12),
@@ -46,7 +46,7 @@ PUBLISHES = st.builds(
     TOPICS,
     PAYLOADS,
 )
-# Many equal heads in a row are what the interpreted kernel treats specially.
+# The interpreted kernel has a fast path for many equal heads in a row.
 RUNS = st.builds(
     lambda request, payloads: [
         Request(Opcode.PUBLISH, request.client_id, request.topic, p) for p in payloads
@@ -56,7 +56,7 @@ RUNS = st.builds(
         lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=30)
     ),
 )
-# Messages that go from topic to topic.
+# The topic changes with every message.
 TURNS = st.builds(
     lambda requests, payloads: [
         Request(Opcode.PUBLISH, request.client_id, request.topic, payload)
@@ -126,12 +126,12 @@ def scan(table: Any, data: bytes, at: int = 0, codec: Codec | None = None) -> tu
 class TestScan:
     """PUBLISH requests"""
 
-    def test_nothing_is_found_in_nothing(self, kernel: Any) -> None:
+    def test_empty_data_has_no_messages(self, kernel: Any) -> None:
         table = table_of(kernel)
         assert scan(table, b"") == (0, [])
         assert scan(table, publish(ALICE, b"hi")[:-1]) == (0, [])
 
-    def test_messages_keep_their_order_from_source_to_source(self, kernel: Any) -> None:
+    def test_messages_of_several_sources_keep_their_order(self, kernel: Any) -> None:
         data = (
             publish(ALICE, b"a", b"b")
             + publish(BOB, b"c")

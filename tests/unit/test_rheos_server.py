@@ -68,7 +68,7 @@ class AcknowledgmentTests(SynchronousTestCase):
         assert data[-54:-18] == FAILED * 2
         assert len(set(message_ids(data[18:-54] + data[-18:]))) == 601
 
-    def test_a_client_that_goes_from_topic_to_topic_is_stored_and_answered_in_order(self) -> None:
+    def test_messages_of_several_topics_are_stored_and_acknowledged_in_order(self) -> None:
         rheos = Rheos()
         rheos.broker.topics.create("sport")
         alice = rheos.connect("rheos")
@@ -87,7 +87,7 @@ class AcknowledgmentTests(SynchronousTestCase):
             FAILED if name == b"void" else ack(ids[n]) for n, name in enumerate(names)
         )
 
-    def test_a_row_of_messages_is_one_batch(self) -> None:
+    def test_consecutive_messages_are_one_batch(self) -> None:
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         published = []
@@ -115,7 +115,7 @@ class AcknowledgmentTests(SynchronousTestCase):
 class FaultTests(SynchronousTestCase):
     """rheos §6: FAILED is counted by its reason"""
 
-    def test_each_by_its_name(self) -> None:
+    def test_each_reason_is_counted(self) -> None:
         rheos = Rheos(allow_publish="news")
         rheos.broker.topics.create("sport")
         alice = rheos.connect("rheos")
@@ -148,7 +148,7 @@ class FaultTests(SynchronousTestCase):
             f"refused: 2 on rheos: topic-not-found, last by '{ALICE_NAME}@192.0.2.1:40000'"
         ]
 
-    def test_wrong_magic_closes_after_what_is_due(self) -> None:
+    def test_wrong_magic_closes_after_the_pending_acknowledgments(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
         alice.send(create(ALICE, b"sport") + b"\xac" + create(ALICE, b"other"))
@@ -166,7 +166,7 @@ class FaultTests(SynchronousTestCase):
         assert alice.take() == FAILED
         assert alice.closed
 
-    def test_a_message_of_another_topic_object_is_not_mixed_up(self) -> None:
+    def test_messages_among_refused_ones_have_their_acknowledgments(self) -> None:
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         alice.send(publish(ALICE, b"n", b"n") + publish(ALICE, b"v", b"v", name=b"void"))
@@ -208,7 +208,7 @@ class TopicTests(SynchronousTestCase):
         eve.send(b'{"_class":"GetRequest","identity":"eve","after":0}\n')
         assert f'"from":"{UUID(bytes=BOB)}"'.encode() in eve.take()
 
-    def test_a_closed_topic_is_closed_here(self) -> None:
+    def test_a_closed_topic_is_refused(self) -> None:
         rheos = Rheos()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         topic = rheos.broker.topics.named("news")
@@ -219,7 +219,7 @@ class TopicTests(SynchronousTestCase):
         assert rheos.refused("revoked") == 1
         assert bob.take() == b""
 
-    def test_unless_the_listener_grants_it(self) -> None:
+    def test_a_grant_opens_a_closed_topic(self) -> None:
         rheos = Rheos(grant="news")
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         topic = rheos.broker.topics.named("news")
@@ -231,7 +231,7 @@ class TopicTests(SynchronousTestCase):
 class FormatTests(SynchronousTestCase):
     """rheos §7: listeners of one broker with different formats"""
 
-    def test_a_listener_speaks_its_own_format_alone(self) -> None:
+    def test_a_listener_accepts_its_own_format_only(self) -> None:
         rheos = Rheos(layout="original", checksum="crc32")
         alice = rheos.connect("rheos")
         alice.send(sealed(original(2, ALICE, b"news", b"hi")))
@@ -257,7 +257,7 @@ class FormatTests(SynchronousTestCase):
 class LimitTests(SynchronousTestCase):
     """rheos §5.7"""
 
-    def test_a_connection_over_quota_is_told_at_accept(self) -> None:
+    def test_a_connection_over_quota_is_refused_at_accept(self) -> None:
         rheos = Rheos(max_connections_per_address=1)
         rheos.connect("rheos")
         second = rheos.connect("rheos")
@@ -289,7 +289,7 @@ class LimitTests(SynchronousTestCase):
         bob.send(subscribe(BOB))
         assert bob.take() == topic_ack()
 
-    def test_what_is_unfinished_is_accounted_for(self) -> None:
+    def test_an_incomplete_request_is_charged(self) -> None:
         rheos = Rheos()
         alice = rheos.connect("rheos")
         used = rheos.broker.memory.used
@@ -300,7 +300,7 @@ class LimitTests(SynchronousTestCase):
         assert len(message_ids(alice.take())) == 1
         assert rheos.broker.memory.used == used + CLIENT_BYTES
 
-    def test_everything_is_given_back_at_the_end(self) -> None:
+    def test_everything_is_released_at_the_end(self) -> None:
         rheos = Rheos()
         used = rheos.broker.memory.used
         clients = [rheos.reader(ALICE), rheos.reader(ALICE), rheos.reader(BOB)]
@@ -354,7 +354,7 @@ class FlowTests(SynchronousTestCase):
 class EndTests(SynchronousTestCase):
     """rheos §8"""
 
-    def test_a_broker_that_stops_flushes_and_says_nothing(self) -> None:
+    def test_shutdown_flushes_and_sends_nothing_else(self) -> None:
         rheos = Rheos()
         rheos.start()
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
@@ -365,7 +365,7 @@ class EndTests(SynchronousTestCase):
         assert alice.closed
         assert bob.closed
 
-    def test_silence_closes_if_asked_to_and_a_repeated_subscribe_prevents_it(self) -> None:
+    def test_an_idle_client_is_closed_unless_it_repeats_a_subscribe(self) -> None:
         rheos = Rheos(idle_timeout=5)
         rheos.start()
         alice, bob = rheos.reader(ALICE), rheos.reader(BOB)

@@ -39,21 +39,21 @@ class RouterCase(SynchronousTestCase):
 class TurnTests(RouterCase):
     """When messages are sent"""
 
-    def test_nothing_leaves_before_the_turn_ends(self) -> None:
+    def test_nothing_is_sent_before_the_tick_ends(self) -> None:
         bob = self.subscriber(self.news)
         self.route(self.news, b"a")
         assert bob.writes == []
         self.bench.turn()
         assert bob.writes == [b"a\n"]
 
-    def test_a_turn_is_one_write_in_publish_order(self) -> None:
+    def test_a_tick_is_one_write_in_publish_order(self) -> None:
         bob = self.subscriber(self.news)
         for payload in (b"a", b"b", b"c"):
             self.route(self.news, payload)
         self.bench.turn()
         assert bob.writes == [b"a\nb\nc\n"]
 
-    def test_a_turn_of_several_topics_is_one_write_too(self) -> None:
+    def test_a_tick_of_several_topics_is_one_write(self) -> None:
         bob = self.subscriber(self.news, self.sport)
         self.route(self.news, b"n1")
         self.route(self.sport, b"s1")
@@ -64,7 +64,7 @@ class TurnTests(RouterCase):
         assert sorted(lines) == [b"n1", b"n2", b"s1"]
         assert lines.index(b"n1") < lines.index(b"n2")
 
-    def test_the_end_of_the_turn_is_asked_for_once_a_turn(self) -> None:
+    def test_the_end_of_the_tick_is_scheduled_once(self) -> None:
         self.subscriber(self.news, self.sport)
         for turn in (1, 2):
             for _ in range(3):
@@ -73,11 +73,11 @@ class TurnTests(RouterCase):
             assert self.bench.turns == turn
             self.bench.turn()
 
-    def test_without_subscribers_no_turn_end_is_asked_for(self) -> None:
+    def test_without_subscribers_no_end_of_the_tick_is_scheduled(self) -> None:
         self.route(self.news, b"a")
         assert self.bench.turns == 0
 
-    def test_flushing_early_leaves_nothing_for_the_turn_end(self) -> None:
+    def test_an_early_flush_leaves_nothing_for_the_end_of_the_tick(self) -> None:
         bob = self.subscriber(self.news)
         self.route(self.news, b"a")
         self.router.flush()
@@ -85,7 +85,7 @@ class TurnTests(RouterCase):
         self.bench.turn()
         assert bob.writes == [b"a\n"]
 
-    def test_deliveries_are_counted_a_subscriber(self) -> None:
+    def test_deliveries_are_counted_for_each_subscriber(self) -> None:
         for _ in range(3):
             self.subscriber(self.news)
         self.subscriber(self.sport)
@@ -97,7 +97,7 @@ class TurnTests(RouterCase):
 class GroupTests(RouterCase):
     """Grouping by encoding"""
 
-    def test_a_batch_is_encoded_once_a_group(self) -> None:
+    def test_a_batch_is_encoded_once_for_each_group(self) -> None:
         encoding = Lines()
         subscribers = [self.subscriber(self.news, encoding=encoding) for _ in range(10)]
         self.route(self.news, b"a", b"b")
@@ -115,7 +115,7 @@ class GroupTests(RouterCase):
         assert len(first.batches) + len(second.batches) == 1
         assert bob.writes[0] is eve.writes[0]
 
-    def test_different_encodings_have_groups_of_their_own(self) -> None:
+    def test_different_encodings_have_separate_groups(self) -> None:
         bob = self.subscriber(self.news, encoding=Lines(b"1 "))
         eve = self.subscriber(self.news, encoding=Lines(b"2 "))
         self.route(self.news, b"a")
@@ -123,14 +123,14 @@ class GroupTests(RouterCase):
         assert bob.data == b"1 a\n"
         assert eve.data == b"2 a\n"
 
-    def test_a_group_goes_with_its_last_subscriber(self) -> None:
+    def test_a_group_is_removed_with_its_last_subscriber(self) -> None:
         bob, eve = self.subscriber(self.news), self.subscriber(self.news)
         self.router.unsubscribe(self.box(bob), self.news)
         assert len(self.news.groups) == 1
         self.router.unsubscribe(self.box(eve), self.news)
         assert not self.news.groups
 
-    def test_what_an_encoding_cannot_carry_is_dropped_for_it_alone(self) -> None:
+    def test_messages_too_large_for_an_encoding_are_dropped_for_it_only(self) -> None:
         small, large = Lines(b"s", limit=3), Lines(b"l", limit=100)
         bob = self.subscriber(self.news, encoding=small)
         eve = self.subscriber(self.news, encoding=large)
@@ -160,7 +160,7 @@ class GroupTests(RouterCase):
 class PortionTests(RouterCase):
     """The messages of a tick are delivered in pieces"""
 
-    def test_a_large_turn_is_handed_out_in_portions(self) -> None:
+    def test_a_large_tick_is_delivered_in_portions(self) -> None:
         bob, eve = self.subscriber(self.news), self.subscriber(self.news)
         for transport in (bob, eve):
             self.box(transport).hold()
@@ -192,7 +192,7 @@ class PortionTests(RouterCase):
             (1, self.news, 2),
         ]
 
-    def test_a_subscriber_over_its_limit_gets_no_more_of_the_turn(self) -> None:
+    def test_a_subscriber_over_its_limit_gets_no_more_of_the_tick(self) -> None:
         bob = self.bench.outbox(SlowPolicy(DISCONNECT, 2 * WRITE_BYTES, 30))
         eve = self.subscriber(self.news)
         self.router.subscribe(self.box(bob), self.news, Lines())
@@ -220,13 +220,13 @@ class SubscriptionTests(RouterCase):
         self.bench.turn()
         assert bob.data == b"a\n"
 
-    def test_unsubscribing_what_is_not_there_does_nothing(self) -> None:
+    def test_unsubscribing_without_a_subscription_does_nothing(self) -> None:
         bob = self.subscriber(self.news)
         assert not self.router.unsubscribe(self.box(bob), self.sport)
         assert self.router.unsubscribe(self.box(bob), self.news)
         assert not self.router.unsubscribe(self.box(bob), self.news)
 
-    def test_a_subscription_starts_with_the_next_message_of_the_turn(self) -> None:
+    def test_a_subscription_starts_with_the_next_message_of_the_tick(self) -> None:
         bob = self.subscriber(self.news)
         self.route(self.news, b"before")
         eve = self.subscriber(self.news)
@@ -245,7 +245,7 @@ class SubscriptionTests(RouterCase):
         assert bob.data == b"before\n"
         assert eve.data == b"before\nafter\n"
 
-    def test_the_last_subscriber_leaves_with_what_was_published_before(self) -> None:
+    def test_the_last_subscriber_gets_earlier_messages_when_it_leaves(self) -> None:
         bob = self.subscriber(self.news)
         self.route(self.news, b"before")
         self.router.unsubscribe(self.box(bob), self.news)
@@ -274,7 +274,7 @@ class SubscriptionTests(RouterCase):
             max_size=50,
         )
     )
-    def test_each_subscriber_gets_what_was_published_while_it_was_subscribed(
+    def test_each_subscriber_gets_the_messages_of_its_subscription(
         self, steps: list[tuple[str, int, bool]]
     ) -> None:
         self.setUp()

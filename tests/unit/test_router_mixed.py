@@ -157,7 +157,7 @@ class OrderTests(MixedCase):
         self.route("a1", "b2")
         assert self.bench.turns == 0
 
-    def test_the_same_topics_are_one_mix(self) -> None:
+    def test_equal_sets_of_topics_are_one_mix(self) -> None:
         a, b, c = (self.topics[name] for name in "abc")
         assert self.router.mix([a, b, c]) is self.router.mix({c, b, a})
         assert self.router.mix([a, b]) is not self.router.mix([a, b, c])
@@ -197,7 +197,7 @@ class ChangeTests(MixedCase):
         self.bench.turn()
         assert bob.data == lines("a1", "b2", "a3", "B4")
 
-    def test_a_topic_that_ends_and_comes_back(self) -> None:
+    def test_a_topic_that_ends_and_is_created_again(self) -> None:
         bob, eve = self.subscriber("ab"), self.subscriber("a")
         self.route("a1", "b2")
         self.router.end(self.topics["a"])
@@ -232,7 +232,7 @@ class ChangeTests(MixedCase):
         assert bob.data == lines("a1", "b2", "a4", "b5")
         assert eve.data == lines("a1", "b2", "a3", "a4", "b5")
 
-    def test_mixes_are_bounded_and_made_again(self) -> None:
+    def test_mixes_are_bounded_and_created_again(self) -> None:
         self.patch(combination_cache, "_MAX_ITEMS", 200)  # type: ignore[no-untyped-call]
         bob = self.subscriber("ab")
         others = [Topic(f"{n}") for n in range(110)]
@@ -260,7 +260,7 @@ class LossTests(MixedCase):
         assert self.drops() == {("a", "too-large"): 2, ("b", "too-large"): 1}
         assert self.bench.counters.delivered == 3 + 7
 
-    def test_nothing_of_a_batch_fits(self) -> None:
+    def test_no_message_of_a_batch_fits(self) -> None:
         bobs = [self.subscriber("ab", Lines(limit=0)) for _ in range(2)]
         self.route("a1", "b22", "b3")
         self.bench.turn()
@@ -295,7 +295,7 @@ class LossTests(MixedCase):
         }  # fmt: skip
         assert self.bench.counters.delivered == 0
 
-    def test_a_topic_of_which_nothing_is_left_drops_nothing(self) -> None:
+    def test_a_topic_without_remaining_messages_drops_nothing(self) -> None:
         bob = self.bench.outbox(SlowPolicy(DROP, 1, 30))
         self.subscribe(bob, "a", Lines(b"a", 2))
         self.subscribe(bob, "b")

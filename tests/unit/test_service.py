@@ -66,7 +66,7 @@ class PublishTests(ServiceCase):
         page = self.successResultOf(self.broker.store.read(0, None, 1000))
         assert [batch.payloads() for batch in page.batches] == [[b"a", b"b"], [b"c"]]
 
-    def test_the_sequence_counts_messages_and_offsets_go_with_the_store(self) -> None:
+    def test_the_sequence_counts_messages_and_offsets_are_those_of_the_store(self) -> None:
         assert self.publish("a", b"1", b"2") == 0
         assert self.publish("b", b"3") == 2
         assert self.publish("a", b"4") == 3
@@ -81,7 +81,7 @@ class PublishTests(ServiceCase):
 class TopicTests(ServiceCase):
     """end, recheck, shared"""
 
-    def test_a_topic_that_ends_takes_its_subscriptions_and_its_key_along(self) -> None:
+    def test_an_ended_topic_loses_its_subscriptions_and_key(self) -> None:
         bob = self.subscriber(self.broker, "news")
         topic = self.broker.topics.named("news")
         self.publish("news", b"before")
@@ -97,7 +97,7 @@ class TopicTests(ServiceCase):
         self.broker.topic_lifecycle.end(topic)
         assert self.broker.memory.used == used - TOPIC_BYTES
 
-    def test_its_name_is_free_for_one_that_has_none_of_it(self) -> None:
+    def test_a_new_topic_of_the_same_name_is_distinct(self) -> None:
         bob = self.subscriber(self.broker, "news")
         self.broker.topic_lifecycle.end(self.broker.topics.named("news"))
         eve = self.subscriber(self.broker, "news")
@@ -105,7 +105,7 @@ class TopicTests(ServiceCase):
         self.clock.advance(0)
         assert (bob.data, eve.data) == (b"", b"new\n")
 
-    def test_publishers_that_waited_for_it_go_on(self) -> None:
+    def test_publishers_waiting_for_an_ended_topic_are_released(self) -> None:
         topic, publisher = self.broker.topics.create("news"), Held()
         topic.block(object())
         topic.wait(publisher)
@@ -113,7 +113,7 @@ class TopicTests(ServiceCase):
         assert publisher.reasons == set()
         assert not topic.blockers
 
-    def test_every_topic_is_looked_at_again(self) -> None:
+    def test_every_topic_is_rechecked(self) -> None:
         listener = listener_of(self.broker)
         for names in (("a", "b"), ("b", "c"), ()):
             box = listener.outbox(Transport(), Ruled(listener))
@@ -125,7 +125,7 @@ class TopicTests(ServiceCase):
         assert self.broker.router.recheck_all(self.broker.topics) == (2, 0)
         assert [t.name for t in self.broker.topics if t.groups] == ["a", "c"]
 
-    def test_what_is_shared_is_made_once(self) -> None:
+    def test_a_shared_object_is_made_once(self) -> None:
         listener = listener_of(self.broker)
         made = [listener.shared(key, lambda: object()) for key in ("a", "b", "a")]
         assert made[0] is made[2]
@@ -170,7 +170,9 @@ class IdTests(ServiceCase):
         assert (message_id(*one) == message_id(*other)) == (one == other)
 
     @given(st.integers(0, 59), st.integers(0, 61))
-    def test_every_bit_of_run_and_sequence_shows(self, run_bit: int, sequence_bit: int) -> None:
+    def test_a_message_id_depends_on_every_bit_of_run_and_sequence(
+        self, run_bit: int, sequence_bit: int
+    ) -> None:
         base = message_id(0, 0).int
         for changed in (message_id(1 << run_bit, 0), message_id(0, 1 << sequence_bit)):
             assert (changed.int ^ base).bit_count() == 1
@@ -208,7 +210,7 @@ class StopTests(ServiceCase):
         self.successResultOf(stopped)
         assert not self.clock.getDelayedCalls()
 
-    def test_what_the_turn_gathered_is_flushed_before_the_goodbye(self) -> None:
+    def test_messages_of_the_tick_are_flushed_before_the_goodbye(self) -> None:
         bob = self.subscriber(self.broker, "news")
         self.publish("news", b"last words")
         stopped = self.stop()
@@ -251,7 +253,7 @@ class SweepTests(ServiceCase):
         self.advance(1)
         assert len(self.broker.sessions) == 0
 
-    def test_slow_subscribers_are_given_up(self) -> None:
+    def test_slow_subscribers_are_evicted(self) -> None:
         reasons: list[str] = []
         listener = listener_of(self.broker, slow_seconds=3)
         box = listener.outbox(Transport(), Reader(evict=reasons.append))
@@ -268,7 +270,7 @@ class SweepTests(ServiceCase):
         self.broker.memory.add(nbytes)
         return big
 
-    def test_at_the_memory_bound_for_too_long_the_largest_goes(self) -> None:
+    def test_too_long_at_the_memory_bound_the_largest_holder_is_evicted(self) -> None:
         small, large = self.hold(30_000), self.hold(70_000)
         self.advance(5)
         assert large.evicted == []
@@ -276,7 +278,7 @@ class SweepTests(ServiceCase):
         assert large.evicted == ["memory bound"]
         assert small.evicted == []
 
-    def test_the_next_largest_follows_while_the_bound_is_still_reached(self) -> None:
+    def test_the_next_largest_holder_follows_while_the_bound_is_reached(self) -> None:
         small, large = self.hold(110_000), self.hold(120_000)
         self.advance(6)
         assert large.evicted == ["memory bound"]
@@ -285,12 +287,12 @@ class SweepTests(ServiceCase):
         self.advance(1)
         assert small.evicted == ["memory bound"]
 
-    def test_below_the_bound_nobody_goes(self) -> None:
+    def test_below_the_bound_nobody_is_evicted(self) -> None:
         big = self.hold(99_999)
         self.advance(100)
         assert big.evicted == []
 
-    def test_the_time_at_the_bound_starts_anew_after_it_was_left(self) -> None:
+    def test_leaving_the_bound_resets_its_time(self) -> None:
         big = self.hold(100_000)
         self.advance(4)
         self.broker.memory.free(1)

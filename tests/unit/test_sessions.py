@@ -62,7 +62,7 @@ class IdTests(SessionCase):
 class ResumeTests(SessionCase):
     """find, resume and detach"""
 
-    def test_a_detached_session_is_found_with_what_was_left_in_it(self) -> None:
+    def test_a_detached_session_is_found_with_its_state(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", NOBODY)
         topic = Topic("news")
@@ -94,7 +94,7 @@ class ResumeTests(SessionCase):
         sessions.expire()
         assert sessions.find(resumed.id, KIND, b"bob") is resumed
 
-    def test_each_break_opens_a_whole_window(self) -> None:
+    def test_each_detachment_starts_a_full_window(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", NOBODY)
         for _ in range(3):
@@ -103,7 +103,7 @@ class ResumeTests(SessionCase):
             sessions.resume(sessions.find(session.id, KIND, b"bob"), NOBODY)
         assert len(sessions) == 1
 
-    def test_expiry_closes_only_those_whose_window_has_passed(self) -> None:
+    def test_only_sessions_past_their_window_expire(self) -> None:
         sessions = self.registry()
         first, second = (sessions.open(KIND, name, NOBODY) for name in (b"1", b"2"))
         sessions.detach(second, {})
@@ -114,7 +114,7 @@ class ResumeTests(SessionCase):
         assert len(sessions) == 1
         assert sessions.find(first.id, KIND, b"1") is first
 
-    def test_another_kind_another_client_and_another_id_are_unknown(self) -> None:
+    def test_kind_client_and_id_must_match(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", NOBODY)
         sessions.detach(session, {})
@@ -129,7 +129,7 @@ class ResumeTests(SessionCase):
                 sessions.find(number, kind, client)
         assert sessions.find(session.id, KIND, b"bob") is session
 
-    def test_the_newcomer_takes_over_from_a_live_connection(self) -> None:
+    def test_a_new_connection_takes_over_from_a_live_one(self) -> None:
         sessions = self.registry()
 
         def leave() -> None:
@@ -180,7 +180,7 @@ class WindowZeroTests(SessionCase):
         assert self.displaced == []
         assert len(sessions) == 1
 
-    def test_keeps_says_what_detach_would_do(self) -> None:
+    def test_keeps_predicts_detach(self) -> None:
         sessions = self.registry()
         session = sessions.open(KIND, b"bob", NOBODY)
         assert sessions.keeps(session)
@@ -194,7 +194,7 @@ class LimitTests(SessionCase):
     def opened(self, sessions: SessionRegistry, count: int) -> list[Session]:
         return [sessions.open(KIND, b"%d" % n, NOBODY) for n in range(count)]
 
-    def test_live_sessions_are_never_given_up(self) -> None:
+    def test_live_sessions_are_never_closed_for_others(self) -> None:
         sessions = self.registry()
         self.opened(sessions, 3)
         with pytest.raises(LimitReached):
@@ -202,7 +202,7 @@ class LimitTests(SessionCase):
         assert len(sessions) == 3
         assert self.memory.used == 3 * SESSION_BYTES
 
-    def test_at_the_limit_the_session_detached_first_is_given_up(self) -> None:
+    def test_at_the_limit_the_session_detached_first_is_closed(self) -> None:
         sessions = self.registry()
         first, second, third = self.opened(sessions, 3)
         sessions.detach(second, {})
@@ -217,7 +217,7 @@ class LimitTests(SessionCase):
         with pytest.raises(LimitReached):
             sessions.open(KIND, b"z", NOBODY)
 
-    def test_a_session_detached_again_goes_to_the_end_of_the_line(self) -> None:
+    def test_a_session_detached_again_is_closed_last(self) -> None:
         sessions = self.registry()
         first, second, _third = self.opened(sessions, 3)
         sessions.detach(first, {})
@@ -243,7 +243,7 @@ class LimitTests(SessionCase):
 class StopTests(SessionCase):
     """stop"""
 
-    def test_when_the_broker_stops_no_session_is_kept(self) -> None:
+    def test_shutdown_keeps_no_session(self) -> None:
         sessions = self.registry()
         away, here = (sessions.open(KIND, name, NOBODY) for name in (b"1", b"2"))
         sessions.detach(away, {})

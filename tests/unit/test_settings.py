@@ -147,10 +147,10 @@ class SettingTests(SynchronousTestCase):
         Setting("buffer", SIZE, "64K", "how large"),
     )
 
-    def test_defaults_are_written_as_an_operator_would(self) -> None:
+    def test_defaults_have_the_syntax_of_the_file(self) -> None:
         assert read_all(self.settings, {}) == {"max-things": 10, "buffer": 65536}
 
-    def test_what_is_given_replaces_the_default(self) -> None:
+    def test_a_value_replaces_the_default(self) -> None:
         given = {"buffer": "1M", "max-things": "3"}
         assert read_all(self.settings, given) == {"max-things": 3, "buffer": 1024**2}
 
@@ -160,7 +160,7 @@ class SettingTests(SynchronousTestCase):
             "buffer": 0,
         }
 
-    def test_keys_that_name_no_setting_are_left_alone(self) -> None:
+    def test_unknown_keys_are_ignored(self) -> None:
         assert "other" not in read_all(self.settings, {"other": 1})
 
     def test_an_error_names_the_setting_and_the_value(self) -> None:
@@ -180,7 +180,7 @@ class MatcherTests(SynchronousTestCase):
         assert not matcher([])("")
         assert not matcher([])("a")
 
-    def test_case_counts(self) -> None:
+    def test_patterns_are_case_sensitive(self) -> None:
         assert matcher(["News"])("News")
         assert not matcher(["News"])("news")
 

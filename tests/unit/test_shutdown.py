@@ -27,12 +27,12 @@ class ForcedShutdownTests(TestCase):
         self.broker.startService()
         self.guest = Guest(self.broker, stubborn=True)
 
-    def test_until_the_stop_begins_the_signals_are_the_reactors(self) -> None:
+    def test_before_the_shutdown_the_reactor_handles_the_signals(self) -> None:
         assert {number: signal.getsignal(number) for number in SIGNALS} == self.before
         self.broker.clients.discard(self.guest)
         self.successResultOf(self.broker.stopService())
 
-    def test_either_signal_ends_the_wait(self) -> None:
+    def test_either_signal_aborts_the_connections(self) -> None:
         for number in SIGNALS:
             with self.subTest(number):
                 self.setUp()

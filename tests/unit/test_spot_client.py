@@ -1,4 +1,4 @@
-"""The blocking publisher of spot: the bytes that it sends, and its use of the replies."""
+"""The blocking publisher of spot: the bytes it sends, and its handling of replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.streams import House
 
 
 class PublisherTests(PublisherCase):
-    """Over a broker in memory, or a script of replies"""
+    """With a broker in memory or scripted replies"""
 
     READY = brokers.ready(b"ROUTER")
     PONG = b"\x04\x0d\x04PONG" + (1).to_bytes(8, "big")
@@ -26,7 +26,7 @@ class PublisherTests(PublisherCase):
         self.scripted(*replies)
         return str(raised(NotPublished, self.publish, b"x"))
 
-    def test_the_bytes(self) -> None:
+    def test_the_bytes_sent(self) -> None:
         house = House({"spot": {}})
         self.over(house, "spot", piece=5)
         self.publish(b"one", b"two")

@@ -1,4 +1,4 @@
-"""The client half of spot (§7): other brokers, what they host, and what becomes of them."""
+"""The client side of spot (§7): peers, the topics they host, and their failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNREACHABLE = ("spot", "topic-unreachable")
 
 
 def refusals(house: House) -> dict[tuple[str, str], int]:
-    """What a broker has refused."""
+    """Return the refusals of a broker."""
     return dict(house.broker.counters.refusals)
 
 
@@ -39,13 +39,13 @@ class PairTests(SynchronousTestCase):
         (self.cable,) = self.world.cables
         self.cable.take()
 
-    def test_it_asks_and_learns(self) -> None:
+    def test_it_asks_for_the_list_of_topics(self) -> None:
         topic = self.a.broker.topics.named("t")
         assert topic.upstream is not None
         assert not topic.hosted
         assert self.b.broker.topics.named("t").hosted
 
-    def test_the_brokers_own_topics_are_its_own(self) -> None:
+    def test_reserved_topics_are_not_shared(self) -> None:
         far = self.world.house("far", spot={"grant": "$SYS/*"})
         far.broker.topics.create("$SYS/theirs")
         asker = self.world.client(far)
@@ -55,7 +55,7 @@ class PairTests(SynchronousTestCase):
         assert QUERY in self.world.cables[-1].take()
         assert "$SYS/theirs" not in near.broker.topics
 
-    def test_it_asks_again_every_ten_seconds(self) -> None:
+    def test_it_repeats_the_query_every_ten_seconds(self) -> None:
         self.world.advance(9)
         assert QUERY not in self.cable.take()
         self.world.advance(2)
@@ -64,7 +64,7 @@ class PairTests(SynchronousTestCase):
         self.world.advance(10)
         assert self.a.broker.topics.named("u").upstream is not None
 
-    def test_what_is_published_goes_there_and_nowhere_else(self) -> None:
+    def test_publications_go_to_the_host_only(self) -> None:
         reader = self.world.client(self.b, b"DEALER", subscribe(b"t"))
         before = self.a.store.next_offset
         self.world.client(self.a, b"DEALER", publish(b"t", b"x") + publish(b"t", b"y"))
@@ -89,13 +89,13 @@ class PairTests(SynchronousTestCase):
         assert self.cable.take() == unsubscribe(b"t")
         assert not self.b.broker.topics.named("t").groups
 
-    def test_a_publisher_that_reads_gets_its_own_once(self) -> None:
+    def test_a_publisher_receives_its_own_message_once(self) -> None:
         client = self.world.client(self.a, b"DEALER", subscribe(b"t"))
         client.send(publish(b"t", b"mine"))
         self.world.settle()
         assert client.take() == publish(b"t", b"mine")
 
-    def test_what_comes_is_stored_with_its_way(self) -> None:
+    def test_received_messages_are_stored_with_their_origin(self) -> None:
         self.world.client(self.a, b"DEALER", subscribe(b"t"))
         self.host.send(publish(b"t", b"x"))
         self.world.settle()
@@ -113,16 +113,16 @@ class PairTests(SynchronousTestCase):
         self.world.settle()
         assert self.cable.take() == unsubscribe(b"t")
 
-    def test_what_was_not_asked_for_is_left_aside(self) -> None:
+    def test_unrequested_messages_are_ignored(self) -> None:
         self.cable.near.feed(publish(b"t", b"x") + publish(b"u", b"x"))
         assert self.a.store.next_offset == 0
 
-    def test_what_is_no_answer_counts_as_eproto(self) -> None:
+    def test_invalid_replies_are_counted_as_eproto(self) -> None:
         for request in (QUERY, subscribe(b"t"), unsubscribe(b"t"), message(b"x")):
             self.cable.near.feed(request)
         assert refusals(self.a) == {("spot", "eproto"): 4}
 
-    def test_too_large_for_the_other_side(self) -> None:
+    def test_messages_too_large_for_the_peer(self) -> None:
         self.a.listeners["spot"].settings = {
             **self.a.listeners["spot"].settings, "max-message": 4,
         }  # fmt: skip
@@ -134,9 +134,9 @@ class PairTests(SynchronousTestCase):
         assert self.a.broker.counters.drops == {(B, "t", "too-large"): 1}
         assert self.cable.take() == publish(b"t", b"1") * 2
 
-    # Losing it
+    # A lost connection
 
-    def test_a_topic_that_cannot_be_reached_refuses(self) -> None:
+    def test_publishing_to_an_unreachable_topic_is_refused(self) -> None:
         self.world.crash("b")
         client = self.world.client(self.a, b"DEALER", publish(b"t", b"x") * 3)
         assert refusals(self.a) == {UNREACHABLE: 3}
@@ -151,7 +151,7 @@ class PairTests(SynchronousTestCase):
         )
         assert b"NO SUCH CHANNEL: t" in nsd.take()
 
-    def test_subscriptions_come_back_with_it(self) -> None:
+    def test_subscriptions_are_restored_with_the_connection(self) -> None:
         reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
         self.world.crash("b")
         b = self.world.restart("b")
@@ -160,7 +160,7 @@ class PairTests(SynchronousTestCase):
         self.world.client(b, b"DEALER", publish(b"t", b"again"))
         assert reader.take() == publish(b"t", b"again")
 
-    def test_what_is_published_next_is_hosted_there_again(self) -> None:
+    def test_the_next_publication_makes_the_peer_host_it_again(self) -> None:
         self.world.crash("b")
         b = self.world.restart("b")
         self.world.advance(1)
@@ -168,7 +168,7 @@ class PairTests(SynchronousTestCase):
         assert b.broker.topics.named("t").hosted
         assert b.broker.counters.published == 1
 
-    def test_what_nobody_confirmed_is_counted(self) -> None:
+    def test_unconfirmed_messages_are_counted(self) -> None:
         client = self.world.client(self.a, b"DEALER", publish(b"t", b"x") * 3)
         self.world.advance(3)
         assert PING + (3).to_bytes(8, "big") in self.cable.take()
@@ -177,7 +177,7 @@ class PairTests(SynchronousTestCase):
         self.world.crash("b")
         assert self.a.broker.counters.drops == {(B, "*", "unconfirmed"): 2}
 
-    def test_what_waited_is_counted_once(self) -> None:
+    def test_queued_messages_are_counted_once(self) -> None:
         self.cable.near.stop_reading()
         client = self.world.client(self.a)
         big = b"\x01\x00\x01\x01\x01\x01\x01t\x02" + (60_000).to_bytes(8, "big") + bytes(60_000)
@@ -187,7 +187,7 @@ class PairTests(SynchronousTestCase):
         assert self.a.broker.counters.dropped == 4
         assert {key[2] for key in self.a.broker.counters.drops} == {"unconfirmed", "disconnected"}
 
-    def test_silence_is_the_end(self) -> None:
+    def test_a_silent_peer_is_disconnected(self) -> None:
         self.world.advance(60)
         assert self.cable.link.is_open
         self.cable.is_cut = True
@@ -197,17 +197,17 @@ class PairTests(SynchronousTestCase):
         assert not self.cable.link.is_open
         assert self.cable.near.aborted
 
-    def test_it_is_heard_while_it_does_not_read(self) -> None:
+    def test_a_peer_that_does_not_read_is_still_heard(self) -> None:
         self.cable.far.protocol.hold("a slow subscriber")
         self.world.advance(20)
         assert self.cable.link.is_open
 
-    def test_silence_is_no_wonder_while_nobody_listens(self) -> None:
+    def test_silence_does_not_count_while_the_link_is_not_read(self) -> None:
         self.cable.link.hold("a slow subscriber")
         self.world.advance(20)
         assert self.cable.link.is_open
 
-    def test_a_late_answer_is_counted_and_used(self) -> None:
+    def test_a_late_reply_is_counted_and_used(self) -> None:
         self.cable.far.protocol.hold("busy")
         self.world.client(self.b, b"DEALER", publish(b"u", b"x"))
         self.world.advance(14)
@@ -216,7 +216,7 @@ class PairTests(SynchronousTestCase):
         self.world.advance(1)
         assert self.a.broker.topics.named("u").upstream is not None
 
-    def test_a_slow_reader_here_slows_the_link(self) -> None:
+    def test_a_slow_local_reader_holds_the_link(self) -> None:
         reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
         reader.stream.stop_reading()
         big = b"\x01\x00\x01\x01\x01\x01\x01t\x02" + (2**20).to_bytes(8, "big") + bytes(2**20)
@@ -230,7 +230,7 @@ class PairTests(SynchronousTestCase):
 
 
 class BackoffTests(SynchronousTestCase):
-    """Connecting again and again"""
+    """Reconnecting"""
 
     def test_it_waits_longer_each_time(self) -> None:
         world = World()
@@ -241,7 +241,7 @@ class BackoffTests(SynchronousTestCase):
         waits = [round(y - x, 1) for x, y in zip(world.attempts, world.attempts[1:], strict=False)]
         assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
-    def test_it_starts_anew_after_success(self) -> None:
+    def test_success_resets_the_delay(self) -> None:
         world = World()
         house = world.house("a", "b")
         world.advance(10)
@@ -272,13 +272,13 @@ class BackoffTests(SynchronousTestCase):
                 parse_peer(text)
 
 
-class WhoseTests(SynchronousTestCase):
-    """Who hosts what, when several might"""
+class HostTests(SynchronousTestCase):
+    """The host of a topic when there are several candidates"""
 
     def setUp(self) -> None:
         self.world = World()
 
-    def test_local_wins(self) -> None:
+    def test_a_local_topic_is_hosted_locally(self) -> None:
         b = self.world.house("b")
         self.world.client(b, b"DEALER", publish(b"t", b"x"))
         a = self.world.house("a")
@@ -301,7 +301,7 @@ class WhoseTests(SynchronousTestCase):
             self.world.client(self.world.houses[name], b"DEALER", publish(b"t", name.encode()))
         assert reader.take() == publish(b"t", b"b")
 
-    def test_another_takes_over_what_its_host_has_forgotten(self) -> None:
+    def test_another_peer_takes_over_a_topic_forgotten_by_its_host(self) -> None:
         b, c = self.world.house("b"), self.world.house("c")
         self.world.client(b, b"DEALER", publish(b"t", b"x"))
         a = self.world.house("a", "b", "c")
@@ -316,7 +316,7 @@ class WhoseTests(SynchronousTestCase):
         self.world.client(c, b"DEALER", publish(b"t", b"of c"))
         assert reader.take() == publish(b"t", b"of c")
 
-    def test_a_broker_is_not_led_to_a_third(self) -> None:
+    def test_a_broker_does_not_forward_to_a_third(self) -> None:
         c = self.world.house("c")
         self.world.client(c, b"DEALER", publish(b"t", b"x"))
         b = self.world.house("b", "c")
@@ -333,7 +333,7 @@ class WhoseTests(SynchronousTestCase):
         node.send(QUERY)
         assert node.take() == message(b"", b"\x05", bytes(4))
 
-    def test_a_channel_nobody_uses_is_nobodys(self) -> None:
+    def test_an_unused_channel_has_no_host(self) -> None:
         b = self.world.house("b", cafe={})
         a = self.world.house("a", "b", cafe={})
         assert not any(topic.upstream for topic in a.broker.topics)
@@ -342,7 +342,7 @@ class WhoseTests(SynchronousTestCase):
         self.world.advance(11)
         assert [t.name for t in a.broker.topics if t.upstream is not None] == ["cafe/7"]
 
-    def test_a_broker_that_comes_back_does_not_take_over(self) -> None:
+    def test_a_restarted_broker_does_not_take_over(self) -> None:
         b = self.world.house("b")
         self.world.client(b, b"DEALER", publish(b"t", b"x"))
         a = self.world.house("a")
@@ -358,12 +358,12 @@ class WhoseTests(SynchronousTestCase):
         assert b.broker.counters.published == 2
         assert a.broker.topics.named("own").hosted
 
-    def test_nobody_waits_for_a_broker_that_is_not_there(self) -> None:
+    def test_nobody_waits_for_an_unreachable_peer(self) -> None:
         a = self.world.house("a", "b")
         self.world.client(a, b"DEALER", publish(b"t", b"x"))
         assert a.broker.topics.named("t").hosted
 
-    def test_nor_for_one_that_does_not_answer(self) -> None:
+    def test_nobody_waits_for_a_peer_that_does_not_reply(self) -> None:
         a = self.world.house("a")
         self.world.house("b")
         cluster = Cluster(a.listeners["spot"], lambda: 0.0, self.world.reach)
@@ -379,7 +379,7 @@ class WhoseTests(SynchronousTestCase):
         client.send(publish(b"t", b"x"))
         assert a.broker.topics.named("t").hosted
 
-    def test_who_only_reads_does_not_host(self) -> None:
+    def test_subscribing_does_not_host(self) -> None:
         b = self.world.house("b")
         a = self.world.house("a", "b")
         reader = self.world.client(a, b"DEALER", subscribe(b"t"))
@@ -389,7 +389,7 @@ class WhoseTests(SynchronousTestCase):
         self.world.client(b, b"DEALER", publish(b"t", b"y"))
         assert reader.take() == publish(b"t", b"y")
 
-    def test_it_does_not_talk_to_itself(self) -> None:
+    def test_it_does_not_connect_to_itself(self) -> None:
         a = self.world.house("a", "a")
         self.world.client(a, b"DEALER", publish(b"t", b"x"))
         self.world.advance(30)
@@ -397,7 +397,7 @@ class WhoseTests(SynchronousTestCase):
         assert self.world.attempts[0] == START
         assert a.broker.topics.named("t").upstream is None
 
-    def test_each_way(self) -> None:
+    def test_messages_flow_in_both_directions(self) -> None:
         a = self.world.house("a", "b")
         b = self.world.house("b", "a")
         self.world.client(a, b"DEALER", publish(b"of a", b"x"))

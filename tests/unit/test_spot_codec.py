@@ -21,7 +21,7 @@ VECTORS = json.loads(
 
 
 def frames_of(vector: dict[str, Any]) -> list[bytes]:
-    """The frames of a vector's message."""
+    """Return the frames of a vector's message."""
     data = bytes.fromhex(vector["hex"])
     unit = decode(data, 0, FrameLimits(2**20, 100))
     assert isinstance(unit, Unit)
@@ -30,7 +30,7 @@ def frames_of(vector: dict[str, Any]) -> list[bytes]:
 
 
 def from_fields(vector: dict[str, Any]) -> codec.Request:
-    """The request that a vector's fields describe."""
+    """Return the request that a vector's fields describe."""
 
     def value(field: object) -> object:
         if isinstance(field, list):
@@ -52,11 +52,11 @@ class VectorTests(SynchronousTestCase):
             assert decode_request(frames_of(vector)) == request, vector["name"]
             assert encode_request(request).hex(" ") == vector["hex"], vector["name"]
 
-    def test_other_forms_are_taken(self) -> None:
+    def test_other_forms_are_accepted(self) -> None:
         for vector in VECTORS["taken"]:
             assert decode_request(frames_of(vector)) == from_fields(vector)
 
-    def test_what_is_no_command(self) -> None:
+    def test_invalid_commands(self) -> None:
         for vector in VECTORS["eproto"]:
             with pytest.raises(SpotError):
                 decode_request(frames_of(vector))

@@ -140,7 +140,7 @@ class TestScan:
         ],
     )
     @pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
-    def test_it_ends_before_anything_else(self, kernel: Any, other: bytes, count: int) -> None:
+    def test_it_stops_before_any_other_frame(self, kernel: Any, other: bytes, count: int) -> None:
         first = PREFIX + b"\x00\x02ab"
         found = scan(known(kernel), first * count + other)
         assert found == (len(first) * count, [("t", b"ab")] * count)
@@ -229,6 +229,6 @@ class TestEncoding:
         wanted = b"".join(encode_request(Publish(b"t", each)) for each in listed)
         assert encoded(MessageEncoding(PREFIX), batch_of(listed)) == wanted
 
-    def test_equal_encodings_are_one(self) -> None:
+    def test_encodings_of_the_same_topic_are_equal(self) -> None:
         assert len({MessageEncoding(publish_prefix(b"t")), MessageEncoding(PREFIX)}) == 1
         assert MessageEncoding(PREFIX) != MessageEncoding(topic_prefix(b"t"))

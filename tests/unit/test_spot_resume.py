@@ -1,4 +1,4 @@
-"""Subscribers of spot that come back by their identity (spot §3.5)."""
+"""Subscribers of spot that resume by their identity (spot §3.5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Resuming(SynchronousTestCase):
         client = self.house.connect("spot")
         client.send(ready(kind, identity))
         self.house.pump(3)
-        # After the greeting and READY there may be messages already.
+        # Messages may already follow the greeting and READY.
         ends = 64 + 2 + client.stream.received[65]
         del client.stream.received[:ends]
         if requests:
@@ -38,9 +38,9 @@ class Resuming(SynchronousTestCase):
 
 
 class DealerTests(Resuming):
-    """What was subscribed to goes on"""
+    """Resumed subscriptions"""
 
-    def test_it_gets_what_it_missed_then_what_comes(self) -> None:
+    def test_missed_messages_precede_new_ones(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.say(b"t", b"1")
         assert reader.take() == publish(b"t", b"1")
@@ -51,7 +51,7 @@ class DealerTests(Resuming):
         self.say(b"t", b"4")
         assert again.take() == publish(b"t", b"4")
 
-    def test_again_and_again(self) -> None:
+    def test_a_client_can_resume_repeatedly(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         for number in range(5):
             self.lose(reader)
@@ -59,7 +59,7 @@ class DealerTests(Resuming):
             reader = self.join(b"DEALER", b"bob")
             assert reader.take() == publish(b"t", b"%d" % number)
 
-    def test_a_pattern_covers_what_was_made_meanwhile(self) -> None:
+    def test_a_pattern_covers_topics_created_meanwhile(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"a*"))
         self.lose(reader)
         self.say(b"a1", b"x")
@@ -69,7 +69,7 @@ class DealerTests(Resuming):
         self.say(b"a2", b"y")
         assert again.take() == publish(b"a2", b"y")
 
-    def test_subscribing_again_is_once(self) -> None:
+    def test_subscribing_again_delivers_once(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"), subscribe(b"t*"))
         self.lose(reader)
         self.say(b"t", b"1")
@@ -81,7 +81,7 @@ class DealerTests(Resuming):
         assert got.endswith(publish(b"t", b"1") + publish(b"t", b"2"))
         assert got.count(b"\x01t") == 2
 
-    def test_unsubscribing_at_once_leaves_it_out(self) -> None:
+    def test_unsubscribing_at_once_omits_the_topic(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"), subscribe(b"u"))
         self.lose(reader)
         self.say(b"t", b"1")
@@ -93,7 +93,7 @@ class DealerTests(Resuming):
         self.say(b"t", b"3")
         assert again.take() == b""
 
-    def test_who_falls_away_in_the_middle_of_it_goes_on_there(self) -> None:
+    def test_an_interrupted_replay_continues(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)
         payloads = [b"%04d" % number + b"." * 60 for number in range(8000)]
@@ -111,7 +111,7 @@ class DealerTests(Resuming):
         got += last.take()
         self.house.pump(100)
         got += last.take()
-        # What was written to a connection that broke may be lost, and nothing comes twice.
+        # Messages written to a broken connection may be lost, but none is delivered twice.
         numbers = [int(part[:4]) for part in got.split(b"\x01\x01t\x00\x40")[1:] if len(part) > 3]
         assert numbers == sorted(set(numbers))
         assert numbers[-1] == 7999
@@ -137,7 +137,7 @@ class DealerTests(Resuming):
         self.say(names[300], b"3")
         assert last.take() == publish(names[300], b"3")
 
-    def test_nobody_else_gets_it(self) -> None:
+    def test_another_identity_does_not_get_the_session(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)
         self.say(b"t", b"1")
@@ -145,7 +145,7 @@ class DealerTests(Resuming):
             assert self.join(kind, identity).take() == b""
         assert self.join(b"DEALER", b"bob").take() == publish(b"t", b"1")
 
-    def test_a_second_one_displaces_nobody(self) -> None:
+    def test_a_second_connection_does_not_take_over(self) -> None:
         first = self.join(b"DEALER", b"bob", subscribe(b"t"))
         second = self.join(b"DEALER", b"bob")
         self.say(b"t", b"1")
@@ -153,7 +153,7 @@ class DealerTests(Resuming):
         assert second.take() == b""
         assert not first.closed
 
-    def test_after_the_window_nothing_is_left(self) -> None:
+    def test_after_the_window_nothing_is_held(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)
         self.say(b"t", b"1")
@@ -161,7 +161,7 @@ class DealerTests(Resuming):
         assert self.join(b"DEALER", b"bob").take() == b""
         assert self.house.broker.sessions.absent((None, b""), b"bob") is None
 
-    def test_who_subscribed_to_nothing_leaves_nothing(self) -> None:
+    def test_a_client_without_subscriptions_leaves_no_session(self) -> None:
         reader = self.join(b"DEALER", b"bob")
         assert len(self.house.broker.sessions) == 1
         self.lose(reader)
@@ -169,14 +169,14 @@ class DealerTests(Resuming):
 
 
 class NoWindowTests(Resuming):
-    """Where nothing is kept"""
+    """Without a window"""
 
     def setUp(self) -> None:
         self.house = House({"spot": {}}, top={"resume-window": 0})
         self.house.start()
         self.source = self.join(b"DEALER")
 
-    def test_it_begins_anew(self) -> None:
+    def test_a_client_starts_without_subscriptions(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.lose(reader)
         self.say(b"t", b"1")
@@ -184,14 +184,14 @@ class NoWindowTests(Resuming):
 
 
 class FullTests(Resuming):
-    """Without room for a session a client is served all the same"""
+    """Without room for a session a client is still served"""
 
     def setUp(self) -> None:
         self.house = House({"spot": {}}, top={"max-sessions": 1})
         self.house.start()
         self.source = self.join(b"DEALER")
 
-    def test_it_cannot_come_back(self) -> None:
+    def test_it_cannot_be_resumed(self) -> None:
         self.join(b"DEALER", b"ann", subscribe(b"t"))
         bob = self.join(b"DEALER", b"bob", subscribe(b"t"))
         self.say(b"t", b"1")

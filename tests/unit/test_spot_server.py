@@ -1,4 +1,4 @@
-"""The server half of spot beyond its vectors: time limits, counters, access, settings (§2, §5)."""
+"""The server side of spot beyond its vectors: time limits, counters, access, settings (§2, §5)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.streams import Client, House
 
 
 def house(**settings: object) -> House:
-    """A broker with one spot listener."""
+    """Return a broker with one spot listener."""
     return House({"spot": {name.replace("_", "-"): value for name, value in settings.items()}})
 
 
 def join(house: House, kind: bytes = b"DEALER", *requests: bytes) -> Client:
-    """A client that has shaken hands and sent ``requests``."""
+    """Return a client that has sent a handshake and ``requests``."""
     client = house.connect("spot")
     client.send(ready(kind) + b"".join(requests))
     house.turn()
@@ -29,9 +29,9 @@ def join(house: House, kind: bytes = b"DEALER", *requests: bytes) -> Client:
 
 
 class TimeTests(SynchronousTestCase):
-    """How long a peer may take, and may be silent"""
+    """Time limits"""
 
-    def test_the_handshake_has_its_time(self) -> None:
+    def test_the_handshake_has_a_time_limit(self) -> None:
         home = house(handshake_timeout=3)
         for sent in (b"", ready(b"DEALER")[:64], ready(b"DEALER")[:-1]):
             client = home.connect("spot")
@@ -64,7 +64,7 @@ class TimeTests(SynchronousTestCase):
 
 
 class RefusalTests(SynchronousTestCase):
-    """What is not done is counted, by reason"""
+    """Refusals are counted by reason"""
 
     def test_each_message_is_counted(self) -> None:
         home = house(allow_publish="a")
@@ -73,35 +73,35 @@ class RefusalTests(SynchronousTestCase):
         assert "b" not in home.broker.topics
         assert not client.closed
 
-    def test_rates(self) -> None:
+    def test_messages_over_the_rate_are_counted(self) -> None:
         home = house(rate_messages=3)
         reader = join(home, b"DEALER", subscribe(b"t"))
         join(home, b"PUB", message(b"t", b"x") * 5)
         assert reader.take() == publish(b"t", b"x") * 3
         assert home.broker.counters.refusals == {("spot", "rate-limited"): 2}
 
-    def test_a_connection_too_many_is_closed(self) -> None:
+    def test_a_connection_over_the_quota_is_closed(self) -> None:
         home = house(max_connections=1)
         join(home)
         client = home.connect("spot")
         assert client.closed
         assert client.take() == b""
 
-    def test_topics(self) -> None:
+    def test_topics_over_the_limit_are_counted(self) -> None:
         home = House({"spot": {}}, top={"max-topics": 1})
         client = join(home, b"DEALER", publish(b"a", b"") + publish(b"b", b"") + subscribe(b"c"))
         assert home.broker.counters.refusals == {("spot", "limit-reached"): 2}
         client.send(QUERY)
         assert client.take() == message(b"", b"\x05", b"\x01\0\0\0", b"a")
 
-    def test_a_pattern_covers_what_may_be_read(self) -> None:
+    def test_a_pattern_covers_readable_topics(self) -> None:
         home = house(allow_subscribe="a*")
         reader = join(home, b"SUB", message(b"\x01"))
         join(home, b"DEALER", publish(b"a", b"x") + publish(b"b", b"x"))
         assert reader.take() == message(b"a", b"x")
         assert home.broker.counters.refusals == {("spot", "not-authorized"): 1}
 
-    def test_a_subscription_that_was_revoked_can_be_made_again(self) -> None:
+    def test_a_revoked_subscription_can_be_repeated(self) -> None:
         home = house()
         listener = home.listeners["spot"]
         reader = join(home, b"DEALER", subscribe(b"t"))
@@ -115,13 +115,13 @@ class RefusalTests(SynchronousTestCase):
 
 
 class SenderTests(SynchronousTestCase):
-    """Who is said to have sent a message"""
+    """The sender of a message"""
 
     def senders(self, home: House) -> list[bytes]:
         page = self.successResultOf(home.store.read(0, None, 10_000))
         return [batch.sender for batch in page.batches]
 
-    def test_identity_and_origin(self) -> None:
+    def test_the_sender_is_the_identity_or_the_origin(self) -> None:
         home = house()
         client = home.connect("spot")
         plain = ready(b"DEALER")
@@ -134,9 +134,9 @@ class SenderTests(SynchronousTestCase):
 
 
 class EndTests(SynchronousTestCase):
-    """What is left of a client that has gone"""
+    """Disconnected clients"""
 
-    def test_nothing(self) -> None:
+    def test_they_hold_nothing(self) -> None:
         home = house()
         for kind, request in (
             (b"DEALER", subscribe(b"t") + subscribe(b"t*")),
@@ -148,20 +148,20 @@ class EndTests(SynchronousTestCase):
         join(home, b"DEALER", publish(b"t2", b"x"))
         assert not home.broker.topics.named("t2").groups
 
-    def test_a_frame_cut_off(self) -> None:
+    def test_an_incomplete_frame_is_discarded(self) -> None:
         home = house()
         client = join(home, b"DEALER", publish(b"t", b"x") * 3 + publish(b"t", b"xyz")[:-1])
         client.stream.lose()
         assert home.broker.counters.published == 3
 
-    def test_one_batch_for_what_comes_together(self) -> None:
+    def test_messages_of_one_read_are_one_batch(self) -> None:
         home = house()
         client = join(home, b"DEALER", publish(b"t", b"x"))
         client.send(publish(b"t", b"y") * 1000)
         page = self.successResultOf(home.store.read(0, None, 10_000))
         assert [batch.count for batch in page.batches] == [1, 1000]
 
-    def test_unsubscribing_from_what_is_gone(self) -> None:
+    def test_unsubscribing_from_an_ended_topic(self) -> None:
         home = house()
         client = join(home, b"DEALER", subscribe(b"t"))
         home.broker.topic_lifecycle.end(home.broker.topics.named("t"))
@@ -186,7 +186,7 @@ class SettingTests(SynchronousTestCase):
         found = self.peers("--peer=tcp://b:1", "--peer", "tcp://c:2", "--peer=tcp://b:1")
         assert found == ("tcp://b:1", "tcp://c:2")
 
-    def test_anything_else_is_refused(self) -> None:
+    def test_invalid_addresses_are_refused(self) -> None:
         with pytest.raises(SystemExit, match="peers: expected tcp://HOST:PORT, not 'b:1'"):
             self.peers("--peer=b:1")
 
@@ -200,9 +200,9 @@ class SettingTests(SynchronousTestCase):
 
 
 class OrderTests(SynchronousTestCase):
-    """What order there is: within a topic live, and over all of them in the history"""
+    """The order of messages: within a topic live, and over all topics in the history"""
 
-    def test_topics_between_one_another(self) -> None:
+    def test_topics_in_turn_are_ordered_live_and_in_the_history(self) -> None:
         home = house()
         reader = join(home, b"DEALER", subscribe(b"a") + subscribe(b"b"))
         client = join(home, b"DEALER", publish(b"a", b"0") + publish(b"b", b"0"))
@@ -235,7 +235,7 @@ class OrderTests(SynchronousTestCase):
         senders = [(b.sender, data) for b in page.batches for data in b.payloads()]
         assert senders[:3] == [(b"me", b"000"), (b"you", b"001"), (b"you", b"002")]
 
-    def test_what_is_a_publication_to_one_socket_is_none_to_another(self) -> None:
+    def test_a_publication_of_one_socket_type_is_invalid_for_another(self) -> None:
         home = house()
         join(home, b"PUB", message(b"\x01", b"x"))
         client = join(home, b"DEALER", message(b"\x01", b"x") * 2)
@@ -257,7 +257,7 @@ class OrderTests(SynchronousTestCase):
 
 
 class PaceTests(SynchronousTestCase):
-    """Requests that cost more than they look like (§3.3)"""
+    """Requests whose replies are large (§3.3)"""
 
     def test_a_query_over_many_topics_is_answered_in_slices(self) -> None:
         home = house()
@@ -275,7 +275,7 @@ class PaceTests(SynchronousTestCase):
         # Only the topic u was added to what is held.
         assert home.broker.memory.used < before
 
-    def test_no_more_answers_than_are_read(self) -> None:
+    def test_replies_wait_until_they_are_read(self) -> None:
         home = house()
         names = [b"%0200d" % number for number in range(1000)]
         client = join(home, b"DEALER", b"".join(publish(name, b"") for name in names))
@@ -335,7 +335,7 @@ class PaceTests(SynchronousTestCase):
         assert len(home.broker.slices) == 0
         assert not any(topic.groups for topic in home.broker.topics)
 
-    def test_what_came_meanwhile_is_not_lost_when_it_ends(self) -> None:
+    def test_a_lost_connection_cancels_waiting_queries(self) -> None:
         home = house()
         client = join(home)
         client.stream.feed(QUERY * 2)

@@ -63,7 +63,7 @@ class RheosTests(SynchronousTestCase):
         self.disk.commit()
         assert len(message_ids(self.client.take())) == 2
 
-    def test_what_comes_later_is_handled_but_answered_later(self) -> None:
+    def test_later_requests_are_handled_at_once_and_answered_later(self) -> None:
         self.client.send(publish(ALICE, b"1"))
         self.client.send(publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"y", name=b"none"))
         assert self.rheos.broker.counters.published == 2
@@ -73,13 +73,13 @@ class RheosTests(SynchronousTestCase):
         assert len(message_ids(answers[:36])) == 2
         assert answers[36:] == FAILED
 
-    def test_others_do_not_wait(self) -> None:
+    def test_other_clients_do_not_wait(self) -> None:
         self.client.send(publish(ALICE, b"1"))
         other = self.rheos.connect("rheos")
         other.send(publish(BOB, b"x", name=b"gossip"))
         assert len(message_ids(other.take())) == 1
 
-    def test_each_of_one_read_is_answered_for_itself(self) -> None:
+    def test_each_request_of_a_read_has_its_own_reply(self) -> None:
         mixed = publish(ALICE, b"1") + publish(ALICE, b"x", name=b"gossip") + publish(ALICE, b"2")
         self.client.send(mixed)
         self.disk.commit(done=False)
@@ -88,7 +88,7 @@ class RheosTests(SynchronousTestCase):
         assert len(message_ids(answers[18:36])) == 1
         assert self.rheos.refused("history-unavailable") == 1
 
-    def test_a_disk_that_is_full_fails_them_at_once(self) -> None:
+    def test_a_full_disk_fails_them_at_once(self) -> None:
         self.disk.broken = True
         self.client.send(publish(ALICE, b"1", b"2"))
         assert self.client.take() == FAILED * 2
@@ -99,7 +99,7 @@ class RheosTests(SynchronousTestCase):
         self.disk.commit()
         assert len(message_ids(self.client.take())) == 1
 
-    def test_creating_a_sync_topic_waits_too(self) -> None:
+    def test_creating_a_sync_topic_waits(self) -> None:
         rules = self.rheos.broker.topic_lifecycle._rules
         rules.durability = lambda name: Durability.SYNC  # type: ignore[method-assign]
         self.client.send(create(ALICE, b"fresh"))
@@ -107,7 +107,7 @@ class RheosTests(SynchronousTestCase):
         self.disk.commit()
         assert self.client.take() == rheos_wire.topic_ack("fresh")
 
-    def test_a_client_that_sends_no_more_gets_them_first(self) -> None:
+    def test_a_half_closed_client_gets_them_first(self) -> None:
         self.client.send(publish(ALICE, b"1"))
         self.client.protocol.readConnectionLost()
         assert not self.client.closed
@@ -116,7 +116,7 @@ class RheosTests(SynchronousTestCase):
         assert len(message_ids(self.client.take())) == 1
         assert self.client.closed
 
-    def test_a_broker_that_stops_sends_them_first(self) -> None:
+    def test_shutdown_sends_them_first(self) -> None:
         self.rheos.start()
         self.client.send(publish(ALICE, b"1"))
         self.rheos.broker.stopService()
@@ -127,7 +127,7 @@ class RheosTests(SynchronousTestCase):
         assert len(message_ids(self.client.take())) == 1
         assert self.client.closed
 
-    def test_an_error_comes_after_them_and_nothing_after_it(self) -> None:
+    def test_an_error_follows_them_and_is_the_last_reply(self) -> None:
         self.client.send(publish(ALICE, b"1") + b"\x00" * 30)
         self.client.send(publish(ALICE, b"2"))
         assert self.client.take() == b""
@@ -140,7 +140,7 @@ class RheosTests(SynchronousTestCase):
         assert self.client.closed
         assert self.rheos.broker.counters.published == 1
 
-    def test_a_client_that_is_gone_is_forgotten(self) -> None:
+    def test_replies_for_a_disconnected_client_are_discarded(self) -> None:
         self.client.send(publish(ALICE, b"1"))
         self.client.stream.lose()
         self.disk.commit()
@@ -158,13 +158,13 @@ class NsdTests(SynchronousTestCase):
         assert self.client.take() == nsd_lines.SUCCESS
         self.nsd.broker.topics.named("ada").durability = Durability.SYNC
 
-    def test_it_waits_and_so_does_what_is_behind_it(self) -> None:
+    def test_a_response_waits_and_so_do_those_after_it(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1") + nsd_lines.publish("nobody", "2"))
         assert self.client.take() == b""
         self.disk.commit()
         assert self.client.take() == nsd_lines.SUCCESS + nsd_lines.error("NO SUCH CHANNEL: nobody")
 
-    def test_a_row_of_them_waits_and_fails_as_one(self) -> None:
+    def test_consecutive_responses_wait_and_fail_together(self) -> None:
         row = b"".join(nsd_lines.publish("ada", str(number)) for number in range(5))
         self.client.send(row)
         assert self.client.take() == b""
@@ -178,7 +178,7 @@ class NsdTests(SynchronousTestCase):
         assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE") * 5
         assert self.nsd.broker.counters.refusals == {("nsd", HistoryUnavailable.reason): 10}
 
-    def test_it_fails_in_the_protocols_words(self) -> None:
+    def test_a_failure_has_the_error_of_the_protocol(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1"))
         self.disk.commit(done=False)
         assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE")
@@ -186,7 +186,7 @@ class NsdTests(SynchronousTestCase):
         self.client.send(nsd_lines.publish("ada", "1"))
         assert self.client.take() == nsd_lines.error("HISTORY UNAVAILABLE")
 
-    def test_get_shows_nothing_that_is_not_safe_but_all_that_was_published(self) -> None:
+    def test_get_waits_until_all_published_messages_are_committed(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1"))
         self.disk.commit()
         assert self.client.take() == nsd_lines.SUCCESS
@@ -199,7 +199,7 @@ class NsdTests(SynchronousTestCase):
         assert success == nsd_lines.SUCCESS
         assert nsd_lines.bodies(messages) == ["1", "2"]
 
-    def test_get_shows_what_is_safe_when_the_disk_is_full(self) -> None:
+    def test_get_returns_committed_messages_when_the_disk_is_full(self) -> None:
         self.client.send(nsd_lines.publish("ada", "1"))
         self.disk.commit()
         self.client.send(nsd_lines.publish("ada", "2"))
@@ -215,7 +215,7 @@ class NsdTests(SynchronousTestCase):
 class CafeTests(SynchronousTestCase):
     """cafe has no acknowledgments"""
 
-    def test_a_disk_that_is_full_is_an_error_and_clears(self) -> None:
+    def test_a_full_disk_is_an_error_and_recovers(self) -> None:
         disk = SlowDisk()
         house = nsd_lines.Nsd(store=disk, also={"cafe": {}})
         client = house.connect("cafe")
@@ -234,7 +234,7 @@ class CafeTests(SynchronousTestCase):
 class RuleTests(SynchronousTestCase):
     """Topics that are not stored"""
 
-    def test_a_topic_that_is_none_leaves_no_trace_and_no_gap(self) -> None:
+    def test_messages_with_durability_none_leave_no_gap(self) -> None:
         disk = SlowDisk()
         rheos = Rheos(store=disk)
         topic = rheos.broker.topics.named("news")
@@ -278,7 +278,7 @@ class ReplyQueueTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.client = Replying()
 
-    def test_they_leave_in_the_order_of_their_requests(self) -> None:
+    def test_replies_have_the_order_of_their_requests(self) -> None:
         first, second = self.client.ask(b"1", b"a"), self.client.ask(b"2", b"b")
         self.client.ask(b"3")
         second.stored(True)
@@ -287,7 +287,7 @@ class ReplyQueueTests(SynchronousTestCase):
         assert self.client.sent == [b"123"]
         assert self.client.replies is None
 
-    def test_those_that_are_ready_leave_although_more_wait(self) -> None:
+    def test_ready_replies_are_sent_while_later_ones_wait(self) -> None:
         first = self.client.ask(b"1", b"a")
         self.client.ask(b"2")
         second = self.client.ask(b"3", b"c")
@@ -296,7 +296,7 @@ class ReplyQueueTests(SynchronousTestCase):
         second.stored(True)
         assert (self.client.sent, self.client.replies) == ([b"12", b"3"], None)
 
-    def test_the_end_comes_after_the_last_reply(self) -> None:
+    def test_the_end_follows_the_last_reply(self) -> None:
         reply = self.client.ask(b"1", b"a")
         self.client.queue.then = lambda: self.client.sent.append(b"end")
         assert not self.client.sent

@@ -80,13 +80,13 @@ class MakeBrokerTests(TapCase):
         assert not path.exists()
         assert not self.make(MEMORY, "--proto=nsd").store.durable
 
-    def test_memory_promises_no_sync(self) -> None:
+    def test_a_store_in_memory_refuses_sync(self) -> None:
         error = self.refused(MEMORY, "--proto=nsd", "--durability=orders/*=sync")
         assert "orders/*=sync" in error
         broker = self.make(MEMORY, "--proto=nsd", "--durability=orders/*=none")
         assert broker.topics.create("orders/1").durability is Durability.NONE
 
-    def test_the_memory_of_the_history_is_set_aside(self) -> None:
+    def test_the_memory_of_the_history_is_reserved(self) -> None:
         sizes = MEMORY, "--proto=nsd", "--history=10,4M"
         assert "max-memory" in self.refused(*sizes, "--max-memory=4M")
         broker = self.make(*sizes, "--max-memory=5M")
@@ -98,7 +98,7 @@ class MakeBrokerTests(TapCase):
         broker.topics.create("b")
         raised(LimitReached, broker.topics.create, "c")
 
-    def test_the_shutdown_has_its_time(self) -> None:
+    def test_the_shutdown_has_a_deadline(self) -> None:
         broker = self.make(MEMORY, "--proto=nsd", "--stop-timeout=7")
         broker.startService()
         guest = Guest(broker, stubborn=True)
@@ -119,7 +119,7 @@ class MakeBrokerTests(TapCase):
         broker = self.make(MEMORY, "--proto=fast", secret(scratch(self)))
         assert [listener.protocol for listener in broker.listeners] == ["fast"]
 
-    def test_without_a_secret_fast_is_left_out(self) -> None:
+    def test_without_a_secret_fast_is_omitted(self) -> None:
         lines = logged(self)
         broker = self.make(MEMORY)
         found = [listener.protocol for listener in broker.listeners]
@@ -143,19 +143,19 @@ class MakeServiceTests(TapCase):
         assert isinstance(broker, BrokerService)
         return broker
 
-    def test_the_broker_and_what_handles_its_signals(self) -> None:
+    def test_the_service_has_the_broker_and_its_signal_handlers(self) -> None:
         lines = logged(self)
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
         assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
         assert f"kernel: {build_kind()}" in lines
 
-    def test_what_is_there_at_the_start_is_not_collected_again(self) -> None:
+    def test_objects_of_the_start_are_not_collected_again(self) -> None:
         gc.unfreeze()
         self.service(MEMORY, "--proto=cafe")
         assert gc.get_freeze_count() > 1000
 
-    def test_a_mistake_ends_the_process_with_one_line(self) -> None:
+    def test_an_error_ends_the_process_with_one_line(self) -> None:
         error = raised(SystemExit, self.service, MEMORY, "--proto=fast")
         assert str(error.code).startswith("pubsub: fast: ")
         assert "\n" not in str(error.code)

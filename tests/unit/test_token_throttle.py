@@ -47,11 +47,11 @@ class TokenThrottleTests(SynchronousTestCase):
     def test_the_first_failures_are_free_and_then_it_waits_longer_each_time(self) -> None:
         assert self.waits(12) == [0, 0, 0, 0, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1, 1]
 
-    def test_it_never_waits_longer_than_a_second(self) -> None:
+    def test_a_wait_is_at_most_a_second(self) -> None:
         self.waits(500)
         assert self.throttle.wait() == 1
 
-    def test_a_good_token_ends_it(self) -> None:
+    def test_a_valid_token_ends_the_delay(self) -> None:
         self.waits(8)
         self.throttle.succeeded()
         assert self.waits(6) == [0, 0, 0, 0, 0.04, 0.08]
@@ -60,14 +60,14 @@ class TokenThrottleTests(SynchronousTestCase):
         self.waits(10)
         assert self.bucket.available() == VERIFICATIONS - 10
 
-    def test_all_wait_when_the_ration_is_used_up(self) -> None:
+    def test_all_wait_when_the_rate_is_used_up(self) -> None:
         self.bucket.take(VERIFICATIONS)
         other = TokenThrottle(self.bucket)
         assert self.throttle.wait() == other.wait() == 0.05
         self.clock.advance(1.5 / VERIFICATIONS)
         assert (self.throttle.wait(), other.wait()) == (0, 0.05)
 
-    def test_who_has_waited_for_its_failures_may_have_to_wait_for_the_ration(self) -> None:
+    def test_a_client_may_wait_for_its_failures_and_then_for_the_rate(self) -> None:
         self.waits(4)
         assert self.throttle.wait() == 0.04
         self.bucket.take(VERIFICATIONS)
@@ -95,7 +95,7 @@ class ForgeryCase(FastCase):
 class WaitingTests(ForgeryCase):
     """A connection that waits"""
 
-    def test_it_is_not_read_from_until_then(self) -> None:
+    def test_a_waiting_connection_is_not_read(self) -> None:
         client = self.fast.client()
         self.flood(client, 6)
         assert client.take() == BAD * 4
@@ -112,7 +112,7 @@ class WaitingTests(ForgeryCase):
         client.send(publish(OWNER, b"x"))
         assert client.take() == message(b"x")
 
-    def test_nothing_is_lost_or_reordered_by_it(self) -> None:
+    def test_waiting_loses_and_reorders_nothing(self) -> None:
         self.owner.send(subscribe(OWNER))
         client = self.fast.client()
         packets = []
@@ -124,7 +124,7 @@ class WaitingTests(ForgeryCase):
         assert client.take() == BAD * 8
         assert self.owner.take() == message(*[b"%d" % n for n in range(8)], b"last")
 
-    def test_known_tokens_wait_only_behind_one_that_does(self) -> None:
+    def test_cached_tokens_wait_only_after_a_waiting_one(self) -> None:
         client = self.fast.client(subscribe(OWNER))
         self.flood(client, 4)
         assert client.take() == BAD * 4
@@ -133,7 +133,7 @@ class WaitingTests(ForgeryCase):
         self.fast.clock.advance(0.04)
         assert client.take() == BAD + message(b"behind")
 
-    def test_a_good_token_ends_it(self) -> None:
+    def test_a_valid_token_ends_the_delay(self) -> None:
         client = self.fast.client()
         self.flood(client, 5)
         client.send(publish(grant(sub="zoe"), b"x"))
@@ -156,7 +156,7 @@ class WaitingTests(ForgeryCase):
         assert self.owner.take() == message(b"x")
         assert self.answer(self.fast, subscribe(grant(sub="new"))) == b""
 
-    def test_one_that_goes_meanwhile_leaves_nothing(self) -> None:
+    def test_a_client_that_disconnects_meanwhile_holds_nothing(self) -> None:
         for end in ("lose", "close", "stop"):
             fast = Fast(self)
             client = fast.client()
@@ -185,7 +185,7 @@ class WaitingTests(ForgeryCase):
 class FloodTests(ForgeryCase):
     """Many connections at once"""
 
-    def test_the_ration_is_for_all_of_them(self) -> None:
+    def test_all_connections_share_the_rate(self) -> None:
         fast = self.fast
         clients = [fast.client() for _ in range(VERIFICATIONS // 4 + 50)]
         before = fast.broker.tokens.misses
@@ -204,7 +204,7 @@ class FloodTests(ForgeryCase):
         self.owner.send(publish(OWNER, b"y"))
         assert late.take() == message(b"y")
 
-    def test_it_costs_no_memory(self) -> None:
+    def test_a_flood_costs_no_memory(self) -> None:
         before = self.fast.broker.memory.used
         for n in range(20):
             client = self.fast.client()

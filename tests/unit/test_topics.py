@@ -38,12 +38,12 @@ class NameTests(SynchronousTestCase):
         assert topic_name("zoë/日本".encode()) == "zoë/日本"
         assert topic_name(b"\0") == "\0"
 
-    def test_bytes_that_are_not_utf8_are_no_name(self) -> None:
+    def test_bytes_that_are_not_utf8_are_refused(self) -> None:
         for raw in (b"\xff", b"\xc3", b"ok\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"):
             with pytest.raises(InvalidTopicName, match="UTF-8"):
                 topic_name(raw)
 
-    def test_a_surrogate_is_no_name(self) -> None:
+    def test_a_surrogate_is_refused(self) -> None:
         with pytest.raises(InvalidTopicName, match="UTF-8"):
             topic_name("a\ud800")
 
@@ -89,7 +89,7 @@ class HashTests(SynchronousTestCase):
     @given(st.binary(), st.integers(0, 255))
     @example(b"", 0)
     @example(b"\xff" * 100, 255)
-    def test_one_more_byte_is_one_more_step(self, data: bytes, byte: int) -> None:
+    def test_each_byte_is_one_step_of_the_hash(self, data: bytes, byte: int) -> None:
         expected = ((fnv1a32(data) ^ byte) * 16777619) % 2**32
         assert fnv1a32(data + bytes([byte])) == expected
 
@@ -101,7 +101,7 @@ class RegistryTests(SynchronousTestCase):
         self.memory = MemoryBudget(0)
         self.topics = TopicRegistry(3, self.memory)
 
-    def test_a_topic_is_made_once(self) -> None:
+    def test_a_topic_is_created_once(self) -> None:
         topic = self.topics.create("news")
         assert self.topics.create(b"news") is topic
         assert len(self.topics) == 1
@@ -116,7 +116,7 @@ class RegistryTests(SynchronousTestCase):
         assert self.topics.by_uuid(uuid5(TOPIC_NAMESPACE, "zoë")) is topic
         assert topic.uuid.version == 5
 
-    def test_what_is_not_there_is_not_found(self) -> None:
+    def test_an_unknown_topic_is_not_found(self) -> None:
         self.topics.create("news")
         with pytest.raises(TopicNotFound):
             self.topics.named("old")
@@ -125,7 +125,7 @@ class RegistryTests(SynchronousTestCase):
         with pytest.raises(TopicNotFound):
             self.topics.by_uuid(UUID(int=0))
 
-    def test_an_id_that_two_names_share_stands_for_the_first(self) -> None:
+    def test_an_id_of_two_names_refers_to_the_first(self) -> None:
         assert fnv1a32(b"costarring") == fnv1a32(b"liquid")
         first = self.topics.create("liquid")
         second = self.topics.create("costarring")
@@ -141,7 +141,7 @@ class RegistryTests(SynchronousTestCase):
         assert "d" not in self.topics
         assert len(self.topics) == 3
 
-    def test_an_invalid_name_is_refused_before_anything_is_kept(self) -> None:
+    def test_an_invalid_name_creates_nothing(self) -> None:
         with pytest.raises(InvalidTopicName):
             self.topics.create(b"\xff")
         assert len(self.topics) == 0
@@ -153,7 +153,7 @@ class RegistryTests(SynchronousTestCase):
         self.topics.create("b")
         assert self.memory.used == 2 * TOPIC_BYTES
 
-    def test_at_the_memory_bound_there_are_no_new_topics(self) -> None:
+    def test_at_the_memory_bound_new_topics_are_refused(self) -> None:
         memory = MemoryBudget(TOPIC_BYTES)
         topics = TopicRegistry(10, memory)
         topic = topics.create("a")
@@ -171,7 +171,7 @@ class RemovalTests(SynchronousTestCase):
         self.memory = MemoryBudget(0)
         self.topics = TopicRegistry(2, self.memory)
 
-    def test_a_topic_removed_is_nowhere_and_costs_nothing(self) -> None:
+    def test_a_removed_topic_is_not_found_and_not_charged(self) -> None:
         topic, other = self.topics.create("news"), self.topics.create("other")
         self.topics.remove(topic)
         assert list(self.topics) == [other]
@@ -191,7 +191,7 @@ class RemovalTests(SynchronousTestCase):
         self.topics.remove(Topic("never there"))
         assert self.memory.used == 0
 
-    def test_there_is_room_for_another(self) -> None:
+    def test_a_removal_makes_room(self) -> None:
         topic = self.topics.create("a")
         self.topics.create("b")
         self.topics.remove(topic)
@@ -209,7 +209,7 @@ class RemovalTests(SynchronousTestCase):
         self.topics.remove(again)
         assert self.memory.used == 0
 
-    def test_a_shared_id_is_given_up_only_by_the_topic_it_stands_for(self) -> None:
+    def test_a_shared_id_is_freed_by_the_topic_it_refers_to(self) -> None:
         first, second = self.topics.create("liquid"), self.topics.create("costarring")
         self.topics.remove(second)
         assert self.topics.by_id(first.id) is first
@@ -219,7 +219,7 @@ class RemovalTests(SynchronousTestCase):
             self.topics.by_id(first.id)
         assert self.topics.by_uuid(second.uuid) is second
 
-    def test_watchers_see_every_topic_made_and_none_twice(self) -> None:
+    def test_watchers_see_every_new_topic_once(self) -> None:
         self.topics.create("before")
         seen: list[Topic] = []
         self.topics.watch(seen.append)
@@ -234,7 +234,7 @@ class RemovalTests(SynchronousTestCase):
 class HostTests(SynchronousTestCase):
     """hosted, history_readers, has_readers"""
 
-    def test_a_topic_that_is_only_offered_is_nobodys_until_it_is_used(self) -> None:
+    def test_an_offered_topic_has_no_host_until_it_is_used(self) -> None:
         topics = TopicRegistry(3, MemoryBudget(0))
         topic = topics.create("news", hosted=False)
         assert not topic.hosted
@@ -245,7 +245,7 @@ class HostTests(SynchronousTestCase):
         topics.create("news", hosted=False)
         assert bool(topic.hosted)
 
-    def test_a_topic_is_wanted_while_somebody_reads_it(self) -> None:
+    def test_a_topic_is_wanted_while_it_has_readers(self) -> None:
         bench, topic = Bench(), Topic("news")
         box = bench.outbox().outbox
         assert box is not None
@@ -268,7 +268,7 @@ class BlockTests(SynchronousTestCase):
         self.topic = Topic("news")
         self.publishers = [Held(), Held()]
 
-    def test_publishers_go_on_with_the_last_blocker(self) -> None:
+    def test_publishers_are_released_by_the_last_blocker(self) -> None:
         slow, slower = object(), object()
         self.topic.block(slow)
         self.topic.block(slower)
@@ -290,7 +290,7 @@ class BlockTests(SynchronousTestCase):
         self.topic.unblock(blocker)
         assert self.publishers[0].releases == 1
 
-    def test_who_does_not_block_changes_nothing(self) -> None:
+    def test_unblocking_without_a_block_changes_nothing(self) -> None:
         self.topic.block(object())
         self.topic.wait(self.publishers[0])
         self.topic.unblock(object())
@@ -313,7 +313,7 @@ class BlockTests(SynchronousTestCase):
         assert publisher.reasons == {topic}
         assert set(topic.waiting) == {publisher}
 
-    def test_what_a_publisher_is_sent_does_not_keep_it_from_publishing(self) -> None:
+    def test_a_publisher_does_not_wait_for_its_own_outbox(self) -> None:
         """A broker to and from which a topic's messages flow would wait for itself."""
         topic, own, other = self.topic, object(), object()
         publisher = Held()

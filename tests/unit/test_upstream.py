@@ -45,17 +45,17 @@ class HostedTests(SynchronousTestCase):
         broker.topics.create("v", hosted=False)
         assert broker.topics.create("v").hosted
 
-    def test_what_is_hosted_stays_so(self) -> None:
+    def test_a_hosted_topic_stays_hosted(self) -> None:
         topics = make_broker().topics
         topics.create("t")
         assert topics.create("t", hosted=False).hosted
 
-    def test_what_another_broker_hosts_does_not_become_ours(self) -> None:
+    def test_a_topic_of_another_broker_is_not_taken_over(self) -> None:
         topics = make_broker().topics
         topics.create("t", hosted=False).upstream = Far()
         assert not topics.create("t").hosted
 
-    def test_what_is_nobodys_may_not_be_taken(self) -> None:
+    def test_claim_checks_can_refuse_an_offered_topic(self) -> None:
         broker = make_broker()
         seen: list[str] = []
 
@@ -81,7 +81,7 @@ class HostedTests(SynchronousTestCase):
 class WatcherTests(SynchronousTestCase):
     """Watchers of new topics"""
 
-    def test_every_new_topic_is_told_once_and_can_be_found(self) -> None:
+    def test_watchers_see_every_new_topic_once_and_can_find_it(self) -> None:
         topics = make_broker().topics
         topics.create("before")
         seen: list[tuple[str, bool]] = []
@@ -101,7 +101,7 @@ class PublishTests(SynchronousTestCase):
         self.topic = self.broker.topics.create("t", hosted=False)
         self.topic.upstream = self.far
 
-    def test_it_goes_there_and_is_neither_stored_nor_routed(self) -> None:
+    def test_a_batch_goes_to_the_host_and_is_neither_stored_nor_routed(self) -> None:
         lines = Lines()
         outbox = make_listener(self.broker).outbox(_Sink(), Reader())
         self.broker.router.subscribe(outbox, self.topic, lines)
@@ -113,21 +113,21 @@ class PublishTests(SynchronousTestCase):
         assert lines.batches == []
         assert self.broker.counters.published == 2
 
-    def test_ids_go_on(self) -> None:
+    def test_message_ids_increase(self) -> None:
         batches = [
             self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
             for _ in range(2)
         ]
         assert [batch.sequence for batch in batches] == [0, 1]
 
-    def test_unreachable_is_refused_and_changes_nothing(self) -> None:
+    def test_an_unreachable_host_is_refused_and_changes_nothing(self) -> None:
         self.far.reachable = False
         with pytest.raises(TopicUnreachable):
             self.broker.dispatcher.publish(self.topic, Columns.of([b"x"]), b"", "toy")
         assert self.broker.counters.published == 0
         assert not self.topic.hosted
 
-    def test_what_comes_from_there_is_delivered_here_only(self) -> None:
+    def test_batches_of_the_host_are_delivered_locally_only(self) -> None:
         lines = Lines()
         sink = _Sink()
         outbox = make_listener(self.broker).outbox(sink, Reader())
@@ -176,7 +176,7 @@ class ReaderTests(SynchronousTestCase):
         router.leave_history(self.topic)
         assert self.topic.history_readers == 0
 
-    def test_a_topic_of_our_own_asks_nobody(self) -> None:
+    def test_a_local_topic_sends_no_request(self) -> None:
         topic = Topic("own")
         box = self.bench.outbox().outbox
         assert box is not None
@@ -188,7 +188,7 @@ class ReaderTests(SynchronousTestCase):
 class LimitTests(SynchronousTestCase):
     """Watchers and the limit of topics"""
 
-    def test_a_topic_that_is_refused_is_told_to_nobody(self) -> None:
+    def test_watchers_do_not_see_a_refused_topic(self) -> None:
         topics = make_broker().topics
         seen: list[str] = []
         topics.watch(lambda topic: seen.append(topic.name))

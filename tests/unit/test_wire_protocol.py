@@ -1,4 +1,4 @@
-"""Plugin objects: what they find in a package, and what a package may leave out."""
+"""Plugin objects: the modules of a package that they load, and those that are optional."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.raising import raised
 class WireProtocolTests(SynchronousTestCase):
     """WireProtocol"""
 
-    def test_the_installed_ones_leave_nothing_out(self) -> None:
+    def test_installed_protocols_are_complete(self) -> None:
         for name, protocol in installed_protocols().items():
             assert verifyObject(IWireProtocol, protocol)
             assert protocol.client is not None, name
@@ -27,7 +27,7 @@ class WireProtocolTests(SynchronousTestCase):
         assert (ADMIN.client, ADMIN.dissect, ADMIN.redacted) == (None, None, ())
         assert ADMIN.settings
 
-    def test_the_server_is_not(self) -> None:
+    def test_the_server_is_required(self) -> None:
         broken = WireProtocol("broken", 1, "", "pubsub.store")
         error = raised(ModuleNotFoundError, lambda: broken.settings)
         assert error.name == "pubsub.store.server"
@@ -37,7 +37,7 @@ class WireProtocolTests(SynchronousTestCase):
 
 
 class RedactionTests(SynchronousTestCase):
-    """What events do not show"""
+    """Redaction of events"""
 
     def test_the_patterns_of_all_protocols_are_combined(self) -> None:
         first, second = Toy("first", 1), Toy("second", 2)

@@ -47,7 +47,7 @@ messages = st.lists(
 
 
 def units(data: bytes, limits: FrameLimits = WIDE) -> list[Unit]:
-    """All units of ``data``, which must end with one."""
+    """Return all units of ``data``, which must be complete."""
     found = []
     at = 0
     while at < len(data):
@@ -61,7 +61,7 @@ def units(data: bytes, limits: FrameLimits = WIDE) -> list[Unit]:
 class FrameTests(SynchronousTestCase):
     """Frames and the messages they make"""
 
-    def test_short(self) -> None:
+    def test_a_short_frame(self) -> None:
         assert encode_message([b"a", b"", b"bc"]) == b"\x01\x01a\x01\x00\x00\x02bc"
 
     def test_the_longest_short_and_the_shortest_long(self) -> None:
@@ -69,7 +69,7 @@ class FrameTests(SynchronousTestCase):
         assert frame_head(256) == b"\x02\x00\x00\x00\x00\x00\x00\x01\x00"
         assert frame_head(256, 1) == b"\x03\x00\x00\x00\x00\x00\x00\x01\x00"
 
-    def test_long_may_be_used_for_what_is_short(self) -> None:
+    def test_short_data_may_be_in_a_long_frame(self) -> None:
         (unit,) = units(b"\x03\0\0\0\0\0\0\0\x01a\x02\0\0\0\0\0\0\0\x00")
         assert unit.frames == [b"a", b""]
 
@@ -77,12 +77,12 @@ class FrameTests(SynchronousTestCase):
     @example([])
     @example([[b""]])
     @example([[b"x" * 255], [b"x" * 256]])
-    def test_what_is_encoded_is_decoded(self, listed: list[list[bytes]]) -> None:
+    def test_encoded_units_are_decoded(self, listed: list[list[bytes]]) -> None:
         data = b"".join(map(encode_message, listed))
         assert [unit.frames for unit in units(data)] == listed
 
     @given(messages)
-    def test_the_last_frame_is_where_it_says(self, frames: list[bytes]) -> None:
+    def test_the_offset_of_the_last_frame(self, frames: list[bytes]) -> None:
         data = encode_message(frames)
         (unit,) = units(data)
         rest = frame_head(len(frames[-1])) + frames[-1]
@@ -91,7 +91,7 @@ class FrameTests(SynchronousTestCase):
     @given(messages, st.binary(max_size=3))
     @example([b""], b"")
     @example([b"x" * 255, b"x" * 256], b"")
-    def test_less_than_a_message_says_how_much_it_needs(
+    def test_an_incomplete_message_reports_the_bytes_it_needs(
         self, frames: list[bytes], before: bytes
     ) -> None:
         data = before + encode_message(frames)
@@ -126,7 +126,7 @@ class FrameTests(SynchronousTestCase):
     @example(b"\x08\0")
     @example(b"\0\x41" + bytes(65))
     @example(b"\x01\0" * 5)
-    def test_anything_at_all_is_decoded_or_refused(self, data: bytes) -> None:
+    def test_any_bytes_are_decoded_or_refused(self, data: bytes) -> None:
         try:
             unit = decode(data, 0, FrameLimits(64, 4))
         except ZmtpError:
@@ -166,18 +166,18 @@ class CommandTests(SynchronousTestCase):
         assert error(b"no") == b"\x04\t\x05ERROR\x02no"
 
     @given(commands)
-    def test_what_is_encoded_is_decoded(self, command: Command) -> None:
+    def test_encoded_units_are_decoded(self, command: Command) -> None:
         (unit,) = units(encode_command(command))
         assert (unit.frames, unit.commands) == ([], [command])
 
-    def test_a_pong_has_the_context_of_its_ping(self) -> None:
+    def test_a_pong_has_the_context_of_the_ping(self) -> None:
         data = ping(b"context", 10)
         assert data == b"\x04\x0e\x04PING\x00dcontext"
         (unit,) = units(data)
         assert pong(unit.commands[0]) == b"\x04\x0c\x04PONGcontext"
         assert ping_seconds(unit.commands[0]) == 10
 
-    def test_a_context_has_sixteen_bytes_at_most(self) -> None:
+    def test_a_context_has_at_most_sixteen_bytes(self) -> None:
         pong(Command(b"PING", bytes(18)))
         with pytest.raises(ZmtpError):
             pong(Command(b"PING", bytes(19)))
@@ -212,7 +212,7 @@ class HandshakeTests(SynchronousTestCase):
         assert GREETING == GREETING_BYTES
 
     def complete(self, data: bytes, step: int) -> Handshake:
-        """A handshake that was fed ``data`` and whose every byte it took."""
+        """Return a handshake that has consumed all of ``data``."""
         handshake = Handshake()
         at = 0
         for end in range(step, len(data) + step, step):
@@ -225,21 +225,21 @@ class HandshakeTests(SynchronousTestCase):
         assert handshake.done
         return handshake
 
-    def test_whole_and_in_pieces(self) -> None:
+    def test_a_greeting_may_arrive_in_pieces(self) -> None:
         for step in (1, 7, 64, 65, 1000):
             handshake = self.complete(GREETING_BYTES + READY_DEALER, step)
             assert handshake.socket_type == b"DEALER"
             assert handshake.has_commands
 
-    def test_version_three_zero_knows_no_commands(self) -> None:
+    def test_version_3_0_has_no_commands(self) -> None:
         greeting = GREETING_BYTES[:11] + b"\0" + GREETING_BYTES[12:]
         assert not self.complete(greeting + READY_DEALER, 1000).has_commands
 
-    def test_later_versions_are_taken_for_ours(self) -> None:
+    def test_a_later_minor_version_is_treated_as_3_1(self) -> None:
         greeting = GREETING_BYTES[:10] + b"\x04\0" + GREETING_BYTES[12:]
         assert self.complete(greeting + READY_DEALER, 1000).has_commands
 
-    def test_what_is_not_spoken_here(self) -> None:
+    def test_unsupported_greetings_are_refused(self) -> None:
         for data, reason in (
             (b"\x01", "not-zmtp"),
             (b"\xff" + bytes(9) + b"\x03", "not-zmtp"),

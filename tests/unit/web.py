@@ -185,7 +185,7 @@ class WebHouse:
         self._port = 40_000
 
     def connect(self, host: str = "192.0.2.7") -> WebClient:
-        """A new client."""
+        """Return a new client."""
         self._port += 1
         return WebClient(self.factory, self.clock, IPv4Address("TCP", host, self._port))
 
