@@ -69,7 +69,7 @@ class Ordeal:
     def check(self) -> None:
         """Check every promise, as with a disk without faults."""
         self.lives.check()
-        assert self.lives.reader.told == 0
+        assert self.lives.reader.epoch_changes == 0
 
     def check_damaged(self) -> str:
         """Check that nothing wrong is read and that missing messages are reported; return the
@@ -99,8 +99,10 @@ class Ordeal:
         seen = self.lives.reader
         for payload, offset in seen.offsets.items():
             there = fresh.offsets.get(payload)
-            told = any(start <= offset < stop for start, stop in fresh.damaged)
-            assert there == offset or (there is None and told), f"{offset}: {payload!r} {there}"
+            is_reported = any(start <= offset < stop for start, stop in fresh.damaged)
+            assert there == offset or (there is None and is_reported), (
+                f"{offset}: {payload!r} {there}"
+            )
         assert seen.position == fresh.position
         return "reported" if fresh.damaged else "whole"
 
@@ -119,7 +121,10 @@ class Ordeal:
 
 
 def cuts(
-    directory: Path, loops: int, seed: int, told: Callable[[Result], None] = lambda result: None
+    directory: Path,
+    loops: int,
+    seed: int,
+    on_result: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Like ``crash``, with a loss of power at each kill."""
     ordeal = Ordeal(directory, seed)
@@ -129,7 +134,7 @@ def cuts(
         if number % 10 == 9 or number == loops - 1:
             ordeal.check()
             ordeal.disk.kept()
-            told(ordeal.lives.result(number + 1))
+            on_result(ordeal.lives.result(number + 1))
     return ordeal.lives.result(loops)
 
 

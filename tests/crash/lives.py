@@ -122,7 +122,10 @@ class Lives:
 
 
 def crash(
-    directory: Path, loops: int, seed: int, told: Callable[[Result], None] = lambda result: None
+    directory: Path,
+    loops: int,
+    seed: int,
+    on_result: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Kill ``loops`` brokers in turn; raises AssertionError at the first broken promise."""
     lives = Lives(directory, seed)
@@ -131,5 +134,5 @@ def crash(
         # Regularly, so that a defect is found near its cause.
         if number % 10 == 9 or number == loops - 1:
             lives.check()
-            told(lives.result(number + 1))
+            on_result(lives.result(number + 1))
     return lives.result(loops)

@@ -29,8 +29,8 @@ class Reader:
         self.position = 0
         self.offsets: dict[bytes, int] = {}
         self.damaged: list[tuple[int, int]] = []
-        self.told = 0
-        """How often it was told, by the epochs, that its position means nothing any more."""
+        self.epoch_changes = 0
+        """How often the epochs showed that its position was not valid any more."""
 
     def read(self, stop: Callable[[], bool]) -> None:
         """Read until ``stop`` returns true; if it does so at once, read to the present end."""
@@ -56,7 +56,7 @@ class Reader:
             elif self._epoch != epochs[-1]:
                 good = begins[epochs.index(self._epoch) + 1]
         if good < self.position:
-            self.told += 1
+            self.epoch_changes += 1
             self.position = good
             self.offsets = {p: offset for p, offset in self.offsets.items() if offset < good}
             self.damaged = [d for d in self.damaged if d[1] <= good]

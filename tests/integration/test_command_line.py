@@ -95,9 +95,9 @@ def test_udp_is_opened_only_on_request(start: Start) -> None:
 def test_the_start_logs_each_listener_and_the_history(start: Start) -> None:
     broker = start(*listen("cafe", "nsd"), "--udp", "--history=10,2K")
     lines = [line.split("] ", 1)[-1] for line in broker.output.splitlines()]
-    told = [line for line in lines if " on tcp " in line or " on udp " in line]
+    listening = [line for line in lines if " on tcp " in line or " on udp " in line]
     tcp, nsd = broker.port("cafe"), broker.port("nsd")
-    assert told == [
+    assert listening == [
         f"cafe on tcp {HOST}:{tcp}",
         f"cafe on udp {HOST}:{tcp}",
         f"nsd on tcp {HOST}:{nsd}",

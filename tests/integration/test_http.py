@@ -122,11 +122,11 @@ def test_events_of_http(start: Start, tmp_path: Path) -> None:
     connection.close()
     reader = client_of(broker, make_token(secret, permission="history").decode())
 
-    def told() -> list[dict[str, Any]]:
+    def events() -> list[dict[str, Any]]:
         return [json.loads(value) for value in values(reader, topics=[TOPIC])]
 
-    until(lambda: told()[-1:] != [] and told()[-1]["event"] == "disconnect", "the end")
-    connect, refused, disconnect = told()
+    until(lambda: events()[-1:] != [] and events()[-1]["event"] == "disconnect", "the end")
+    connect, refused, disconnect = events()
     where = {key: connect[key] for key in ("protocol", "listener", "client", "session")}
     assert where["protocol"] == "http"
     assert connect == {"event": "connect", **where}
@@ -140,7 +140,7 @@ def test_events_of_http(start: Start, tmp_path: Path) -> None:
     assert values(client) == [b"1", b"23"]
     assert list(client.topics()) == ["a"]
     # Readers cause no events.
-    assert len(told()) == 3
+    assert len(events()) == 3
     with pytest.raises(HistoryError) as raised:
         values(client, topics=[TOPIC])
     assert (raised.value.status, raised.value.code) == (403, "not-authorized")

@@ -41,8 +41,8 @@ class Watch:
         """Wait until this event has happened to a client of this name."""
         while True:
             _, data = self._socket.receive()
-            told = json.loads(data)
-            if told["event"] == event and told["client"].startswith(client):
+            found = json.loads(data)
+            if found["event"] == event and found["client"].startswith(client):
                 return
 
 

@@ -157,11 +157,11 @@ class DatagramTests(SynchronousTestCase):
         udp.advance(301)
         udp.broker.stopService()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
-        assert [event["event"] for event in told] == [
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
+        assert [event["event"] for event in events] == [
             "connect", "connect", "malformed", "disconnect", "malformed", "disconnect",
         ]  # fmt: skip
-        alice, bob, truncated, gone, stranger, late = told
+        alice, bob, truncated, gone, stranger, late = events
         assert alice["session"] == truncated["session"] == gone["session"]
         assert truncated["reason"] == gone["reason"] == "truncated-datagram"
         assert (gone["messages"], gone["bytes"]) == (2, 8)
@@ -176,9 +176,9 @@ class DatagramTests(SynchronousTestCase):
         udp.send(ALICE, cafe_wire.publish(1, b"x" * 20))
         udp.pump()
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
-        told = [json.loads(data) for batch in page.batches for data in batch.payloads()]
-        assert [event["event"] for event in told[2:]] == ["dropped", "evicted", "disconnect"]
-        assert told[3]["reason"] == told[4]["reason"] == "slow consumer: over 10 bytes behind"
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
+        assert [event["event"] for event in events[2:]] == ["dropped", "evicted", "disconnect"]
+        assert events[3]["reason"] == events[4]["reason"] == "slow consumer: over 10 bytes behind"
 
 
 class BrokerTests(SynchronousTestCase):

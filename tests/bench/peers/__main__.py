@@ -95,11 +95,11 @@ WIRES = ("cafe", "fast", "rheos", "spot")
 
 def field(options: argparse.Namespace) -> list[Contender]:
     """Return all brokers, or those that ``--only`` names. Raises BenchError."""
-    everybody = [*peers(), *_ours(options.twistd)]
+    every = [*peers(), *_ours(options.twistd)]
     if options.compiled is not None:
-        everybody += _ours(options.compiled, " (compiled)")
+        every += _ours(options.compiled, " (compiled)")
     wanted = tuple(options.only)
-    return [who for who in everybody if who.name.startswith(wanted or "")]
+    return [contender for contender in every if contender.name.startswith(wanted or "")]
 
 
 def _ours(twistd: Path, suffix: str = "") -> list[Contender]:

@@ -46,14 +46,14 @@ IDLE, STEADY = "idle", "steady"
 
 
 def measure_column(
-    seconds: float, broker: Broker, who: Contender, column: Column
+    seconds: float, broker: Broker, contender: Contender, column: Column
 ) -> Throughput | None:
     """Return one run, or None if the wire cannot carry such a payload. Raises BenchError."""
-    if who.wire.max_payload < 0.99 * column.size:
+    if contender.wire.max_payload < 0.99 * column.size:
         return None
     batch, window = (1, 1) if column.single else (64 * 1024, None)
-    plan = make_plan(who.wire, column.topology, column.size, batch, window)
-    result = measure_throughput(broker, who.wire, plan, seconds)
+    plan = make_plan(contender.wire, column.topology, column.size, batch, window)
+    result = measure_throughput(broker, contender.wire, plan, seconds)
     check(result.accounting)
     return result
 
@@ -69,8 +69,8 @@ def rates(
 ) -> Results[Throughput]:
     """Measure deliveries a CPU-second of every contender in every column."""
 
-    def measure(broker: Broker, who: Contender, column: Hashable) -> Throughput | None:
-        return measure_column(options.seconds, broker, who, cast(Column, column))
+    def measure(broker: Broker, contender: Contender, column: Hashable) -> Throughput | None:
+        return measure_column(options.seconds, broker, contender, cast(Column, column))
 
     return take_turns(contenders, columns, options.rounds, measure)
 
@@ -79,8 +79,8 @@ def idle(contenders: Sequence[Contender], options: argparse.Namespace) -> Result
     """Measure the memory of an idle connection subscribed to one topic, and the accept rate."""
     raise_file_limit(options.connections)
 
-    def measure(broker: Broker, who: Contender, column: Hashable) -> Idle:
-        return measure_idle(broker, who.wire, options.connections)
+    def measure(broker: Broker, contender: Contender, column: Hashable) -> Idle:
+        return measure_idle(broker, contender.wire, options.connections)
 
     return take_turns(contenders, [IDLE], 1, measure)
 
@@ -88,8 +88,8 @@ def idle(contenders: Sequence[Contender], options: argparse.Namespace) -> Result
 def steady(contenders: Sequence[Contender], options: argparse.Namespace) -> Results[Steady]:
     """Measure latency at 5,000 messages a second to ten subscribers."""
 
-    def measure(broker: Broker, who: Contender, column: Hashable) -> Steady:
-        result = measure_steady(broker, who.wire, Topology(1, 10), 64, 5000, options.seconds)
+    def measure(broker: Broker, contender: Contender, column: Hashable) -> Steady:
+        result = measure_steady(broker, contender.wire, Topology(1, 10), 64, 5000, options.seconds)
         check(result.accounting)
         return result
 
@@ -139,8 +139,12 @@ def ratio_table(
 ) -> str:
     """Rates of this broker divided by those of the best other broker, and of each other one."""
     names = results.names(contenders)
-    mine = [who.name for who in contenders if who.ours and who.name in names]
-    others = [who.name for who in contenders if not who.ours and who.name in names]
+    mine = [
+        contender.name for contender in contenders if contender.ours and contender.name in names
+    ]
+    others = [
+        contender.name for contender in contenders if not contender.ours and contender.name in names
+    ]
     rows = []
     for name in mine:
         rows.append(
