@@ -17,7 +17,7 @@ from zope.interface import Attribute, Interface
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
     from pubsub.kernel import Head
-    from pubsub.store.block_ranges import Parcel, TopicCounts
+    from pubsub.store.parcel import Parcel, TopicCounts
 
 
 class IDatagramSource(Interface):

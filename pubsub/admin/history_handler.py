@@ -28,7 +28,7 @@ from pubsub.broker.topics import topic_name
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
     from pubsub.broker.listener import Listener
-    from pubsub.store.block_ranges import Parcel
+    from pubsub.store.parcel import Parcel
 
 log = Logger()
 RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pubsub.admin.api_error import NOT_IMPLEMENTED, ApiError
 from pubsub.broker.batch import Batch, message_id
 from pubsub.store.block import decode_block
-from pubsub.store.block_ranges import Parcel
+from pubsub.store.parcel import Parcel
 
 ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 DAMAGED = "damaged"

@@ -21,15 +21,7 @@ import pyarrow.compute as pc
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
-from pubsub.store.block_ranges import (
-    Parcel,
-    Piece,
-    continues,
-    epochs,
-    offset_at,
-    read_parcel,
-    topics_in,
-)
+from pubsub.store.block_ranges import epochs, offset_at, read_parcel, topics_in
 from pubsub.store.block_reader import read_bounds as bounds
 from pubsub.store.columns import (
     HAS_HEADERS,
@@ -41,6 +33,8 @@ from pubsub.store.columns import (
     decode_names,
     numbers,
 )
+from pubsub.store.epochs import continues
+from pubsub.store.parcel import Parcel, Piece
 
 __all__ = [
     "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",

@@ -14,7 +14,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from zlib import crc32
 
 from pubsub.store.columns import (
@@ -25,14 +25,17 @@ from pubsub.store.columns import (
     RUN_SENDER,
     RUN_TOPIC,
     RUN_WORDS,
+    SEVERAL,
     decode_headers,
+    decode_lists,
     decode_names,
     encode_headers,
     encode_name,
     little_endian,
+    native,
     numbers,
 )
-from pubsub.store.stored_runs import RUN_BYTES, RunRecord, StoredRun, encode_runs
+from pubsub.store.stored_runs import RUN_BYTES, RunRecord, StoredRun, encode_runs, split
 
 _U32 = struct.Struct("<I")
 _FIXED = struct.Struct("<qIqqq")
@@ -64,7 +67,9 @@ class Block:
     runs: bytes
     lengths: bytes
     headers: bytes
-    payloads: bytes
+    payloads: bytes | memoryview
+    lists: bytes = b""
+    picks: bytes = b""
 
     @property
     def stop(self) -> int:
@@ -72,7 +77,7 @@ class Block:
         return self.base + self.count
 
     @property
-    def row(self) -> tuple[int | bytes, ...]:
+    def row(self) -> tuple[int | bytes | memoryview, ...]:
         """The values of the table's columns."""
         return (
             self.base, self.count, self.first, self.last, self.run, self.crc,
@@ -102,12 +107,42 @@ class Block:
         """Return the topics of the messages. The block must have been checked."""
         names = decode_names(self.names)
         indexes = set(numbers("I", self.runs)[RUN_TOPIC::RUN_WORDS])
+        indexes.discard(SEVERAL)
+        indexes.update(*decode_lists(self.lists))
         return {names[index].decode() for index in indexes}
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Return the messages and payload bytes of each topic. The block must have been checked."""
+        names = [name.decode(errors="replace") for name in decode_names(self.names)]
+        found: dict[str, tuple[int, int]] = {}
+        lists = iter(decode_lists(self.lists))
+        lengths, picks = numbers("I", self.lengths), numbers("I", self.picks)
+        length_at = pick_at = 0
+        for _, flagged, topic, _, _, size, _, _ in RUN.iter_unpack(self.runs):
+            count = flagged & ~HAS_HEADERS
+            own: Sequence[int] = ()
+            if size == MIXED:
+                own = lengths[length_at : length_at + count]
+                length_at += count
+            if topic != SEVERAL:
+                _count(found, names[topic], count, sum(own) if own else size * count)
+                continue
+            listed = next(lists)
+            sizes = own or [size] * count
+            for pick, one in zip(picks[pick_at : pick_at + count], sizes, strict=True):
+                _count(found, names[listed[pick]], 1, one)
+            pick_at += count
+        return found
 
     def holds(self, names: Sequence[str]) -> bool:
         """Return whether ``names`` are all different and all in the names column."""
         own = set(decode_names(self.names))
         return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
+
+
+def _count(totals: dict[str, tuple[int, int]], name: str, count: int, nbytes: int) -> None:
+    before = totals.get(name, (0, 0))
+    totals[name] = (before[0] + count, before[1] + nbytes)
 
 
 class BlockBuilder:
@@ -125,7 +160,9 @@ class BlockBuilder:
         Returns them as a piece: the columns to append to those of the pieces before.
         """
         known = len(self._name_indexes)
-        columns = encode_runs(records, self._base, self._name_indexes)
+        # The table has no columns for messages of several topics.
+        single = chain.from_iterable(map(split, records))
+        columns = encode_runs(single, self._base, self._name_indexes)
         piece = _with_checksum(
             Block(
                 self._base,
@@ -138,7 +175,7 @@ class BlockBuilder:
                 columns.runs,
                 columns.lengths,
                 columns.headers,
-                columns.payloads,
+                b"".join(columns.payloads),
             )
         )
         self._pieces.append(piece)
@@ -183,15 +220,21 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
     names: dict[bytes, int] = {}
     records: list[bytes] = []
     headers: list[bytes] = []
+    lists: list[bytes] = []
     for block in blocks:
         shift = block.base - first.base
-        indexes = [names.setdefault(name, len(names)) for name in decode_names(block.names)]
+        indexes: dict[int, int] = {SEVERAL: SEVERAL}
+        own_indexes = [names.setdefault(name, len(names)) for name in decode_names(block.names)]
+        indexes.update(enumerate(own_indexes))
         words = numbers("I", block.runs)
         words[::RUN_WORDS] = array("I", map(shift.__add__, words[::RUN_WORDS]))
         for column in (RUN_TOPIC, RUN_SENDER, RUN_PROTOCOL):
             own = words[column::RUN_WORDS]
             words[column::RUN_WORDS] = array("I", map(indexes.__getitem__, own))
         records.append(little_endian(words).tobytes())
+        for listed in decode_lists(block.lists):
+            moved = array("I", [len(listed), *map(indexes.__getitem__, listed)])
+            lists.append(little_endian(moved).tobytes())
         if block.headers:
             for index, one in decode_headers(block.headers):
                 headers += encode_headers(index + shift, (one,))
@@ -208,6 +251,8 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
             b"".join([block.lengths for block in blocks]),
             b"".join(headers),
             b"".join([block.payloads for block in blocks]),
+            b"".join(lists),
+            b"".join([block.picks for block in blocks]),
         )
     )
 
@@ -218,13 +263,17 @@ def _with_checksum(block: Block) -> Block:
 
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[StoredRun]:
-    """Yield the runs of a block that has been checked, of ``topics`` (None: of all)."""
+    """Yield the runs of a block that has been checked, of ``topics`` (None: of all).
+
+    A run of several topics is yielded whole if all of them are wanted, and split otherwise.
+    """
     names = decode_names(block.names)
     texts: dict[int, str] = {}
     wanted = None if topics is None else _indexes(topics, names)
     lengths = numbers("I", block.lengths)
     headers = dict(decode_headers(block.headers)) if block.headers else {}
-    payload_at = length_at = 0
+    lists = iter(decode_lists(block.lists))
+    payload_at = length_at = pick_at = 0
     for start, flagged, topic, sender, protocol, size, timestamp, sequence in RUN.iter_unpack(
         block.runs
     ):
@@ -235,18 +284,30 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
             length_at += count
         begin = payload_at
         payload_at += size * count if own is None else sum(own)
-        if wanted is not None and topic not in wanted:
+        listed: tuple[int, ...] = (topic,)
+        picks = b""
+        if topic == SEVERAL:
+            listed = tuple(next(lists))
+            picks = block.picks[pick_at : pick_at + 4 * count]
+            pick_at += 4 * count
+        if wanted is not None and wanted.isdisjoint(listed):
             continue
-        for index in (topic, protocol):
+        for index in (*listed, protocol):
             if index not in texts:
                 texts[index] = names[index].decode()
-        data = block.payloads[begin:payload_at]
+        data = bytes(block.payloads[begin:payload_at])
         first = block.base + start
-        yield StoredRun(
-            first + count - 1, first, timestamp, len(data) + RUN_BYTES, texts[topic], count, data,
+        run = StoredRun(
+            first + count - 1, first, timestamp, len(data) + RUN_BYTES,
+            "" if topic == SEVERAL else texts[topic], count, data,
             size, own, sequence, names[sender], texts[protocol],
             [headers.get(start + i, {}) for i in range(count)] if flagged & HAS_HEADERS else None,
+            (tuple([texts[index] for index in listed]), native(picks)) if picks else None,
         )  # fmt: skip
+        if wanted is None or wanted.issuperset(listed):
+            yield run
+        else:
+            yield from (one for one in run.split() if topics is None or one.topic in topics)
 
 
 def _indexes(topics: frozenset[str], names: Sequence[bytes]) -> frozenset[int]:

@@ -7,41 +7,14 @@ blocks, for readers that use columns.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
 from pubsub.store.block import Block, Damaged, decode_block
 from pubsub.store.block_reader import SCAN, bases, indexed_topics, read_block, read_bounds, snapshot
 from pubsub.store.columns import RUN
+from pubsub.store.parcel import Parcel, Piece, TopicCounts
 from pubsub.store.retention import FORGOTTEN
-
-TopicCounts = dict[str, tuple[int, int]]
-"""The number of messages and of payload bytes of each topic, by name."""
-
-Piece = tuple[Block, frozenset[str]]
-"""A block, and the topics of which its messages are to be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """Blocks that hold the messages from ``start`` to before ``stop``, in order.
-
-    Each block comes with its topics that were requested and have not expired. A block may extend
-    beyond the range. ``damaged`` is a range of offsets (start, stop) after the last block that
-    cannot be read; ``first`` is the first offset of the history.
-    """
-
-    start: int
-    stop: int
-    first: int
-    blocks: tuple[Piece, ...] = ()
-    damaged: tuple[int, int] | None = None
-
-    def of(self, wanted: Callable[[str], bool]) -> Parcel:
-        """Return the parcel with only the topics for which ``wanted`` returns True."""
-        kept = [(block, frozenset(filter(wanted, names))) for block, names in self.blocks]
-        return replace(self, blocks=tuple([piece for piece in kept if piece[1]]))
 
 
 def read_parcel(
@@ -215,12 +188,6 @@ def _count_range(
             yield run.topic, high - low, nbytes
 
 
-def add_counts(totals: TopicCounts, more: TopicCounts) -> TopicCounts:
-    """Add ``more`` to ``totals`` and return it."""
-    _add(totals, [(name, *sums) for name, sums in more.items()])
-    return totals
-
-
 def _add(totals: TopicCounts, more: Iterable[tuple[str, int, int]]) -> None:
     for name, count, nbytes in more:
         messages, size = totals.get(name, (0, 0))
@@ -231,11 +198,3 @@ def epochs(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     """Return each epoch's name and first offset, the current epoch last (see ``begin_epoch``)."""
     rows = connection.execute("SELECT number, mark, begins FROM epochs ORDER BY number")
     return [(f"{number}-{mark:08x}", begins) for number, mark, begins in rows]
-
-
-def continues(known: Sequence[tuple[str, int]], epoch: str, offset: int) -> bool:
-    """Return whether a position of ``epoch`` is valid in a history with the epochs ``known``."""
-    for index, (name, _) in enumerate(known):
-        if name == epoch:
-            return index + 1 == len(known) or offset <= known[index + 1][1]
-    return False

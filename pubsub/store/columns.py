@@ -2,6 +2,8 @@
 
     names      topics, senders and protocols, each once: u32 length, then that many bytes
     runs       a fixed record for each run (see RUN)
+    lists      the topics of each run that has several: u32 number, then that many indexes of names
+    picks      u32 for each message of such runs: its topic, as a place in the run's list
     lengths    u32 for each message of the runs whose messages differ in length
     headers    a record for each message that has any: u32 message, u16 number of headers, then the
                keys and values, each u32 length and that many bytes
@@ -27,6 +29,8 @@ Messages are numbered from the block's base; topic, sender and protocol are inde
 """
 MIXED = -1
 """The size of a run whose payloads differ in length."""
+SEVERAL = 2**32 - 1
+"""The topic of a run whose messages are of several topics."""
 RUN_WORDS = RUN.size // 4
 RUN_TOPIC, RUN_SENDER, RUN_PROTOCOL = 2, 3, 4
 """The positions of these indexes in a record, in words of 32 bits."""
@@ -51,6 +55,11 @@ def numbers(typecode: str, data: bytes) -> array[int]:
     return little_endian(array(typecode, data))
 
 
+def native(data: bytes) -> bytes:
+    """Return a column of u32 in this machine's byte order."""
+    return data if sys.byteorder == "little" else numbers("I", data).tobytes()
+
+
 def encode_headers(first: int, headers: Sequence[Headers]) -> Iterator[bytes]:
     """Yield the records of consecutive messages; the first has the number ``first``."""
     for index, own in enumerate(headers, first):
@@ -72,6 +81,18 @@ def decode_headers(data: bytes) -> Iterator[tuple[int, Headers]]:
             key, at = _counted_bytes(data, at)
             own[key.decode()], at = _counted_bytes(data, at)
         yield index, own
+
+
+def decode_lists(data: bytes) -> Sequence[array[int]]:
+    """Return the indexes of names in each list of topics."""
+    words = numbers("I", data)
+    found = []
+    at = 0
+    while at < len(words):
+        stop = at + 1 + words[at]
+        found.append(words[at + 1 : stop])
+        at = stop
+    return found
 
 
 def encode_name(name: bytes) -> bytes:

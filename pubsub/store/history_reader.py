@@ -17,18 +17,12 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from pubsub.broker.batch import Page
-from pubsub.store.block_ranges import (
-    Parcel,
-    TopicCounts,
-    add_counts,
-    continues,
-    offset_at,
-    read_parcel,
-    topics_in,
-)
+from pubsub.store.block_ranges import offset_at, read_parcel, topics_in
 from pubsub.store.block_reader import read_page
 from pubsub.store.commits import Commits
+from pubsub.store.epochs import continues
 from pubsub.store.memory import parcel_of
+from pubsub.store.parcel import Parcel, TopicCounts, add_counts
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import topics_of
 from pubsub.store.threads import ReaderPool
@@ -133,7 +127,7 @@ class HistoryReader:
         in_memory = topics_of(run.record() for run in runs)
         return self._run(
             partial(topics_in, start=start, stop=min(stop, newest)), newest - 1
-        ).addCallback(add_counts, in_memory)
+        ).addCallback(lambda found: add_counts(found, in_memory.items()))
 
     def _memory_start(self) -> int:
         """The offset from which on committed messages are read from memory.

@@ -12,7 +12,7 @@ from pubsub.broker.batch import Batch, Page
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import IStore, Value
 from pubsub.store.block import encode_block
-from pubsub.store.block_ranges import Parcel, TopicCounts
+from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import topics_of
 

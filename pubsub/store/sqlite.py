@@ -23,7 +23,7 @@ from zope.interface import implementer
 from pubsub.broker.batch import Batch, Page
 from pubsub.errors import HistoryUnavailable, StartError
 from pubsub.interfaces import IStore, Value
-from pubsub.store.block_ranges import Parcel, TopicCounts, epochs
+from pubsub.store.block_ranges import epochs
 from pubsub.store.block_reader import read_bounds, read_last_timestamp
 from pubsub.store.checkpoint import Checkpoints
 from pubsub.store.commits import BACKLOG, Commits
@@ -31,6 +31,7 @@ from pubsub.store.committed_position import mark_lost_end
 from pubsub.store.damage_check import DamageCheck, check_tail
 from pubsub.store.history_reader import HistoryReader
 from pubsub.store.maintenance import Maintenance
+from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.retention import MICROSECONDS, Retention, RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.schema import Lock, begin_epoch

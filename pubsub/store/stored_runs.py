@@ -10,23 +10,30 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store.columns import HAS_HEADERS, MIXED, RUN, encode_headers, little_endian
+from pubsub.store.columns import (
+    HAS_HEADERS,
+    MIXED,
+    RUN,
+    SEVERAL,
+    encode_headers,
+    little_endian,
+    native,
+)
 
 RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
 MESSAGE_BYTES = 64
 """Bytes of a page that a message takes beside its payload, so that empty messages count."""
 
-_Mix = tuple[tuple[str, ...], bytes]
+Mix = tuple[tuple[str, ...], bytes]
 RunRecord = tuple[
     int, int, int, int, str, int, bytes, int, bytes | None, int, bytes, str,
-    "Sequence[Headers] | None", "_Mix | None",
+    "Sequence[Headers] | None", "Mix | None",
 ]  # fmt: skip
 """A run at rest: last offset, first offset, timestamp, bytes with overhead, topic, count, joined
 payloads, size of each or MIXED, lengths if MIXED (u32 each, in this machine's byte order),
@@ -104,9 +111,7 @@ def batch_of(record: RunRecord, offset: int = 0) -> Batch:
     return batch if offset <= first else batch.slice(offset - first, count)
 
 
-def _columns(
-    data: bytes, count: int, size: int, lengths: bytes | None, mix: _Mix | None
-) -> Columns:
+def _columns(data: bytes, count: int, size: int, lengths: bytes | None, mix: Mix | None) -> Columns:
     if mix is None and lengths is None:
         return Columns.equal(data, size, count)
     if lengths is None:
@@ -120,9 +125,11 @@ class RunColumns(NamedTuple):
     first_timestamp: int
     last_timestamp: int
     runs: bytes
+    lists: bytes
+    picks: bytes
     lengths: bytes
     headers: bytes
-    payloads: bytes
+    payloads: Sequence[bytes]
 
 
 def encode_runs(
@@ -134,16 +141,24 @@ def encode_runs(
     """
     index_of = name_indexes.setdefault
     runs: list[bytes] = []
+    lists = array("I")
+    all_picks: list[bytes] = []
     all_lengths: list[bytes] = []
     all_headers: list[bytes] = []
     payloads: list[bytes] = []
     timestamps: list[int] = []
-    for record in chain.from_iterable(map(split, records)):
-        (
-            _, offset, timestamp, _, topic, count, data,
-            size, lengths, sequence, sender, protocol, headers, _,
-        ) = record  # fmt: skip
+    for (
+        _, offset, timestamp, _, topic, count, data,
+        size, lengths, sequence, sender, protocol, headers, mix,
+    ) in records:  # fmt: skip
         start = offset - base
+        if mix is None:
+            place = index_of(topic.encode(), len(name_indexes))
+        else:
+            place = SEVERAL
+            lists.append(len(mix[0]))
+            lists.extend([index_of(name.encode(), len(name_indexes)) for name in mix[0]])
+            all_picks.append(mix[1])
         if headers is not None:
             count |= HAS_HEADERS
             all_headers += encode_headers(start, headers)
@@ -153,7 +168,7 @@ def encode_runs(
             RUN.pack(
                 start,
                 count,
-                index_of(topic.encode(), len(name_indexes)),
+                place,
                 index_of(sender, len(name_indexes)),
                 index_of(protocol.encode(), len(name_indexes)),
                 size,
@@ -167,10 +182,17 @@ def encode_runs(
         min(timestamps, default=0),
         max(timestamps, default=0),
         b"".join(runs),
-        little_endian(array("I", b"".join(all_lengths))).tobytes() if all_lengths else b"",
+        little_endian(lists).tobytes() if lists else b"",
+        _words(all_picks),
+        _words(all_lengths),
         b"".join(all_headers),
-        b"".join(payloads),
+        payloads,
     )
+
+
+def _words(parts: Sequence[bytes]) -> bytes:
+    """Return u32 in this machine's byte order as a column; the conversion is its own inverse."""
+    return native(b"".join(parts))
 
 
 def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
@@ -190,9 +212,10 @@ def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
 
 @dataclass(slots=True, eq=False)
 class StoredRun:
-    """A run of one topic to be read, with the fields of a ``RunRecord``.
+    """A run to be read, with the fields of a ``RunRecord``.
 
-    ``nbytes`` counts the payloads and the overhead of the run.
+    ``nbytes`` counts the payloads and the overhead of the run. The topic is empty if there is a
+    ``mix``.
     """
 
     last: int
@@ -208,26 +231,34 @@ class StoredRun:
     sender: bytes
     protocol: str
     headers: Sequence[Headers] | None
+    mix: Mix | None = None
 
     def record(self) -> RunRecord:
         """Return this run at rest."""
         lengths = None if self.lengths is None else self.lengths.tobytes()
         return (
             self.last, self.offset, self.timestamp, self.nbytes, self.topic, self.count, self.data,
-            self.size, lengths, self.sequence, self.sender, self.protocol, self.headers, None,
+            self.size, lengths, self.sequence, self.sender, self.protocol, self.headers, self.mix,
         )  # fmt: skip
 
     @classmethod
     def of(cls, record: RunRecord) -> StoredRun:
-        """Return the run that ``record``, which is of one topic, holds."""
+        """Return the run that ``record`` holds."""
         (
             last, offset, timestamp, nbytes, topic, count, data,
-            size, lengths, sequence, sender, protocol, headers, _,
+            size, lengths, sequence, sender, protocol, headers, mix,
         ) = record  # fmt: skip
         return cls(
             last, offset, timestamp, nbytes, topic, count, data, size,
             None if lengths is None else array("I", lengths), sequence, sender, protocol, headers,
+            mix,
         )  # fmt: skip
+
+    def split(self) -> Iterable[StoredRun]:
+        """Return runs of one topic each, for consecutive messages."""
+        if self.mix is None:
+            return (self,)
+        return map(StoredRun.of, split(self.record()))
 
     def cost(self) -> int:
         """Return how many bytes of a page the run takes."""

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.batch import Batch, message_id
 from pubsub.store import arrow
 from pubsub.store.block import Block, decode_block, encode_block
-from pubsub.store.block_ranges import Parcel
+from pubsub.store.parcel import Parcel
 from pubsub.store.stored_runs import record_of
 from tests.unit.fakes import batch_of
 from tests.unit.test_block import TOPICS, batches

@@ -16,6 +16,7 @@ from pubsub.store import arrow, block_ranges
 from pubsub.store.block import Block, encode_block
 from pubsub.store.block_ranges import offset_at, read_parcel, topics_in
 from pubsub.store.block_reader import SCAN
+from pubsub.store.epochs import continues
 from pubsub.store.merge import insert_block
 from pubsub.store.retention import FORGOTTEN
 from pubsub.store.schema import create
@@ -250,8 +251,8 @@ class EpochTests(SynchronousTestCase):
         assert begins == 2
         good = [(first, 0), (first, 2), (second, 0), (second, 3), (second, 99)]
         bad = [(first, 3), ("3-00000007", 0), ("", 0)]
-        assert all(block_ranges.continues(known, *one) for one in good)
-        assert not any(block_ranges.continues(known, *one) for one in bad)
+        assert all(continues(known, *one) for one in good)
+        assert not any(continues(known, *one) for one in bad)
 
 
 class ColumnTypeTests(SynchronousTestCase):

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.store.block_ranges import Parcel
 from pubsub.store.memory import MemoryStore
+from pubsub.store.parcel import Parcel
 from tests.unit.test_http_reading import HouseCase
 from tests.unit.web import Answer, WebHouse
 

@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import HistoryUnavailable
 from pubsub.store import arrow
-from pubsub.store.block_ranges import Parcel
 from pubsub.store.journal import Segment
 from pubsub.store.memory import MemoryStore
+from pubsub.store.parcel import Parcel
 from pubsub.store.writer import Group
 from tests.unit.fakes import batch_of
 from tests.unit.stores import StoreCase, sql

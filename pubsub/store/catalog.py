@@ -1,0 +1,141 @@
+"""The catalog of a log: its segments in order, and which of their messages are hidden.
+
+The broker's threads and other processes read through it. It is changed by replacing a tuple, so
+that a reader works on the segments that there were when it began.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+from pubsub.store.segment import Found, Segment
+from pubsub.store.segment_index import Entry
+
+# Segments whose index is in memory, and bytes of records that are.
+_SEGMENTS = 64
+_CACHED_BYTES = 16 * 1024**2
+CACHE_BYTES = _CACHED_BYTES
+"""Memory of the process that readers take."""
+
+Item = Found | tuple[int, int]
+
+
+@dataclass(slots=True)
+class Horizon:
+    """Messages before ``offset`` of the topics that match ``pattern`` have expired."""
+
+    pattern: str
+    matches: Callable[[str], bool]
+    offset: int = 0
+
+
+@dataclass
+class Catalog:
+    """The segments, in order, of a log that begins at the offset ``low``.
+
+    ``ended`` has the offset at which each topic that ended did.
+
+    The first of ``horizons`` that matches a topic applies.
+    """
+
+    segments: tuple[Segment, ...] = ()
+    low: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    horizons: Sequence[Horizon] = ()
+
+    def __post_init__(self) -> None:
+        self._used: OrderedDict[Segment, None] = OrderedDict()
+        self._records: OrderedDict[tuple[int, int, int], list[Item]] = OrderedDict()
+        self._record_bytes = 0
+        self._lock = Lock()
+        self._horizon_of: dict[str, Horizon | None] = {}
+
+    @property
+    def first(self) -> int:
+        """The smallest offset that can still be read."""
+        if any(one.pattern == "*" for one in self.horizons):
+            return max(self.low, min(one.offset for one in self.horizons))
+        return self.low
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.segments[-1].stop if self.segments else 0
+
+    def from_offset(self, offset: int) -> Sequence[Segment]:
+        """Return the segments from the one that has ``offset`` on."""
+        segments = self.segments
+        at = bisect_right(segments, offset, key=lambda segment: segment.base)
+        while at > 0 and segments[at - 1].stop > offset:
+            at -= 1
+        return segments[at:]
+
+    def hidden_before(self, topic: str) -> int:
+        """Return the offset before which no message of ``topic`` is to be read."""
+        horizon = self.horizon_of(topic)
+        return max(self.ended.get(topic, 0), 0 if horizon is None else horizon.offset)
+
+    def horizon_of(self, topic: str) -> Horizon | None:
+        """Return the horizon that applies to ``topic``."""
+        try:
+            return self._horizon_of[topic]
+        except KeyError:
+            found = next((one for one in self.horizons if one.matches(topic)), None)
+            if len(self._horizon_of) > 200_000:
+                self._horizon_of.clear()
+            self._horizon_of[topic] = found
+            return found
+
+    def visible(self, topics: Iterable[str], before: int) -> frozenset[str]:
+        """Return those of ``topics`` that may have messages before ``before`` to be read."""
+        return frozenset([name for name in topics if self.hidden_before(name) < before])
+
+    def use(self, segment: Segment) -> None:
+        """Keep the index of ``segment`` in memory, and release one that was not read for long."""
+        with self._lock:
+            self._used[segment] = None
+            self._used.move_to_end(segment)
+            least = None
+            if len(self._used) > _SEGMENTS:
+                least, _ = self._used.popitem(last=False)
+        if least is not None:
+            least.release()
+
+    def records(self, segment: Segment, entry: Entry) -> list[Item]:
+        """Return the records of an entry, verified, and its damaged ranges of offsets."""
+        key = (segment.head.sequence, entry.number, entry.end)
+        with self._lock:
+            found = self._records.get(key)
+            if found is not None:
+                self._records.move_to_end(key)
+                return found
+        found = list(segment.records(entry))
+        size = entry.end - entry.position
+        with self._lock:
+            if size <= _CACHED_BYTES // 4 and key not in self._records:
+                self._records[key] = found
+                self._record_bytes += size
+                while self._record_bytes > _CACHED_BYTES:
+                    _, least = self._records.popitem(last=False)
+                    self._record_bytes -= sum(
+                        one.head.length for one in least if isinstance(one, Found)
+                    )
+        return found
+
+    def replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:
+        """Put ``added`` in the place of ``removed``."""
+        left = [one for one in self.segments if one not in removed]
+        self.segments = tuple(
+            sorted((*left, *added), key=lambda one: (one.base, one.head.sequence))
+        )
+
+
+def set_horizons(catalog: Catalog, horizons: Sequence[Horizon], known: Mapping[str, int]) -> None:
+    """Give ``catalog`` its horizons, with the offsets that are ``known`` for their patterns."""
+    for one in horizons:
+        one.offset = known.get(one.pattern, 0)
+    catalog.horizons = horizons

@@ -1,0 +1,13 @@
+"""Epochs: which positions of readers are valid in a history that was opened several times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def continues(known: Sequence[tuple[str, int]], epoch: str, offset: int) -> bool:
+    """Return whether a position of ``epoch`` is valid in a history with the epochs ``known``."""
+    for index, (name, _) in enumerate(known):
+        if name == epoch:
+            return index + 1 == len(known) or offset <= known[index + 1][1]
+    return False

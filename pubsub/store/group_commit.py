@@ -1,0 +1,346 @@
+"""Group commits: when messages are written and synced, and the callbacks that wait. Sans-IO.
+
+One group is collected while at most one is written, and at most one sync runs beside that.
+
+    event                       what follows
+    --------------------------  -----------------------------------------------------------------
+    input                       collected; written after the interval, when the group is full, or
+                                at the end of the tick if a client waits for it
+    group due, none written     it is written; with a sync if a client waits for the disk
+    written                     it is committed: callbacks of ``when_written`` are called
+    written with a sync         callbacks of ``when_synced`` are called too
+    a client waits for the      a sync, unless one runs; after that, another
+    disk, or 8 MiB or a second
+    of groups are not synced
+    synced                      callbacks of ``when_synced`` of the groups that it covers
+    write or sync failed        all callbacks are called with False; what failed is done again
+                                after half a second, with a sync, until that works
+    close                       everything is written and synced; a failure is not retried twice
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+
+from pubsub.broker.limits import Gate
+from pubsub.interfaces import Value
+from pubsub.store.log_writer import Group
+from pubsub.store.record import End, Put
+from pubsub.store.stored_runs import RunRecord, last_offset_of, nbytes_of
+
+SYNC_BYTES = 8 * 1024**2
+"""Bytes that are written and not synced, from which on a sync starts."""
+BACKLOG = 24 * 1024**2
+"""Bytes that are collected, written or not synced, from which on publishers are held."""
+SYNC_SECONDS = 1.0
+RETRY_SECONDS = 0.5
+
+
+class Effects(Protocol):
+    """The outside of ``GroupCommit``. ``write`` and ``sync`` end with a call of its methods."""
+
+    def write(self, group: Group | None, sync: bool) -> None:
+        """Write a group, then sync if asked to; then call ``wrote`` or ``write_failed``."""
+
+    def sync(self) -> None:
+        """Sync; then call ``synced`` or ``sync_failed``."""
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> IDelayedCall:
+        """As ``IReactorTime.callLater``."""
+
+    def at_tick_end(self, call: Callable[[], None]) -> object:
+        """Run ``call`` at the end of the tick."""
+
+    def failed(self, reason: Any) -> str:
+        """Report that writing has failed; return the reason as text."""
+
+    def recovered(self) -> None:
+        """Report that writing works again."""
+
+
+class GroupCommit:
+    """Commits after ``interval`` seconds or ``nbytes`` bytes. ``committed`` is the first offset."""
+
+    def __init__(self, effects: Effects, interval: float, nbytes: int, committed: int) -> None:
+        self.gate = Gate()
+        self.committed = committed
+        """Every message before this offset is written."""
+        self.failing: str | None = None
+        """The reason why the log cannot be written; None while it can."""
+        self.failures = 0
+        self._effects = effects
+        self._interval = interval
+        self._nbytes = nbytes
+        self._group = Group()
+        self._writing: Group | None = None
+        # Groups that are written and not synced, and how many of them the sync that runs covers.
+        self._unsynced: deque[Group] = deque()
+        self._covered = 0
+        self._write_runs = self._sync_runs = self._with_sync = False
+        self._backlog = self._unsynced_bytes = 0
+        self._due = self._examining = self._held = self._closing = False
+        self._interval_timer: IDelayedCall | None = None
+        self._sync_timer: IDelayedCall | None = None
+        self._retry_timer: IDelayedCall | None = None
+        self._settled: Deferred[None] | None = None
+
+    # Input
+
+    def add(self, run: RunRecord) -> None:
+        """Commit ``run``, which has the next offsets."""
+        group = self._group
+        group.runs.append(run)
+        nbytes = nbytes_of(run)
+        group.nbytes += nbytes
+        self._backlog += nbytes
+        if self._backlog > BACKLOG:
+            self.gate.close()
+        self._schedule()
+
+    def end(self, topic: str, offset: int) -> None:
+        """Commit the end of a topic at ``offset``."""
+        self._group.ends.append(End(topic, offset))
+        self._schedule()
+
+    def put(self, table: str, key: str, value: Value | None) -> None:
+        """Commit a value of the metadata; None deletes it."""
+        self._group.puts[table, key] = Put(table, key, value)
+        self._schedule()
+
+    def hold(self) -> None:
+        """Collect all input until ``release`` in one group."""
+        self._held = True
+
+    def release(self) -> None:
+        """See ``hold``."""
+        self._held = False
+        self._schedule()
+
+    # Callbacks
+
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """Call ``call`` with True when everything so far is written, with False if that fails."""
+        if self.failing is not None:
+            call(False)
+        elif self._group:
+            self._group.written.append(call)
+            self._commit_at_tick_end()
+        elif self._writing is not None:
+            self._writing.written.append(call)
+        else:
+            call(True)
+
+    def when_synced(self, call: Callable[[bool], None]) -> None:
+        """Call ``call`` with True when everything so far is on disk, with False if that fails."""
+        if self.failing is not None:
+            call(False)
+        elif self._group:
+            self._group.synced.append(call)
+            self._commit_at_tick_end()
+        elif self._writing is not None:
+            self._writing.synced.append(call)
+        elif self._unsynced:
+            self._unsynced[-1].synced.append(call)
+            self._go_on()
+        else:
+            call(True)
+
+    # Scheduling
+
+    def _schedule(self) -> None:
+        if self._held:
+            return
+        if self._group.nbytes >= self._nbytes:
+            self._due = True
+            self._go_on()
+        elif self._interval_timer is None and not self._due:
+            self._examine_at_tick_end()
+
+    def _commit_at_tick_end(self) -> None:
+        """Commit the group without a timer, as a client waits for it."""
+        if not self._due:
+            self._due = True
+            if self._writing is None:
+                self._examine_at_tick_end()
+
+    def _examine_at_tick_end(self) -> None:
+        """Wait for the rest of the tick. If a client waits by then, no timer is needed."""
+        if not self._examining:
+            self._examining = True
+            self._effects.at_tick_end(self._examine)
+
+    def _examine(self) -> None:
+        self._examining = False
+        if self._due:
+            self._go_on()
+        elif self._interval_timer is None and self._group:
+            self._interval_timer = self._effects.call_later(self._interval, self._elapsed)
+
+    def _elapsed(self) -> None:
+        """Commit the group after the interval, or earlier if the timer was that of a group before.
+
+        A new timer for each group would cost more than a commit that is early.
+        """
+        self._interval_timer = None
+        self._due = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Start what is due, unless it runs."""
+        if self.failing is not None or self._held:
+            return
+        if not self._write_runs and self._due and self._group:
+            self._write()
+        self._due = self._due and bool(self._group)
+        if not self._sync_runs and not self._with_sync and self._needs_sync():
+            self._sync_runs = True
+            self._covered = len(self._unsynced)
+            self._effects.sync()
+
+    def _write(self) -> None:
+        self._writing, self._group = self._group, Group()
+        self._due = False
+        self._start_write(bool(self._writing.synced))
+
+    def _start_write(self, sync: bool) -> None:
+        self._write_runs = True
+        self._with_sync = sync
+        self._effects.write(self._writing, sync)
+
+    def _needs_sync(self) -> bool:
+        if not self._unsynced:
+            return False
+        return (
+            self._closing
+            or self._unsynced_bytes >= SYNC_BYTES
+            or any(group.synced for group in self._unsynced)
+        )
+
+    # Results
+
+    def wrote(self) -> None:
+        """The write that was started has ended."""
+        group, self._writing = self._writing, None
+        self._write_runs = False
+        if group is not None:
+            if group.runs:
+                self.committed = last_offset_of(group.runs[-1]) + 1
+            self._unsynced.append(group)
+            self._unsynced_bytes += group.nbytes
+        if self._with_sync:
+            self._with_sync = False
+            self._take_synced(len(self._unsynced))
+        elif self._sync_timer is None and not self._closing:
+            self._sync_timer = self._effects.call_later(SYNC_SECONDS, self._sync_elapsed)
+        self._works_again()
+        if group is not None:
+            for call in group.written:
+                call(True)
+        self._go_on()
+        self._settle()
+
+    def synced(self) -> None:
+        """The sync that was started has ended."""
+        self._sync_runs = False
+        self._take_synced(self._covered)
+        self._go_on()
+        self._settle()
+
+    def _take_synced(self, number: int) -> None:
+        """The oldest ``number`` groups are on disk."""
+        # A sync that runs covers the same groups.
+        self._covered = max(self._covered - number, 0)
+        groups = [self._unsynced.popleft() for _ in range(number)]
+        freed = sum(group.nbytes for group in groups)
+        self._unsynced_bytes -= freed
+        self._backlog -= freed
+        if self.gate.shut and self._backlog <= BACKLOG // 2:
+            self.gate.open()
+        for group in groups:
+            for call in group.synced:
+                call(True)
+
+    def _sync_elapsed(self) -> None:
+        self._sync_timer = None
+        if self._unsynced and not self._sync_runs and not self._with_sync and not self.failing:
+            self._sync_runs = True
+            self._covered = len(self._unsynced)
+            self._effects.sync()
+
+    def write_failed(self, reason: Any) -> None:
+        """The write that was started has failed; its group stays the one to be written."""
+        self._write_runs = self._with_sync = False
+        self._fail(reason)
+
+    def sync_failed(self, reason: Any) -> None:
+        """The sync that was started has failed."""
+        self._sync_runs = False
+        self._covered = 0
+        self._fail(reason)
+
+    def _fail(self, reason: Any) -> None:
+        self.failures += 1
+        text = self._effects.failed(reason) if self.failing is None else str(reason)
+        self.failing = text
+        # Publishers are not held for so long: they are refused when they publish again.
+        self.gate.open()
+        groups = [*self._unsynced, self._group]
+        if self._writing is not None:
+            groups.append(self._writing)
+        for group in groups:
+            waiting = [*group.written, *group.synced]
+            group.written, group.synced = [], []
+            for call in waiting:
+                call(False)
+        if self._retry_timer is None and not self._closing:
+            self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
+        self._settle()
+
+    def _retry(self) -> None:
+        self._retry_timer = None
+        if self._write_runs or self._sync_runs:
+            # The other one still runs, and tries again if it fails.
+            self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
+            return
+        self._start_write(True)
+
+    def _works_again(self) -> None:
+        if self.failing is not None and not self._unsynced:
+            self.failing = None
+            self._due = bool(self._group)
+            self._effects.recovered()
+
+    # The end
+
+    async def finish(self) -> bool:
+        """Write and sync everything if possible; return whether nothing is left."""
+        self._closing = True
+        for timer in (self._retry_timer, self._interval_timer, self._sync_timer):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._retry_timer = self._interval_timer = self._sync_timer = None
+        await self._until_settled()
+        if self.failing is not None:
+            self._start_write(True)
+            await self._until_settled()
+        while self.failing is None and (self._group or self._unsynced):
+            self._due = True
+            self._go_on()
+            await self._until_settled()
+        return self.failing is None
+
+    async def _until_settled(self) -> None:
+        while self._write_runs or self._sync_runs:
+            self._settled = Deferred()
+            await self._settled
+
+    def _settle(self) -> None:
+        """Let ``finish`` continue."""
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled.callback(None)

@@ -1,0 +1,155 @@
+"""The directory of a log: its files, its lock, and whether it is still there.
+
+    lock                        locked by the broker that writes
+    metadata.db                 SQLite: topics, keys, positions and other metadata; the segments
+    position                    how far the log was written; survives the process, not the machine
+    reserve                     space that is given back when the disk is full
+    OFFSET-NUMBER.log           a segment
+    OFFSET-NUMBER.index         its index
+
+All files are opened relative to a descriptor of the directory, and none through a symbolic link.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from pubsub.errors import StartError
+from pubsub.store.segment import INDEX_SUFFIX, SUFFIX
+
+LOCK, METADATA, POSITION, RESERVE = "lock", "metadata.db", "position", "reserve"
+_RESERVE_BYTES = 4 * 1024**2
+_MODE = 0o600
+
+
+class LogDirectory:
+    """The directory at ``path``. Raises OSError, or StartError if it cannot be a log."""
+
+    def __init__(self, path: Path, create: bool = False) -> None:
+        self.path = path
+        if create:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except NotADirectoryError:
+            raise StartError(
+                f"history: {path} is a file; give a directory, --store log:DIR"
+            ) from None
+        found = os.fstat(self.file)
+        self._identity = (found.st_dev, found.st_ino)
+        self._lock = -1
+
+    def lock(self) -> None:
+        """Lock out other brokers until the process ends or ``close``; raises StartError."""
+        file = self.open(LOCK, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(file, 20, 0).decode(errors="replace").strip()
+            os.close(file)
+            raise StartError(
+                f"history: {self.path} is in use by another broker (process "
+                f"{holder or 'unknown'}); give this one a directory of its own, --store log:DIR, "
+                "or --store memory"
+            ) from None
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._lock = file
+
+    def close(self) -> None:
+        """Release the lock and close the directory."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+        os.close(self.file)
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file; raises StartError if it is a symbolic link."""
+        flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(name, flags, _MODE, dir_fd=self.file)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StartError(
+                    f"history: {self.path / name} is a symbolic link; put the file itself there"
+                ) from None
+            raise
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a regular file; None if there is none. Raises StartError."""
+        try:
+            found = os.stat(name, dir_fd=self.file, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            raise StartError(f"history: {self.path / name} is not a regular file")
+        return found.st_size
+
+    def segments(self) -> list[str]:
+        """Return the names of the segments, in order."""
+        return sorted(name for name in os.listdir(self.file) if name.endswith(SUFFIX))
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            os.unlink(name, dir_fd=self.file)
+        except FileNotFoundError:
+            return
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a file another name, in the place of another file."""
+        os.rename(name, new, src_dir_fd=self.file, dst_dir_fd=self.file)
+
+    def sync(self) -> None:
+        """Wait until the names of the files are on disk."""
+        os.fsync(self.file)
+
+    def check(self) -> None:
+        """Raise OSError if the directory was removed or replaced."""
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise OSError(error.errno, f"{self.path}: {error.strerror}") from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise OSError(errno.ESTALE, f"{self.path}: the directory was replaced by another")
+
+    def remove_leftovers(self) -> None:
+        """Remove files that a rewrite has not completed, and indexes without a segment."""
+        names = set(os.listdir(self.file))
+        for name in names:
+            orphan = name.endswith(INDEX_SUFFIX) and (
+                name.removesuffix(INDEX_SUFFIX) + SUFFIX not in names
+            )
+            if orphan or name.endswith((SUFFIX + ".new", INDEX_SUFFIX + ".new")):
+                self.remove(name)
+
+    # The reserve
+
+    def keep_reserve(self) -> None:
+        """Allocate the reserve, if there is space."""
+        if self.size(RESERVE) == _RESERVE_BYTES:
+            return
+        try:
+            file = self.open(RESERVE, os.O_RDWR | os.O_CREAT)
+            try:
+                os.posix_fallocate(file, 0, _RESERVE_BYTES)
+            finally:
+                os.close(file)
+        except OSError:
+            self.remove(RESERVE)
+
+    def use_reserve(self) -> bool:
+        """Give the reserve back to the file system; return whether there was one."""
+        if not self.size(RESERVE):
+            return False
+        self.remove(RESERVE)
+        return True
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Return the free bytes and all bytes of the file system."""
+        found = os.fstatvfs(self.file)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize

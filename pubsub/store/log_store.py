@@ -1,0 +1,349 @@
+"""The durable history: a log of segments in a directory, written and read by threads.
+
+``group_commit.py`` decides when messages are written. The newest messages are in memory as well,
+whether they are written or not, as most readers read those; threads read the others from the
+segments.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.broker.batch import Batch, Page
+from pubsub.errors import HistoryUnavailable, StartError
+from pubsub.interfaces import IStore, Value
+from pubsub.settings import matcher
+from pubsub.store import log_reader
+from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
+from pubsub.store.epochs import continues
+from pubsub.store.group_commit import BACKLOG, GroupCommit
+from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.memory import parcel_of
+from pubsub.store.parcel import Parcel, TopicCounts
+from pubsub.store.record import Begin
+from pubsub.store.recovery import boot_id, recover
+from pubsub.store.retention import RetentionLimits
+from pubsub.store.run_log import RunLog
+from pubsub.store.threads import READERS, Worker
+
+log = Logger()
+# Bytes of messages that are kept in memory for readers, beside those that are not on disk yet.
+RECENT = 8 * 1024**2
+MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
+"""Memory of the process that the history takes."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history."""
+
+    interval: float = 0.005
+    nbytes: int = 1024**2
+    retention: tuple[RetentionLimits, ...] = field(
+        default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
+    )
+
+
+@implementer(IStore)
+class LogStore:
+    """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick."""
+
+    durable = True
+
+    def __init__(
+        self,
+        path: Path,
+        reactor: Any,
+        options: LogOptions | None = None,
+        at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        self.path = path
+        self.epoch = ""
+        self._reactor = reactor
+        self._options = options or LogOptions()
+        self._log = RunLog(2**62, BACKLOG + RECENT)
+        self._ended: dict[str, int] = {}
+        self._effects = _Effects(reactor, at_tick_end or partial(reactor.callLater, 0))
+        self._commits = self._make_commits(0)
+        self.gate = self._commits.gate
+
+    def _make_commits(self, offset: int) -> GroupCommit:
+        commits = GroupCommit(self._effects, self._options.interval, self._options.nbytes, offset)
+        self._effects.commits = commits
+        return commits
+
+    # Opening and closing
+
+    def open(self, run: int) -> None:
+        """See ``IStore``."""
+        try:
+            self._directory = LogDirectory(self.path, create=True)
+            try:
+                self._directory.lock()
+                self._begin(run)
+            except BaseException:
+                self._directory.close()
+                raise
+        except OSError as error:
+            raise StartError(f"history: cannot use {self.path}: {error.strerror}") from None
+        except sqlite3.Error as error:
+            raise StartError(f"history: cannot use {self.path}: {error}") from None
+
+    def _begin(self, run: int) -> None:
+        """Recover the log, and continue it in a new epoch."""
+        self._run = run
+        found = recover(self._directory)
+        self._catalog, self._metadata, self._clean = found.catalog, found.metadata, found.clean
+        try:
+            horizons = [
+                Horizon(one.pattern, matcher([one.pattern])) for one in self._options.retention
+            ]
+            set_horizons(self._catalog, horizons, self._metadata.horizons())
+            known = self._metadata.epochs()
+            number = known[-1].number + 1 if known else 1
+            begin = Begin(number, secrets.randbits(32), time.time_ns() // 1000, boot_id())
+            self._writer = LogWriter(self._directory, self._catalog, self._metadata, run)
+            self._writer.begin(found.offset, number, found.sequence, [begin], found.lost)
+            self.epoch = f"{number}-{begin.mark:08x}"
+            self._epochs = [(one.name, one.begins) for one in self._metadata.epochs()]
+            self._tables: dict[str, list[tuple[str, bytes]]] = {}
+            for table, key, value in self._metadata.items():
+                self._tables.setdefault(table, []).append((key, value))
+        except BaseException:
+            self._metadata.close()
+            raise
+        self._directory.keep_reserve()
+        self._ended = self._catalog.ended
+        self._log = RunLog(2**62, BACKLOG + RECENT, found.offset)
+        self._commits = self._make_commits(found.offset)
+        self.gate = self._commits.gate
+        self._readers = Worker("history-reader", READERS, self._reactor)
+        self._effects.begin(self._writer)
+
+    def close(self) -> Deferred[None]:
+        """See ``IStore``."""
+        return ensureDeferred(self._close())
+
+    async def _close(self) -> None:
+        if not await self._commits.finish():
+            log.error(
+                "history: {count} messages could not be written and are lost: {reason}",
+                count=self.next_offset - self.committed,
+                reason=self._commits.failing,
+            )
+        try:
+            await self._effects.run(self._writer.close)
+        except (OSError, sqlite3.Error) as error:
+            log.error("history: closing: {reason}", reason=error)
+        self._effects.stop()
+        self._readers.stop()
+        self._metadata.close()
+        self._directory.close()
+
+    # State
+
+    @property
+    def summary(self) -> str:
+        """See ``IStore``."""
+        return (
+            f"history: {self.path}, offsets {self.first_offset} to {self.next_offset}, "
+            f"epoch {self.epoch}" + ("" if self._clean else "; it was not closed properly")
+        )
+
+    @property
+    def first_offset(self) -> int:
+        """See ``IStore``."""
+        return self._catalog.first
+
+    @property
+    def committed(self) -> int:
+        """See ``IStore``."""
+        return self._commits.committed
+
+    @property
+    def next_offset(self) -> int:
+        """See ``IStore``."""
+        return self._log.next_offset
+
+    @property
+    def failures(self) -> int:
+        """Number of writes and syncs that failed."""
+        return self._commits.failures
+
+    # Reading
+
+    def read(
+        self, offset: int, topics: frozenset[str] | None, max_bytes: int, fresh: bool = False
+    ) -> Deferred[Page]:
+        """See ``IStore``."""
+        committed = self._commits.committed
+        if offset >= self._log.first_offset:
+            end = None if fresh else committed
+            return succeed(self._log.read(offset, topics, max_bytes, end))
+        read = partial(log_reader.read_page, self._catalog, offset, topics, max_bytes, committed)
+        return self._readers.run(read).addCallback(_check_page)
+
+    def read_parcel(
+        self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
+    ) -> Deferred[Parcel]:
+        """See ``IStore``: from the segments, which are in columns, unless all is in memory."""
+        stop = min(stop, self._commits.committed)
+        if start >= self._log.first_offset:
+            parcel = parcel_of(self._log, self._run, start, stop, topics, max_bytes)
+            return succeed(replace(parcel, first=self.first_offset))
+        read = partial(log_reader.read_parcel, self._catalog, start, stop, topics, max_bytes)
+        return self._readers.run(read).addCallback(_check_parcel)
+
+    def offset_at(self, timestamp: int) -> Deferred[int]:
+        """See ``IStore``."""
+        committed = self._commits.committed
+        return self._readers.run(
+            partial(log_reader.offset_at, self._catalog, timestamp)
+        ).addCallback(min, committed)
+
+    def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
+        """See ``IStore``."""
+        stop = min(stop, self._commits.committed)
+        return self._readers.run(partial(log_reader.topics_in, self._catalog, start, stop))
+
+    def continues(self, epoch: str, offset: int) -> bool:
+        """See ``IStore``."""
+        return continues(self._epochs, epoch, offset)
+
+    def items(self, table: str) -> Iterable[tuple[str, bytes]]:
+        """See ``IStore``: as it was when the store was opened."""
+        return tuple(self._tables.get(table, ()))
+
+    # Writing
+
+    def append(self, batch: Batch) -> None:
+        """See ``IStore``."""
+        if self._commits.failing is not None:
+            raise HistoryUnavailable(self._commits.failing)
+        run = self._log.append(batch)
+        assert run is not None
+        self._commits.add(run)
+
+    def forget(self, topic: str) -> None:
+        """See ``IStore``."""
+        self._log.forget(topic)
+        self._ended[topic] = self.next_offset
+        self._commits.end(topic, self.next_offset)
+
+    def put(self, table: str, key: str, value: Value) -> None:
+        """See ``IStore``."""
+        self._commits.put(table, key, value)
+
+    def delete(self, table: str, key: str) -> None:
+        """See ``IStore``."""
+        self._commits.put(table, key, None)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """See ``IStore``. A group is one record, so it waits until it has all."""
+        if self._commits.failing is not None:
+            raise HistoryUnavailable(self._commits.failing)
+        self._commits.hold()
+        try:
+            yield
+        finally:
+            self._commits.release()
+
+    def when_stored(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        self._commits.when_synced(call)
+
+
+def _check_page(page: Page) -> Page:
+    for start, stop in page.damaged:
+        _log_damage(start, stop)
+    return page
+
+
+def _check_parcel(parcel: Parcel) -> Parcel:
+    if parcel.damaged is not None:
+        _log_damage(*parcel.damaged)
+    return parcel
+
+
+def _log_damage(start: int, stop: int) -> None:
+    log.error(
+        "history: offsets {first} to {last} are damaged and cannot be read",
+        first=start,
+        last=stop - 1,
+    )
+
+
+class _Effects:
+    """The outside of ``GroupCommit``: the reactor, and a thread each for writes and for syncs."""
+
+    commits: GroupCommit
+
+    def __init__(self, reactor: Any, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
+        self._reactor = reactor
+        self.at_tick_end = at_tick_end
+
+    def begin(self, writer: LogWriter) -> None:
+        """Write with ``writer``."""
+        self._writer = writer
+        self._write_thread = Worker("history-writer", 1, self._reactor)
+        self._sync_thread = Worker("history-sync", 1, self._reactor)
+
+    def write(self, group: Group | None, sync: bool) -> None:
+        """See ``Effects``."""
+        self._write_thread.hand_over(
+            partial(self._writer.write, group, sync),
+            lambda _: self.commits.wrote(),
+            self.commits.write_failed,
+        )
+
+    def sync(self) -> None:
+        """See ``Effects``."""
+        self._sync_thread.hand_over(
+            self._writer.sync, lambda _: self.commits.synced(), self.commits.sync_failed
+        )
+
+    def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:
+        """Run ``call`` in the thread that writes."""
+        return self._write_thread.run(call)
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._write_thread.stop()
+        self._sync_thread.stop()
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> IDelayedCall:
+        """See ``Effects``."""
+        later: IDelayedCall = self._reactor.callLater(seconds, call)
+        return later
+
+    def failed(self, failure: Failure) -> str:
+        """See ``Effects``."""
+        if not failure.check(sqlite3.Error, OSError):
+            log.failure("history: a commit failed", failure)
+        reason: str = failure.getErrorMessage()
+        log.error(
+            "history: the log cannot be written; publishes are refused until it can: {reason}",
+            reason=reason,
+        )
+        return reason
+
+    def recovered(self) -> None:
+        """See ``Effects``."""
+        log.info("history: the log can be written again")

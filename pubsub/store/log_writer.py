@@ -1,0 +1,457 @@
+"""Writing the log: records are appended to the newest segment, and synced.
+
+``commits.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync may run
+beside a write. What has been written and not synced stays in memory: if a sync fails, the operating
+system may have dropped it, so it is written again before the next sync.
+
+No offset that a reader may have seen is assigned again after a loss of power. Each record has the
+ceiling, an offset on disk that all messages stay below; before they reach it, a record with a
+higher ceiling is written and synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sqlite3
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from mmap import mmap
+from threading import Lock
+from zlib import crc32
+
+from pubsub.store.catalog import Catalog
+from pubsub.store.log_directory import POSITION, LogDirectory
+from pubsub.store.metadata import Metadata, Place, SealedSegment
+from pubsub.store.parcel import TopicCounts
+from pubsub.store.record import (
+    CLOSED,
+    SEALED,
+    End,
+    Operation,
+    Put,
+    Record,
+    encode,
+    record_of_runs,
+)
+from pubsub.store.record import (
+    LOST as LOST_FLAG,
+)
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead, index_name
+from pubsub.store.segment_index import LOST, SegmentIndex
+from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, topics_of
+
+SEGMENT_BYTES = 64 * 1024**2
+"""Bytes from which on a segment gets no more records."""
+_SEGMENT_RECORDS = 65_536
+# Records of at most this many bytes have zeros written behind them, up to a multiple of _GROWTH:
+# a sync of the next ones need not write the new size of the file.
+_SMALL = 64 * 1024
+_GROWTH = 256 * 1024
+# The largest number of buffers of one call of pwritev.
+_BUFFERS = 1000
+# The ceiling is this many offsets ahead, more if it had to be raised within a second.
+_AHEAD = 2**14
+_MOST_AHEAD = 2**26
+_NOTE = struct.Struct("<8sq")
+_CRC = struct.Struct("<I")
+SALT_BYTES = 8
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Messages and metadata that are committed together.
+
+    ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the
+    topics that have ended. ``offset`` is the next offset of the log when the group was first
+    written. ``written`` and ``synced`` are the callbacks that wait; only the reactor thread uses
+    them.
+    """
+
+    runs: list[RunRecord] = field(default_factory=list)
+    puts: dict[tuple[str, str], Put] = field(default_factory=dict)
+    ends: list[End] = field(default_factory=list)
+    nbytes: int = 0
+    offset: int = -1
+    written: list[Callable[[bool], None]] = field(default_factory=list)
+    synced: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.puts or self.ends)
+
+    def pieces(self, offset: int) -> list[tuple[int, int, list[RunRecord], list[Operation]]]:
+        """Return the records to be written: base, stop, runs and operations of each.
+
+        ``offset`` is the next offset of the log. A record begins where a topic ends. The values of
+        the metadata are in the last, so that they are not there without the messages.
+        """
+        cuts = sorted({end.offset for end in self.ends} | {offset})
+        stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
+        found: list[tuple[int, int, list[RunRecord], list[Operation]]] = []
+        at = 0
+        for base, limit in zip(cuts, [*cuts[1:], max(stop, cuts[-1])], strict=True):
+            start = at
+            while at < len(self.runs) and first_offset_of(self.runs[at]) < limit:
+                at += 1
+            ends: list[Operation] = [end for end in self.ends if end.offset == base]
+            found.append((base, limit, self.runs[start:at], ends))
+        found[-1][3].extend(self.puts.values())
+        return [piece for piece in found if piece[2] or piece[3]]
+
+
+@dataclass(slots=True, eq=False)
+class _Written:
+    """A record that is written and not synced."""
+
+    segment: _Open
+    position: int
+    buffers: list[bytes | memoryview]
+    base: int
+    operations: Sequence[Operation]
+    ceiling: int
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A segment that is being written, or was and is not synced yet."""
+
+    file: int
+    segment: Segment
+    index: SegmentIndex
+    allocated: int
+
+
+class LogWriter:
+    """Writes the log in ``directory``; ``run`` is the number from which message ids are made.
+
+    Its methods run in threads. They raise OSError or sqlite3.Error; the next ``write`` with
+    ``sync`` then does again what failed.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        catalog: Catalog,
+        metadata: Metadata,
+        run: int,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._directory = directory
+        self._catalog = catalog
+        self._metadata = metadata
+        self._run = run
+        self._clock = clock
+        self._log_id = metadata.state().log_id
+        self._epoch = 0
+        self._sequence = 0
+        self._offset = 0
+        self._open: _Open | None = None
+        self._to_seal: list[_Open] = []
+        self._unsynced: list[_Written] = []
+        self._unapplied: list[_Written] = []
+        self._names_changed = self._sync_failed = False
+        self._ceiling = 0
+        self._ahead = _AHEAD
+        self._raised = 0.0
+        self._lock = Lock()
+        self._sync_lock = Lock()
+        self._note: mmap | None = None
+        self.metadata_failing: str | None = None
+        """The reason why the metadata cannot be written; None while it can."""
+
+    # Beginning
+
+    def begin(
+        self,
+        offset: int,
+        epoch: int,
+        sequence: int,
+        operations: Sequence[Operation],
+        lost: tuple[int, int] | None,
+    ) -> None:
+        """Continue the log at ``offset`` in a new segment, numbered ``sequence``.
+
+        ``operations`` begin the epoch. ``lost`` is a range of offsets that ends there, which is to
+        be read as damaged.
+        """
+        self._epoch, self._sequence = epoch, sequence
+        self._offset = self._ceiling = offset
+        base = offset if lost is None else lost[0]
+        self._roll(base)
+        if lost is not None:
+            now = self._clock()
+            self._append(
+                Record(base, offset - base, now, now, flags=LOST_FLAG), {LOST: (offset - base, 0)}
+            )
+        self._raise_ceiling(operations)
+        self.sync()
+        self._open_note()
+
+    def _open_note(self) -> None:
+        size = _NOTE.size + _CRC.size
+        file = self._directory.open(POSITION, os.O_RDWR | os.O_CREAT)
+        try:
+            if os.fstat(file).st_size != size:
+                os.ftruncate(file, 0)
+                os.pwrite(file, bytes(size), 0)
+            self._note = mmap(file, size)
+        finally:
+            os.close(file)
+        self._note_position()
+
+    def _note_position(self) -> None:
+        """Note the end of the log in memory that outlives the process."""
+        if self._note is not None:
+            note = _NOTE.pack(self._log_id, self._offset)
+            self._note[:] = note + _CRC.pack(crc32(note))
+
+    # Writing
+
+    def write(self, group: Group | None, sync: bool) -> None:
+        """Write ``group`` if there is one, then sync if asked to."""
+        if self._sync_failed:
+            self._write_again()
+        if group is not None:
+            if group.offset < 0:
+                group.offset = self._offset
+            for base, stop, runs, operations in group.pieces(group.offset):
+                # Unless it was written before a later one failed.
+                if stop > self._offset or not runs:
+                    self._write_piece(base, stop, runs, operations)
+            self._note_position()
+        if sync:
+            self.sync()
+
+    def _write_piece(
+        self, base: int, stop: int, runs: Sequence[RunRecord], operations: Sequence[Operation]
+    ) -> None:
+        index = self._active().index
+        if (
+            self._active().segment.sealed
+            or index.end >= SEGMENT_BYTES
+            or index.records >= _SEGMENT_RECORDS
+        ):
+            self._seal(base)
+            self._roll(base)
+        if os.fstat(self._active().file).st_nlink == 0:
+            raise OSError(
+                errno.ESTALE, f"{self._directory.path}: the segment that is written was removed"
+            )
+        if stop > self._ceiling:
+            self._raise_ceiling(beyond=stop)
+        resolved = [
+            one._replace(value=one.value()) if isinstance(one, Put) and callable(one.value) else one
+            for one in operations
+        ]
+        record = record_of_runs(runs, resolved, base, stop, self._run)
+        self._append(record, topics_of(runs) if runs else {})
+
+    def _append(self, record: Record, topics: TopicCounts) -> None:
+        active = self._active()
+        buffers, length = encode(record, active.segment.head.salt, self._epoch, self._ceiling)
+        position = active.index.end
+        padded = buffers
+        end = position + length
+        if length <= _SMALL and end > active.allocated:
+            padded = [*buffers, bytes(-end % _GROWTH)]
+        active.allocated = max(active.allocated, _write_all(active.file, padded, position))
+        written = _Written(active, position, buffers, record.base, record.operations, self._ceiling)
+        with self._lock:
+            self._unsynced.append(written)
+        if record.operations:
+            # No entry goes on beyond the end of a topic.
+            active.index.close_entry()
+        active.index.add(record.base, record.stop, length, record.first, record.last, topics)
+        self._offset = record.stop
+
+    def _raise_ceiling(self, operations: Sequence[Operation] = (), beyond: int = 0) -> None:
+        """Write a record with a higher ceiling, and sync."""
+        now = time.monotonic()
+        quick = now - self._raised < 1
+        self._ahead = min(self._ahead * 2, _MOST_AHEAD) if quick else _AHEAD
+        self._raised = now
+        before = self._ceiling
+        self._ceiling = max(beyond, self._offset) + self._ahead
+        try:
+            self._append(Record(self._offset, operations=operations), {})
+            self.sync()
+        except BaseException:
+            self._ceiling = before
+            raise
+
+    def _active(self) -> _Open:
+        assert self._open is not None
+        return self._open
+
+    # Segments
+
+    def _roll(self, base: int) -> None:
+        """Begin a new segment."""
+        head = SegmentHead(
+            base, self._sequence, secrets.token_bytes(SALT_BYTES), self._log_id, self._clock()
+        )
+        index = SegmentIndex(base, SEGMENT_HEAD_BYTES)
+        segment = Segment(self._directory.file, head, base, index)
+        file = self._directory.open(segment.name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            _write_all(file, [head.encode()], 0)
+        except BaseException:
+            os.close(file)
+            self._directory.remove(segment.name)
+            raise
+        self._sequence += 1
+        self._names_changed = True
+        self._open = _Open(file, segment, index, SEGMENT_HEAD_BYTES)
+        self._catalog.replace((), (segment,))
+
+    def _seal(self, base: int) -> None:
+        """End the newest segment."""
+        active = self._active()
+        if not active.segment.sealed:
+            self._append(Record(base, flags=SEALED), {})
+            os.ftruncate(active.file, active.index.end)
+            active.segment.seal()
+            self._to_seal.append(active)
+
+    # Syncing
+
+    def sync(self) -> None:
+        """Wait until everything that was written is on disk, then apply the operations."""
+        with self._sync_lock:
+            with self._lock:
+                written = self._unsynced.copy()
+                to_seal = self._to_seal.copy()
+                names_changed, self._names_changed = self._names_changed, False
+            try:
+                self._directory.check()
+                for file in dict.fromkeys([one.segment.file for one in written]):
+                    os.fdatasync(file)
+                if names_changed:
+                    self._directory.sync()
+            except BaseException:
+                self._sync_failed = True
+                self._names_changed = self._names_changed or names_changed
+                raise
+            with self._lock:
+                del self._unsynced[: len(written)]
+            for one in written:
+                one.buffers = []
+            self._unapplied += [one for one in written[:-1] if one.operations] + written[-1:]
+            try:
+                self._apply(to_seal)
+                self.metadata_failing = None
+            except sqlite3.Error as error:
+                # The operations are on disk all the same, and are applied with the next.
+                self.metadata_failing = str(error)
+
+    def _apply(self, to_seal: Sequence[_Open]) -> None:
+        """Copy the operations that are on disk to the metadata."""
+        written = self._unapplied
+        if not written or not (to_seal or any(one.operations for one in written)):
+            del self._unapplied[:-1]
+            return
+        sealed = [self._finish(one) for one in to_seal]
+        last = written[-1]
+        place = Place(last.segment.segment.base, last.segment.segment.head.sequence, last.position)
+        changes = [(one.base, one.operations) for one in written if one.operations]
+        self._metadata.apply(changes, place, self._offset, last.ceiling, sealed)
+        self._unapplied = []
+        for one in to_seal:
+            self._to_seal.remove(one)
+            os.close(one.file)
+
+    def _finish(self, one: _Open) -> SealedSegment:
+        """Write the index of a segment that is on disk; it is made again if that fails."""
+        write_index(self._directory, one.segment, one.index)
+        head, index = one.segment.head, one.index
+        return SealedSegment(
+            head.base, head.sequence, index.stop, index.end, head.salt, head.created,
+            index.last_timestamp,
+        )  # fmt: skip
+
+    def _write_again(self) -> None:
+        """Write what a sync that failed may have lost."""
+        with self._lock:
+            written = self._unsynced.copy()
+        for one in written:
+            _write_all(one.segment.file, one.buffers, one.position)
+        self._sync_failed = False
+
+    @property
+    def unapplied(self) -> int:
+        """The offset from which on operations may not have been applied."""
+        waiting = [one.base for one in self._unapplied.copy() if one.operations]
+        return min(waiting, default=self._offset)
+
+    def close(self) -> None:
+        """Mark the log as closed properly, and close the files."""
+        try:
+            if self._active().segment.sealed:
+                self._roll(self._offset)
+            self._ceiling = self._offset
+            self._append(Record(self._offset, flags=CLOSED), {})
+            self.sync()
+        finally:
+            for one in {*self._to_seal, *([] if self._open is None else [self._open])}:
+                os.close(one.file)
+            self._open = None
+            if self._note is not None:
+                self._note.close()
+
+
+def write_index(directory: LogDirectory, segment: Segment, index: SegmentIndex) -> None:
+    """Write the index of a segment; it is made again if that fails or a crash loses it."""
+    data = index.encode(segment.head.salt)
+    name = index_name(segment.name)
+    try:
+        file = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            _write_all(file, [data], 0)
+        finally:
+            os.close(file)
+    except OSError:
+        directory.remove(name)
+
+
+def read_note(directory: LogDirectory, log_id: bytes) -> int:
+    """Return the end of the log as the last process noted it; 0 if it is not known."""
+    if directory.size(POSITION) is None:
+        return 0
+    file = directory.open(POSITION, os.O_RDONLY)
+    try:
+        data = os.pread(file, _NOTE.size + _CRC.size, 0)
+    finally:
+        os.close(file)
+    if len(data) < _NOTE.size + _CRC.size:
+        return 0
+    own_id, offset = _NOTE.unpack_from(data)
+    if own_id != log_id or _CRC.unpack_from(data, _NOTE.size)[0] != crc32(data[: _NOTE.size]):
+        return 0
+    return int(offset)
+
+
+def _write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
+    """Write all of ``buffers`` at ``position``; return the position behind them."""
+    if len(buffers) > _BUFFERS:
+        buffers = [b"".join(buffers)]
+    while buffers:
+        written = os.pwritev(file, buffers, position)
+        if written <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        position += written
+        buffers = _rest(buffers, written)
+    return position
+
+
+def _rest(buffers: Sequence[bytes | memoryview], written: int) -> list[bytes | memoryview]:
+    rest: list[bytes | memoryview] = []
+    for buffer in buffers:
+        if written >= len(buffer):
+            written -= len(buffer)
+            continue
+        rest.append(memoryview(buffer)[written:])
+        written = 0
+    return rest

@@ -1,0 +1,281 @@
+"""The metadata of a log, in SQLite: a copy of what the records of the log say, and its segments.
+
+A record's operations are applied once the record is on disk, together with the place of the record,
+so that the operations behind that place can be applied again after a crash.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from pubsub.errors import StartError
+from pubsub.store.record import Begin, End, Operation, Put
+
+APPLICATION = 0x50755342 + 1
+_BUSY_SECONDS = 10.0
+_CREATE = """
+CREATE TABLE metadata (
+    space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+-- The offset at which a topic ended; its messages before that are not read again.
+CREATE TABLE ended (topic TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
+-- Messages before the offset have expired, of the topics of which the pattern is the first match.
+CREATE TABLE horizons (pattern TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
+-- One row each time the log was opened for writing; offsets from `begins` on were assigned since.
+CREATE TABLE epochs (
+    number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
+    mark INTEGER NOT NULL, boot BLOB NOT NULL
+);
+-- Segments that get no more records; `last` is their largest timestamp in µs.
+CREATE TABLE segments (
+    base INTEGER NOT NULL, sequence INTEGER NOT NULL, stop INTEGER NOT NULL,
+    size INTEGER NOT NULL, salt BLOB NOT NULL, created INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (base, sequence)
+) WITHOUT ROWID;
+-- One row: the log's random id; the first offset; the newest segment; the place up to which
+-- operations were applied; the offset after the last message, and the ceiling, as of then.
+CREATE TABLE state (
+    log_id BLOB NOT NULL, first INTEGER NOT NULL,
+    newest_base INTEGER NOT NULL, newest_sequence INTEGER NOT NULL,
+    base INTEGER NOT NULL, sequence INTEGER NOT NULL, position INTEGER NOT NULL,
+    stop INTEGER NOT NULL, ceiling INTEGER NOT NULL
+);
+"""
+UPGRADES: Sequence[Callable[[sqlite3.Connection], None]] = ()
+"""The functions that upgrade a file from each version to the next, from version 1 on."""
+VERSION = 1 + len(UPGRADES)
+
+
+class Place(NamedTuple):
+    """A position in a segment; places are in the order of the log."""
+
+    base: int
+    sequence: int
+    position: int
+
+
+class SealedSegment(NamedTuple):
+    """A row of the table of segments."""
+
+    base: int
+    sequence: int
+    stop: int
+    size: int
+    salt: bytes
+    created: int
+    last: int
+
+
+class State(NamedTuple):
+    """The row of the table of states."""
+
+    log_id: bytes
+    first: int
+    newest: tuple[int, int]
+    applied: Place
+    stop: int
+    ceiling: int
+
+
+class Epoch(NamedTuple):
+    """A row of the table of epochs."""
+
+    number: int
+    begins: int
+    opened: int
+    mark: int
+    boot: bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the epoch, as clients see it."""
+        return f"{self.number}-{self.mark:08x}"
+
+
+class Metadata:
+    """The file at ``path``. Its methods may be called in any thread; they raise sqlite3.Error."""
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        mode = "ro" if read_only else "rw"
+        self._connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self._lock = Lock()
+        try:
+            self._check(path)
+            if not read_only:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, log_id: bytes, first: int = 0) -> Metadata:
+        """Create the file of a log without segments; it appears when it is complete."""
+        new = path.with_name(path.name + ".new")
+        for name in (new, Path(f"{new}-wal"), Path(f"{new}-shm"), Path(f"{new}-journal")):
+            name.unlink(missing_ok=True)
+        connection = sqlite3.connect(new, isolation_level=None)
+        try:
+            connection.executescript(
+                f"BEGIN; {_CREATE} PRAGMA application_id = {APPLICATION}; "
+                f"PRAGMA user_version = {VERSION}; COMMIT;"
+            )
+            connection.execute(
+                "INSERT INTO state VALUES (?, ?, ?, 0, ?, 0, 0, ?, ?)",
+                (log_id, first, first, first, first, first),
+            )
+        finally:
+            connection.close()
+        new.chmod(0o600)
+        new.rename(path)
+        return cls(path)
+
+    def _check(self, path: Path) -> None:
+        (application,) = self._connection.execute("PRAGMA application_id").fetchone()
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION:
+            raise StartError(
+                f"history: {path} is not the metadata of a history: restore it, or make it again "
+                "from the segments with pubsub history repair"
+            )
+        if version > VERSION:
+            raise StartError(
+                f"history: {path} has version {version}, and this broker supports up to {VERSION}"
+            )
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str) -> list[tuple[int, ...]]:
+        with self._lock:
+            return self._connection.execute(query).fetchall()
+
+    # Reading
+
+    def state(self) -> State:
+        """Return the state."""
+        with self._lock:
+            row = self._connection.execute("SELECT * FROM state").fetchone()
+        log_id, first, base, sequence, *applied, stop, ceiling = row
+        return State(log_id, first, (base, sequence), Place(*applied), stop, ceiling)
+
+    def items(self) -> list[tuple[str, str, bytes]]:
+        """Return tables, keys and values."""
+        with self._lock:
+            return self._connection.execute("SELECT space, key, value FROM metadata").fetchall()
+
+    def ended(self) -> dict[str, int]:
+        """Return the topics that have ended, with their offsets."""
+        with self._lock:
+            return dict(self._connection.execute("SELECT topic, offset FROM ended").fetchall())
+
+    def horizons(self) -> dict[str, int]:
+        """Return the offset of each pattern."""
+        with self._lock:
+            rows = self._connection.execute("SELECT pattern, offset FROM horizons").fetchall()
+        return dict(rows)
+
+    def epochs(self) -> list[Epoch]:
+        """Return the epochs, the newest last."""
+        with self._lock:
+            rows = self._connection.execute("SELECT * FROM epochs ORDER BY number").fetchall()
+        return [Epoch(*row) for row in rows]
+
+    def segments(self) -> list[SealedSegment]:
+        """Return the segments that get no more records."""
+        with self._lock:
+            rows = self._connection.execute("SELECT * FROM segments ORDER BY base, sequence")
+            return [SealedSegment(*row) for row in rows]
+
+    # Writing
+
+    def apply(
+        self,
+        changes: Iterable[tuple[int, Sequence[Operation]]],
+        applied: Place,
+        stop: int,
+        ceiling: int,
+        sealed: Sequence[SealedSegment] = (),
+    ) -> None:
+        """Apply the operations of records; each comes with the record's base."""
+        with self._transaction() as connection:
+            for base, operations in changes:
+                for operation in operations:
+                    _apply(connection, base, operation)
+            connection.execute(
+                "UPDATE state SET newest_base = ?, newest_sequence = ?, base = ?, sequence = ?, "
+                "position = ?, stop = ?, ceiling = ?",
+                (applied.base, applied.sequence, *applied, stop, ceiling),
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", sealed
+            )
+
+    def replace_segments(
+        self,
+        removed: Iterable[tuple[int, int]],
+        added: Iterable[SealedSegment],
+        first: int,
+    ) -> None:
+        """Replace segments by others; ``first`` is the base of the first one after that."""
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM segments WHERE base = ? AND sequence = ?", removed)
+            connection.executemany(
+                "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", added
+            )
+            connection.execute("UPDATE state SET first = ?", (first,))
+
+    def set_horizons(self, horizons: Iterable[tuple[str, int]]) -> None:
+        """Store the offset of each pattern, and remove other patterns."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM horizons")
+            connection.executemany("INSERT INTO horizons VALUES (?, ?)", horizons)
+
+    def remove_ended(self, before: int) -> None:
+        """Remove the topics that ended at or before the first offset ``before``."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM ended WHERE offset <= ?", (before,))
+
+
+def _apply(connection: sqlite3.Connection, base: int, operation: Operation) -> None:
+    if isinstance(operation, Begin):
+        connection.execute(
+            "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)",
+            (operation.number, base, operation.opened, operation.mark, operation.boot),
+        )
+    elif isinstance(operation, End):
+        connection.execute(
+            "INSERT OR REPLACE INTO ended VALUES (?, ?)", (operation.topic, operation.offset)
+        )
+    elif operation.value is None:
+        connection.execute(
+            "DELETE FROM metadata WHERE space = ? AND key = ?", (operation.table, operation.key)
+        )
+    else:
+        assert isinstance(operation, Put)
+        connection.execute("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", tuple(operation))

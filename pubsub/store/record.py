@@ -1,0 +1,271 @@
+"""A record of the log: the messages and operations of one commit. Sans-IO.
+
+A record is a head of fixed size, the columns of a ``Block``, the operations, and the payloads.
+``docs/history-format.md`` specifies every byte. Integers are little-endian.
+
+Operations change the metadata. They are in the log so that they are atomic with the messages of the
+record; SQLite has a copy that is derived from them.
+
+The checksum begins with the salt of the segment. So a payload that holds the bytes of a record
+cannot pass for one, because publishers do not know the salt.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+from zlib import crc32
+
+from pubsub.interfaces import Value
+from pubsub.store.block import Block
+from pubsub.store.columns import encode_name
+from pubsub.store.stored_runs import RunColumns, RunRecord, encode_runs
+
+MAGIC = b"PSLR"
+VERSION = 1
+LOST, CLOSED, SEALED = 1, 2, 4
+"""Flags: the messages of the record are lost; the log was closed; the segment ends here."""
+_KNOWN_FLAGS = LOST | CLOSED | SEALED
+_HEAD = struct.Struct("<4sBBHIIQQQQqqQ8I")
+HEAD_BYTES = _HEAD.size
+# Where the checksum is in the head: it covers all bytes but these.
+_CRC_AT, _CRC_END = 8, 12
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_EPOCH = struct.Struct("<IIq16s")
+_PUT, _DELETE, _END, _BEGIN = 1, 2, 3, 4
+
+
+class Put(NamedTuple):
+    """Store ``value`` under ``key``; None deletes the key."""
+
+    table: str
+    key: str
+    value: Value | None
+
+
+class End(NamedTuple):
+    """End ``topic``: its messages before ``offset`` are not read again."""
+
+    topic: str
+    offset: int
+
+
+class Begin(NamedTuple):
+    """Begin an epoch, at ``opened`` (µs), under the boot of the operating system ``boot``."""
+
+    number: int
+    mark: int
+    opened: int
+    boot: bytes
+
+
+Operation: TypeAlias = Put | End | Begin
+
+
+@dataclass(slots=True)
+class Record:
+    """A record to be written; it has ``count`` offsets from ``base`` on.
+
+    ``first`` and ``last`` are timestamps in µs, ``run`` is the number of the broker run.
+    ``columns`` are names, runs, lists, picks, lengths and headers.
+    """
+
+    base: int
+    count: int = 0
+    first: int = 0
+    last: int = 0
+    run: int = 0
+    flags: int = 0
+    columns: tuple[bytes, ...] = (b"",) * 6
+    operations: Sequence[Operation] = ()
+    payloads: Sequence[bytes | memoryview] = field(default=(), repr=False)
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.base + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a record; ``length`` is that of the whole record in bytes."""
+
+    flags: int
+    crc: int
+    epoch: int
+    length: int
+    base: int
+    count: int
+    ceiling: int
+    first: int
+    last: int
+    run: int
+    sizes: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self.base + self.count
+
+
+def record_of_runs(
+    runs: Sequence[RunRecord], operations: Sequence[Operation], base: int, stop: int, run: int
+) -> Record:
+    """Return a record of ``runs`` from the offset ``base`` to before ``stop``."""
+    names: dict[bytes, int] = {}
+    columns = encode_runs(runs, base, names)
+    return Record(
+        base,
+        stop - base,
+        columns.first_timestamp,
+        columns.last_timestamp,
+        run,
+        0,
+        (b"".join(map(encode_name, names)), *_five(columns)),
+        operations,
+        columns.payloads,
+    )
+
+
+def _five(columns: RunColumns) -> tuple[bytes, ...]:
+    return (columns.runs, columns.lists, columns.picks, columns.lengths, columns.headers)
+
+
+def record_of_block(block: Block) -> Record:
+    """Return a record of the messages of ``block``."""
+    columns = (block.names, block.runs, block.lists, block.picks, block.lengths, block.headers)
+    return Record(
+        block.base, block.count, block.first, block.last, block.run, 0, columns, (),
+        (block.payloads,),
+    )  # fmt: skip
+
+
+def encode(
+    record: Record, salt: bytes, epoch: int, ceiling: int
+) -> tuple[list[bytes | memoryview], int]:
+    """Return the bytes of ``record`` as buffers to be written one after another, and their length.
+
+    ``ceiling`` is an offset that no message shown to a reader has reached.
+    """
+    operations = encode_operations(record.operations)
+    before = b"".join((*record.columns, operations))
+    sizes = (*map(len, record.columns), len(operations), 0)
+    length = HEAD_BYTES + len(before) + sum(map(len, record.payloads))
+    head = bytearray(
+        _HEAD.pack(
+            MAGIC,
+            VERSION,
+            0,
+            record.flags,
+            0,
+            epoch,
+            length,
+            record.base,
+            record.count,
+            ceiling,
+            record.first,
+            record.last,
+            record.run,
+            *sizes,
+        )  # fmt: skip
+    )
+    crc = crc32(head[:_CRC_AT], crc32(salt))
+    crc = crc32(before, crc32(head[_CRC_END:], crc))
+    for payload in record.payloads:
+        crc = crc32(payload, crc)
+    _U32.pack_into(head, _CRC_AT, crc)
+    return [bytes(head) + before, *record.payloads], length
+
+
+def decode_head(data: bytes | memoryview, at: int = 0) -> Head | None:
+    """Return the head of the record at ``at``, not verified; None if no record begins there."""
+    if len(data) - at < HEAD_BYTES:
+        return None
+    (
+        magic, version, _, flags, crc, epoch, length, base, count, ceiling, first, last, run,
+        *sizes,
+    ) = _HEAD.unpack_from(data, at)  # fmt: skip
+    if magic != MAGIC or version != VERSION or flags & ~_KNOWN_FLAGS:
+        return None
+    if length < HEAD_BYTES + sum(sizes):
+        return None
+    return Head(flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes))
+
+
+def is_intact(head: Head, data: memoryview, salt: bytes) -> bool:
+    """Return whether the checksum of ``data``, a whole record, is right."""
+    if len(data) != head.length:
+        return False
+    crc = crc32(data[:_CRC_AT], crc32(salt))
+    return crc32(data[_CRC_END:], crc) == head.crc
+
+
+def decode_block(head: Head, data: memoryview) -> Block:
+    """Return the messages of a record that has been verified."""
+    columns = []
+    at = HEAD_BYTES
+    for size in head.sizes[:6]:
+        columns.append(bytes(data[at : at + size]))
+        at += size
+    names, runs, lists, picks, lengths, headers = columns
+    at += sum(head.sizes[6:])
+    return Block(
+        head.base, head.count, head.first, head.last, head.run, head.crc,
+        names, runs, lengths, headers, data[at:], lists, picks,
+    )  # fmt: skip
+
+
+def operations_of(head: Head, data: memoryview) -> list[Operation]:
+    """Return the operations of a record that has been verified."""
+    at = HEAD_BYTES + sum(head.sizes[:6])
+    return decode_operations(bytes(data[at : at + head.sizes[6]]))
+
+
+def encode_operations(operations: Iterable[Operation]) -> bytes:
+    """Encode operations: a code of one byte each, then its fields."""
+    parts: list[bytes] = []
+    for one in operations:
+        if isinstance(one, Begin):
+            parts.append(bytes([_BEGIN]) + _EPOCH.pack(one.number, one.mark, one.opened, one.boot))
+        elif isinstance(one, End):
+            parts.append(bytes([_END]) + encode_name(one.topic.encode()) + _U64.pack(one.offset))
+        else:
+            value = one.value() if callable(one.value) else one.value
+            parts.append(bytes([_DELETE if value is None else _PUT]))
+            parts.append(encode_name(one.table.encode()) + encode_name(one.key.encode()))
+            parts.append(b"" if value is None else encode_name(value))
+    return b"".join(parts)
+
+
+def decode_operations(data: bytes) -> list[Operation]:
+    """Return the operations that ``encode_operations`` encoded."""
+    found: list[Operation] = []
+    at = 0
+    while at < len(data):
+        code = data[at]
+        at += 1
+        if code == _BEGIN:
+            found.append(Begin(*_EPOCH.unpack_from(data, at)))
+            at += _EPOCH.size
+            continue
+        name, at = _counted(data, at)
+        if code == _END:
+            (offset,) = _U64.unpack_from(data, at)
+            at += _U64.size
+            found.append(End(name.decode(), offset))
+            continue
+        key, at = _counted(data, at)
+        value = None
+        if code == _PUT:
+            value, at = _counted(data, at)
+        found.append(Put(name.decode(), key.decode(), value))
+    return found
+
+
+def _counted(data: bytes, at: int) -> tuple[bytes, int]:
+    (length,) = _U32.unpack_from(data, at)
+    at += _U32.size
+    return data[at : at + length], at + length

@@ -1,0 +1,324 @@
+"""Opening a log: which files belong to it, where it ends, and what is missing.
+
+A log that was closed ends where it says. If the process was killed, everything that it had written
+is there, and the log continues behind it. If the machine lost power, messages that were written and
+not synced may be gone though readers have seen them; the log continues at the ceiling, and the
+offsets in between are reported as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from uuid import UUID
+
+from twisted.logger import Logger
+
+from pubsub.errors import StartError
+from pubsub.store.catalog import Catalog
+from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
+from pubsub.store.log_writer import SALT_BYTES, read_note, write_index
+from pubsub.store.metadata import Metadata, Place, SealedSegment, State
+from pubsub.store.record import CLOSED, SEALED, Begin, Operation, Record, encode
+from pubsub.store.segment import (
+    SEGMENT_HEAD_BYTES,
+    Found,
+    NotASegment,
+    Segment,
+    SegmentHead,
+    index_name,
+    is_sealed,
+    read_head,
+    survey,
+)
+from pubsub.store.segment_index import SegmentIndex
+
+log = Logger()
+# The ceiling of a log whose newest segment is missing is not known; none is further ahead.
+_FAR_AHEAD = 2**28
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log that can be continued at ``offset``, with files numbered from ``sequence`` on.
+
+    ``lost`` is the range of offsets before ``offset`` whose messages are missing, if there are any.
+    """
+
+    catalog: Catalog
+    metadata: Metadata
+    offset: int = 0
+    sequence: int = 0
+    lost: tuple[int, int] | None = None
+    clean: bool = True
+    operations: list[tuple[int, Sequence[Operation]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Newest:
+    """What a scan of the newest segment found."""
+
+    index: SegmentIndex
+    ceiling: int = 0
+    closed: bool = False
+    sealed: bool = False
+
+
+def boot_id() -> bytes:
+    """Return what identifies the time since the machine was started; random if it is not known."""
+    try:
+        return UUID(_BOOT_ID.read_text().strip()).bytes
+    except (OSError, ValueError):
+        return secrets.token_bytes(16)
+
+
+def recover(directory: LogDirectory) -> Recovered:
+    """Open the log, or create it in an empty directory. Raises StartError or OSError."""
+    directory.remove_leftovers()
+    names = directory.segments()
+    metadata = _open_metadata(directory, names)
+    try:
+        return _Recovery(directory, metadata, names).run()
+    except BaseException:
+        metadata.close()
+        raise
+
+
+def _open_metadata(directory: LogDirectory, names: Sequence[str]) -> Metadata:
+    path = directory.path / METADATA
+    size = directory.size(METADATA)
+    if not size and (names or directory.size(POSITION)):
+        raise StartError(
+            f"history: {path} is {'missing' if size is None else 'empty'}, and {directory.path} "
+            "has a history: restore the file from a backup, or make it again from the segments "
+            "with pubsub history repair"
+        )
+    if size is None:
+        return Metadata.create(path, secrets.token_bytes(SALT_BYTES))
+    try:
+        metadata = Metadata(path)
+        newest = metadata.state().newest
+    except sqlite3.DatabaseError as error:
+        raise StartError(
+            f"history: cannot use {path}: {error}; restore it from a backup, or make it again "
+            "from the segments with pubsub history repair"
+        ) from None
+    if not names and newest[1] > 0:
+        metadata.close()
+        raise StartError(
+            f"history: {directory.path} has no segments, though {METADATA} lists some: restore "
+            "them from a backup, or move the directory away to begin a new history"
+        )
+    return metadata
+
+
+class _Recovery:
+    def __init__(self, directory: LogDirectory, metadata: Metadata, names: Sequence[str]) -> None:
+        self._directory = directory
+        self._metadata = metadata
+        self._state: State = metadata.state()
+        self._names = names
+        self._rows = {(row.base, row.sequence): row for row in metadata.segments()}
+        self._unsealed: list[Segment] = []
+        self._operations: list[tuple[int, Sequence[Operation]]] = []
+
+    def run(self) -> Recovered:
+        state = self._state
+        segments = self._without_leftovers(
+            [one for name in self._names if (one := self._open(name))]
+        )
+        sequence = max([state.newest[1], *(one.head.sequence for one in segments)]) + 1
+        catalog = Catalog(tuple(segments), low=state.first)
+        catalog.ended = self._metadata.ended()
+        self._report_holes(segments)
+        newest = self._scan_newest(segments)
+        for segment in segments[:-1]:
+            place = Place(segment.base, segment.head.sequence, 2**62)
+            if place > state.applied:
+                self._collect(segment, SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
+        end = segments[-1].stop if segments else max(state.first, state.stop if self._rows else 0)
+        recovered = Recovered(catalog, self._metadata, end, sequence, clean=newest.closed)
+        self._find_end(recovered, newest, segments)
+        if segments and not newest.sealed:
+            self._seal(segments[-1], newest.index, max(newest.ceiling, recovered.offset))
+        self._apply(recovered, segments)
+        return recovered
+
+    # The files
+
+    def _open(self, name: str) -> Segment | None:
+        """Return the segment; None if it cannot be used, which is reported."""
+        directory, state = self._directory, self._state
+        size = directory.size(name)
+        base, _, sequence = name.removesuffix(".log").partition("-")
+        row = (
+            self._rows.get((int(base), int(sequence)))
+            if base.isdecimal() and sequence.isdecimal()
+            else None
+        )
+        if row is not None and row.size == size:
+            head = SegmentHead(row.base, row.sequence, row.salt, state.log_id, row.created)
+            return Segment(directory.file, head, row.stop, last_timestamp=row.last)
+        file = directory.open(name, os.O_RDONLY)
+        try:
+            head = read_head(file)
+            if head.log_id != state.log_id:
+                raise StartError(
+                    f"history: {directory.path / name} belongs to another history: move it away"
+                )
+            stop = is_sealed(file, size or 0, head.salt)
+        except NotASegment as error:
+            if (size or 0) <= SEGMENT_HEAD_BYTES:
+                # A crash interrupted its creation.
+                directory.remove(name)
+                return None
+            log.error("history: {name} cannot be read: {reason}", name=name, reason=error)
+            return None
+        finally:
+            os.close(file)
+        segment = Segment(directory.file, head, head.base if stop is None else stop)
+        if row is not None:
+            log.error("history: {name} has changed since it was written", name=name)
+        if stop is None:
+            self._unsealed.append(segment)
+        return segment
+
+    def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
+        """Remove segments that were rewritten, and return the others in order."""
+        segments.sort(key=lambda one: (one.base, one.head.sequence))
+        kept: list[Segment] = []
+        for one in segments:
+            newer = [
+                other for other in segments
+                if other.head.sequence > one.head.sequence
+                and other.base <= one.base < other.stop and one.stop <= other.stop
+                and other not in self._unsealed
+            ]  # fmt: skip
+            if newer and one not in self._unsealed:
+                self._directory.remove(one.name)
+                self._directory.remove(index_name(one.name))
+            else:
+                kept.append(one)
+        for one, following in pairwise(kept):
+            if one in self._unsealed:
+                # The segment after it shows where it ended.
+                one.limit(following.base)
+        return kept
+
+    def _report_holes(self, segments: Sequence[Segment]) -> None:
+        at = self._state.first
+        for segment in segments:
+            if segment.base > at:
+                _report_lost(at, segment.base)
+            at = max(at, segment.stop)
+
+    # The end
+
+    def _scan_newest(self, segments: Sequence[Segment]) -> _Newest:
+        """Read the newest segment, which may have been written when the broker ended."""
+        if not segments:
+            return _Newest(SegmentIndex(0, 0), closed=not self._rows)
+        segment = segments[-1]
+        newest = _Newest(SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
+        last = self._collect(segment, newest.index)
+        if last is not None:
+            newest.ceiling = last.head.ceiling
+            newest.closed = bool(last.head.flags & CLOSED)
+            newest.sealed = bool(last.head.flags & SEALED)
+        segment.limit(newest.index.stop)
+        return newest
+
+    def _collect(self, segment: Segment, index: SegmentIndex) -> Found | None:
+        """Read a segment; take operations that were not applied; return the last record."""
+        last = None
+        file = self._directory.open(segment.name, os.O_RDONLY)
+        try:
+            for item in survey(file, segment.head.salt, index):
+                if not isinstance(item, Found):
+                    _report_damaged(*item)
+                    continue
+                last = item
+                place = Place(segment.base, segment.head.sequence, item.position)
+                if item.head.sizes[6] and place > self._state.applied:
+                    self._operations.append((item.head.base, item.operations()))
+        finally:
+            os.close(file)
+        return last
+
+    def _find_end(self, recovered: Recovered, newest: _Newest, segments: Sequence[Segment]) -> None:
+        """Set where the log continues, and what is lost before that."""
+        end = recovered.offset
+        continues = max(end, read_note(self._directory, self._state.log_id))
+        if not newest.closed and not self._same_boot():
+            continues = max(continues, newest.ceiling)
+        places = {(one.base, one.head.sequence) for one in segments}
+        if (
+            self._state.newest[1] > 0
+            and self._state.newest not in places
+            and (not segments or segments[-1].base < self._state.newest[0])
+        ):
+            continues = max(continues, self._state.ceiling + _FAR_AHEAD)
+        if continues > end:
+            recovered.lost = (end, continues)
+            recovered.offset = continues
+            _report_lost(end, continues)
+
+    def _same_boot(self) -> bool:
+        boots = [row.boot for row in self._metadata.epochs()[-1:]]
+        boots += [
+            one.boot for _, listed in self._operations for one in listed if isinstance(one, Begin)
+        ]
+        return not boots or boots[-1] == boot_id()
+
+    def _seal(self, segment: Segment, index: SegmentIndex, ceiling: int) -> None:
+        """End the segment that was written last, behind its last record."""
+        buffers, length = encode(Record(index.stop, flags=SEALED), segment.head.salt, 0, ceiling)
+        file = self._directory.open(segment.name, os.O_RDWR)
+        try:
+            os.pwrite(file, buffers[0], index.end)
+            os.ftruncate(file, index.end + length)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+        index.close_entry()
+        index.add(index.stop, index.stop, length, 0, 0, {})
+        write_index(self._directory, segment, index)
+
+    def _apply(self, recovered: Recovered, segments: Sequence[Segment]) -> None:
+        """Bring the metadata up to date with the log."""
+        if not segments:
+            return
+        newest = segments[-1]
+        index = newest.index
+        sealed = SealedSegment(
+            newest.base, newest.head.sequence, newest.stop, index.end, newest.head.salt,
+            newest.head.created, index.last_timestamp,
+        )  # fmt: skip
+        place = Place(newest.base, newest.head.sequence, index.end)
+        self._metadata.apply(self._operations, place, recovered.offset, recovered.offset, [sealed])
+        recovered.catalog.ended = self._metadata.ended()
+
+
+def _report_lost(start: int, stop: int) -> None:
+    log.error(
+        "history: offsets {first} to {last} were committed and are missing",
+        first=start,
+        last=stop - 1,
+    )
+
+
+def _report_damaged(start: int, stop: int) -> None:
+    if stop > start:
+        log.error(
+            "history: offsets {first} to {last} are damaged and cannot be read",
+            first=start,
+            last=stop - 1,
+        )
+    else:
+        log.error("history: a record of metadata at offset {offset} is damaged", offset=start)

@@ -1,0 +1,356 @@
+"""Segments: the files of the log, and how they are read.
+
+A segment has a head of 64 bytes and then records (see ``record.py``), whose offsets follow one
+another without a gap. The last record of a segment that gets no more is marked as such. In the
+newest segment zeros may follow the last record.
+
+Files are read with ``pread``, not mapped: an input/output error or a file that is cut would
+otherwise end the process with a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Lock
+from zlib import crc32
+
+from pubsub.store.block import Block
+from pubsub.store.parcel import TopicCounts
+from pubsub.store.record import (
+    HEAD_BYTES,
+    SEALED,
+    Head,
+    Operation,
+    decode_block,
+    decode_head,
+    is_intact,
+    operations_of,
+)
+from pubsub.store.record import LOST as LOST_FLAG
+from pubsub.store.record import MAGIC as RECORD_MAGIC
+from pubsub.store.segment_index import LOST, Entry, SegmentIndex
+
+SUFFIX, INDEX_SUFFIX = ".log", ".index"
+MAGIC = b"PUBSUBLG"
+VERSION = 1
+_HEAD = struct.Struct("<8sIIQQ8s8sq")
+_CRC = struct.Struct("<II")
+SEGMENT_HEAD_BYTES = _HEAD.size + _CRC.size
+# Bytes that a scan reads at a time.
+_CHUNK = 1024**2
+
+
+class NotASegment(Exception):
+    """The file is not a segment of this version; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """The head of a segment.
+
+    ``sequence`` numbers the files of the log in the order in which they were made. Where two hold
+    the same offsets, the one with the larger number is valid. ``log_id`` is that of the log.
+    ``created`` is in µs.
+    """
+
+    base: int
+    sequence: int
+    salt: bytes
+    log_id: bytes
+    created: int
+
+    def encode(self) -> bytes:
+        """Return the bytes of the head."""
+        data = _HEAD.pack(
+            MAGIC, VERSION, 0, self.base, self.sequence, self.salt, self.log_id, self.created
+        )
+        return data + _CRC.pack(crc32(data), 0)
+
+    @classmethod
+    def decode(cls, data: bytes) -> SegmentHead:
+        """Return the head at the start of ``data``; raises NotASegment."""
+        if not data.strip(b"\0"):
+            raise NotASegment("the file is empty")
+        if len(data) < SEGMENT_HEAD_BYTES or data[:8] != MAGIC:
+            raise NotASegment("the file is not a segment of a history")
+        if _CRC.unpack_from(data, _HEAD.size)[0] != crc32(data[: _HEAD.size]):
+            raise NotASegment("the head of the segment is damaged")
+        _, version, _, base, sequence, salt, log_id, created = _HEAD.unpack_from(data)
+        if version != VERSION:
+            raise NotASegment(f"the segment has version {version}, this broker reads {VERSION}")
+        return cls(base, sequence, salt, log_id, created)
+
+
+def segment_name(base: int, sequence: int) -> str:
+    """Return the name of a segment; names are in the order of the offsets."""
+    return f"{base:020}-{sequence:08}{SUFFIX}"
+
+
+def index_name(name: str) -> str:
+    """Return the name of the index of the segment ``name``."""
+    return name.removesuffix(SUFFIX) + INDEX_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record of a scan: its head, its position, and its bytes, which have been verified."""
+
+    head: Head
+    position: int
+    data: memoryview
+
+    def block(self) -> Block:
+        """Return the messages."""
+        return decode_block(self.head, self.data)
+
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return operations_of(self.head, self.data)
+
+
+class Segment:
+    """A segment to be read, in the directory with the descriptor ``directory``.
+
+    ``index`` is that of the newest segment, which grows; that of any other is read when it is
+    needed first, or made again. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        directory: int,
+        head: SegmentHead,
+        stop: int,
+        index: SegmentIndex | None = None,
+        last_timestamp: int | None = None,
+    ) -> None:
+        self.head = head
+        self.name = segment_name(head.base, head.sequence)
+        self.sealed = index is None
+        self._directory = directory
+        self._stop = stop
+        self._index = index
+        self._last = last_timestamp
+        self._file = -1
+        self._lock = Lock()
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    @property
+    def base(self) -> int:
+        """The offset of the first message."""
+        return self.head.base
+
+    @property
+    def stop(self) -> int:
+        """The offset after the last message."""
+        return self._stop if self.sealed or self._index is None else self._index.stop
+
+    @property
+    def last_timestamp(self) -> int:
+        """The largest timestamp (µs)."""
+        if self._last is None:
+            last = self.index.last_timestamp
+            if not self.sealed:
+                return last
+            self._last = last
+        return self._last
+
+    def limit(self, stop: int) -> None:
+        """Set the offset after the last message of a segment that is not sealed properly."""
+        self._stop = stop
+
+    def seal(self) -> None:
+        """Note that the segment gets no more records."""
+        self._stop = self.stop
+        self.sealed = True
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The index."""
+        with self._lock:
+            if self._index is None:
+                self._index = self._read_index()
+            return self._index
+
+    def release(self) -> None:
+        """Give back the index and the descriptor of a segment that was not read for a while."""
+        with self._lock:
+            if self.sealed:
+                self._index = None
+                if self._file >= 0:
+                    os.close(self._file)
+                    self._file = -1
+
+    def _read_index(self) -> SegmentIndex:
+        try:
+            file = _open(self._directory, index_name(self.name))
+        except FileNotFoundError:
+            return self._index_again()
+        try:
+            data = os.pread(file, os.fstat(file).st_size, 0)
+        finally:
+            os.close(file)
+        return SegmentIndex.decode(data, self.head.salt) or self._index_again()
+
+    def _index_again(self) -> SegmentIndex:
+        """Make the index from the records."""
+        file = self._descriptor()
+        index = SegmentIndex(self.base, SEGMENT_HEAD_BYTES)
+        for _ in survey(file, self.head.salt, index):
+            pass
+        if index.stop < self._stop:
+            size = os.fstat(file).st_size
+            add_damage(index, self._stop, max(size - index.end, 1))
+        return index
+
+    def _descriptor(self) -> int:
+        if self._file < 0:
+            self._file = _open(self._directory, self.name)
+        return self._file
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes from position ``start`` to before ``stop``, as far as there are any."""
+        with self._lock:
+            file = self._descriptor()
+            # A descriptor of its own would be closed by ``release`` in another thread.
+            return os.pread(file, stop - start, start)
+
+    def records(self, entry: Entry) -> Iterator[Found | tuple[int, int]]:
+        """Yield the records of an entry, and ranges of offsets (start, stop) that are damaged.
+
+        An index finds the next record behind damage, where the head of a record has no length.
+        """
+        data = memoryview(self.read(entry.position, entry.end))
+        at, offset = 0, entry.base
+        while at < entry.end - entry.position:
+            head = decode_head(data, at)
+            if head is None or head.base != offset or head.stop > entry.stop:
+                yield offset, entry.stop
+                return
+            record = data[at : at + head.length]
+            if is_intact(head, record, self.head.salt):
+                yield Found(head, entry.position + at, record)
+            else:
+                behind = at + head.length
+                if behind > len(data) or (behind < len(data) and not decode_head(data, behind)):
+                    yield offset, entry.stop
+                    return
+                yield offset, head.stop
+            at += head.length
+            offset = head.stop
+        if offset < entry.stop:
+            yield offset, entry.stop
+
+
+def _open(directory: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+
+
+def read_head(file: int) -> SegmentHead:
+    """Return the head of the open segment ``file``; raises NotASegment or OSError."""
+    return SegmentHead.decode(os.pread(file, SEGMENT_HEAD_BYTES, 0))
+
+
+def scan(file: int, position: int, salt: bytes, size: int | None = None) -> Iterator[Found]:
+    """Yield the records of ``file`` from ``position`` on, up to the first that is not intact."""
+    size = os.fstat(file).st_size if size is None else size
+    data = memoryview(b"")
+    start = position
+    while position + HEAD_BYTES <= size:
+        at = position - start
+        head = decode_head(data, at)
+        if head is None or at + head.length > len(data):
+            if head is None and len(data) - at >= HEAD_BYTES:
+                return
+            wanted = _CHUNK if head is None else max(head.length, _CHUNK)
+            if position + (HEAD_BYTES if head is None else head.length) > size:
+                return
+            start, data = position, memoryview(os.pread(file, wanted, position))
+            if len(data) < HEAD_BYTES or (head is not None and len(data) < head.length):
+                return
+            continue
+        record = data[at : at + head.length]
+        if not is_intact(head, record, salt):
+            return
+        yield Found(head, position, record)
+        position += head.length
+
+
+def survey(file: int, salt: bytes, index: SegmentIndex) -> Iterator[Found | tuple[int, int]]:
+    """Add all records of a segment to ``index``, and yield them.
+
+    Between them come the ranges of offsets (start, stop) of which records are damaged. Bytes
+    behind the last record that is intact are left alone.
+    """
+    size = os.fstat(file).st_size
+    while True:
+        for found in scan(file, index.end, salt, size):
+            if found.head.base != index.stop:
+                break
+            add_to_index(index, found)
+            yield found
+        position = _next_record(file, index.end, index.stop, salt, size)
+        if position is None:
+            return
+        head = decode_head(os.pread(file, HEAD_BYTES, position))
+        assert head is not None
+        lost = (index.stop, head.base)
+        add_damage(index, head.base, position - index.end)
+        yield lost
+
+
+def add_damage(index: SegmentIndex, stop: int, length: int) -> None:
+    """Add ``length`` bytes that are damaged to an index, in an entry of their own."""
+    index.close_entry()
+    last = index.last_timestamp
+    lost = {LOST: (stop - index.stop, 0)} if stop > index.stop else {}
+    index.add(index.stop, stop, length, last, last, lost)
+    index.close_entry()
+
+
+def _next_record(file: int, position: int, offset: int, salt: bytes, size: int) -> int | None:
+    """Return the position of the first intact record behind ``position``, from ``offset`` on."""
+    data = memoryview(os.pread(file, size - position, position))
+    whole = bytes(data)
+    at = 0
+    while (at := whole.find(RECORD_MAGIC, at + 1)) > 0:
+        head = decode_head(data, at)
+        if (
+            head is not None
+            and head.base >= offset
+            and is_intact(head, data[at : at + head.length], salt)
+        ):
+            return position + at
+    return None
+
+
+def topics_of_record(found: Found) -> TopicCounts:
+    """Return the messages and bytes of a record by topic; all that are lost as LOST."""
+    if found.head.flags & LOST_FLAG:
+        return {LOST: (found.head.count, 0)}
+    return found.block().totals() if found.head.sizes[1] else {}
+
+
+def add_to_index(index: SegmentIndex, found: Found) -> None:
+    """Add a record to the index of its segment."""
+    head = found.head
+    if head.sizes[6]:
+        # No entry goes on beyond the end of a topic.
+        index.close_entry()
+    index.add(head.base, head.stop, head.length, head.first, head.last, topics_of_record(found))
+
+
+def is_sealed(file: int, size: int, salt: bytes) -> int | None:
+    """Return the offset after the last message of a segment that is sealed; None if it is not."""
+    if size < SEGMENT_HEAD_BYTES + HEAD_BYTES:
+        return None
+    data = memoryview(os.pread(file, HEAD_BYTES, size - HEAD_BYTES))
+    head = decode_head(data)
+    if head is None or not head.flags & SEALED or not is_intact(head, data, salt):
+        return None
+    return head.stop
