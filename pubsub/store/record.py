@@ -154,24 +154,11 @@ def encode(
     before = b"".join((*record.columns, operations))
     sizes = (*map(len, record.columns), len(operations), 0)
     length = HEAD_BYTES + len(before) + sum(map(len, record.payloads))
-    head = bytearray(
-        _HEAD.pack(
-            MAGIC,
-            VERSION,
-            0,
-            record.flags,
-            0,
-            epoch,
-            length,
-            record.base,
-            record.count,
-            ceiling,
-            record.first,
-            record.last,
-            record.run,
-            *sizes,
-        )  # fmt: skip
-    )
+    fields = (
+        MAGIC, VERSION, 0, record.flags, 0, epoch, length, record.base, record.count, ceiling,
+        record.first, record.last, record.run, *sizes,
+    )  # fmt: skip
+    head = bytearray(_HEAD.pack(*fields))
     crc = crc32(head[:_CRC_AT], crc32(salt))
     crc = crc32(before, crc32(head[_CRC_END:], crc))
     for payload in record.payloads:
