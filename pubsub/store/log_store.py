@@ -62,7 +62,11 @@ class LogOptions:
 
 @implementer(IStore)
 class LogStore:
-    """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick."""
+    """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick.
+
+    ``retention_time`` returns the time at which the age of messages is judged, in seconds since
+    the Unix epoch; only the reactor's thread calls it.
+    """
 
     durable = True
 
@@ -72,9 +76,12 @@ class LogStore:
         reactor: Any,
         options: LogOptions | None = None,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
+        retention_time: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
         self.epoch = ""
+        self.last_timestamp = 0
+        self._retention_time = retention_time
         self._reactor = reactor
         self._options = options or LogOptions()
         self._log = RunLog(2**62, BACKLOG + RECENT)
@@ -109,6 +116,9 @@ class LogStore:
         """Recover the log, and continue it in a new epoch."""
         self._run = run
         found = recover(self._directory)
+        self.last_timestamp = max(
+            [one.last_timestamp for one in found.catalog.segments[-1:]], default=0
+        )
         self._catalog, self._metadata, self._clean = found.catalog, found.metadata, found.clean
         try:
             horizons = [

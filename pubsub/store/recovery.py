@@ -157,11 +157,11 @@ class _Recovery:
         directory, state = self._directory, self._state
         size = directory.size(name)
         base, _, sequence = name.removesuffix(".log").partition("-")
-        row = (
-            self._rows.get((int(base), int(sequence)))
-            if base.isdecimal() and sequence.isdecimal()
-            else None
-        )
+        if not (base.isdecimal() and sequence.isdecimal()):
+            raise StartError(
+                f"history: {directory.path / name} is not the name of a segment: move it away"
+            )
+        row = self._rows.get((int(base), int(sequence)))
         if row is not None and row.size == size:
             head = SegmentHead(row.base, row.sequence, row.salt, state.log_id, row.created)
             return Segment(directory.file, head, row.stop, last_timestamp=row.last)
