@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import FORBIDDEN, ApiError
 from pubsub.broker.access import RESERVED
-from pubsub.errors import BadToken, RateLimited, TopicNotFound
+from pubsub.errors import BadToken, RateLimited
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
 
 _SCHEME = "bearer "
@@ -41,11 +42,23 @@ class RequestAccess:
         """Raise ApiError unless all of these topics may be read."""
         self._check([name for name in names if not self.may_read(name)], "read")
 
-    def check_publish(self, names: frozenset[str]) -> None:
-        """Raise ApiError unless all of these topics may be published to."""
-        access = self._listener.access
-        refused = [name for name in names if not access.may_write(name, self._has_key(name))]
+    def check_publish(self, names: frozenset[str]) -> Work:
+        """Raise ApiError unless all of these topics may be published to; checks one a step."""
+        refused = []
+        for name in names:
+            if not self.may_publish(name):
+                refused.append(name)
+            yield
         self._check(refused, "publish to")
+
+    def may_publish(self, name: str) -> bool:
+        """Return whether this topic may be published to."""
+        return self._listener.access.may_write(name, self._has_key(name))
+
+    @property
+    def version(self) -> object:
+        """Equal to what it was before unless rules or queue keys have changed since."""
+        return self._listener.access, self._listener.queue_keys.version
 
     def _has_key(self, name: str) -> bool:
         """Return whether the token has the topic's key; for reserved topics, ``admin``."""
@@ -54,12 +67,11 @@ class RequestAccess:
             return False
         if name.startswith(RESERVED):
             return token.permits("admin")
-        try:
-            topic = self._listener.topics.named(name)
-        except TopicNotFound:
-            return False
+        topic = self._listener.topics.get(name)
         keys = self._listener.queue_keys
-        return token.permits("publish") and keys.matches(topic, token.queue_key)
+        return (
+            topic is not None and token.permits("publish") and keys.matches(topic, token.queue_key)
+        )
 
     def _check(self, refused: list[str], verb: str) -> None:
         if refused:

@@ -17,13 +17,15 @@ from pubsub.admin.arrow_ipc import Compressed, Field, read_stream
 from pubsub.admin.parameters import invalid
 from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, Headers
+from pubsub.broker.combination_cache import MAX_COMBINATION
 from pubsub.broker.topics import topic_name
 from pubsub.kernel import Columns
 
 # Messages of a part; even an empty message costs memory.
 _MAX_MESSAGES = 1_000_000
-# A run has at most this many messages and bytes, but at least one message.
-_RUN_ROWS, _RUN_BYTES = 10_000, 256 * 1024
+# A run has at most this many messages and bytes, but at least one message. So its topics are a
+# combination that is worth remembering.
+_RUN_ROWS, _RUN_BYTES = MAX_COMBINATION, 256 * 1024
 _TEXT = frozenset({"string", "large_string"})
 _BYTES = _TEXT | {"binary", "large_binary"}
 _COLUMNS = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
@@ -31,9 +33,9 @@ _COLUMNS = {"topic": _TEXT, "value": _BYTES, "key": _BYTES}
 
 @dataclass(frozen=True, slots=True)
 class PublishableRun:
-    """A run with its topic, sender and headers; ``headers`` is as in Batch."""
+    """Consecutive messages of one sender; ``topics`` and ``headers`` are as in Batch."""
 
-    topic: str
+    topics: tuple[str, ...]
     sender: bytes
     columns: Columns
     headers: Sequence[Headers] | None
@@ -65,12 +67,16 @@ def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
         own = batch["key"].fill_null(b"") if "key" in names else None
         headers = batch["headers"].to_pylist() if "headers" in names else None
         values = _values(batch["value"])
-        for start, stop in _run_bounds(batch["topic"], own, values):
+        for start, stop in _run_bounds(own, values):
             some = None if headers is None else [_headers(h) for h in headers[start:stop]]
+            topics = batch["topic"][start:stop].dictionary_encode()
+            names = tuple(topics.dictionary.to_pylist())
             yield PublishableRun(
-                batch["topic"][start].as_py(),
+                names,
                 sender if own is None else own[start].as_py(),
-                Columns.of(values[start:stop]),
+                Columns.of(
+                    values[start:stop], topics.indices.to_pylist() if len(names) > 1 else None
+                ),
                 some if some and any(some) else None,
             )
 
@@ -85,14 +91,13 @@ def _values(column: Any) -> list[bytes]:
     return [payload[a - low : b - low] for a, b in pairwise(numbers)]
 
 
-def _run_bounds(topic: Any, key: Any, values: list[bytes]) -> list[tuple[int, int]]:
-    """Return the bounds of runs: rows with the same topic and key, within the limits."""
+def _run_bounds(key: Any, values: list[bytes]) -> list[tuple[int, int]]:
+    """Return the bounds of runs: rows with the same key, within the limits."""
     import pyarrow.compute as pc
 
-    ends: set[int] = {0, *range(0, len(topic), _RUN_ROWS)}
-    for column in (topic, key):
-        if column is not None:
-            ends.update(pc.run_end_encode(column).run_ends.to_pylist())
+    ends: set[int] = {*range(0, len(values), _RUN_ROWS), len(values)}
+    if key is not None:
+        ends.update(pc.run_end_encode(key).run_ends.to_pylist())
     size = 0
     for row, length in enumerate(map(len, values)):
         size += length

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,8 @@ from pubsub.admin.history_handler import RunInThread
 from pubsub.admin.parameters import Parameters
 from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.staged_parts import PublishableRun, read_runs, summarize
-from pubsub.errors import HistoryUnavailable
+from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class StagingHandler:
         body = request.keep_body()
         try:
             messages, topics = await self._run_in_thread(lambda: summarize(body))
-            access.check_publish(topics)
+            if len(topics) > self._listener.topics.limit:
+                raise LimitReached("topics")
+            await self._listener.slices.finish(access.check_publish(topics))
             self._drop_all(name, lambda part: part.run != run)
             self._check_limits(name, batch, body.nbytes, messages)
         except BaseException:
@@ -177,14 +180,8 @@ class StagingHandler:
             return {**(same if batch == known["batch"] else {}), "duplicate": True}
         parts = self._claim(query, batch, ids)
         try:
-            names = frozenset().union(*[part.topics for part in parts])
-            access.check_publish(names)
-            runs = await self._run_in_thread(lambda: list(_all_runs(parts)))
-            topics = {name: self._topic(name) for name in names}
-            await wait_for_backpressure(self._listener, topics.values())
-            # A queue key may have been set or rotated in the meantime.
-            access.check_publish(names)
-            row = self._publish(query, batch, runs, topics)
+            runs, names = await self._run_in_thread(lambda: _contents(parts))
+            row = await self._publish_all(query, batch, runs, names, access)
             if row["messages"]:
                 request.count_published(row["messages"], sum(one.columns.nbytes for one in runs))
         finally:
@@ -216,25 +213,57 @@ class StagingHandler:
                 if part.timer is not None and not part.timer.active():
                     self._drop(id)
 
-    def _topic(self, name: str) -> Topic:
-        topic = self._listener.topics.create(name)
-        if topic.upstream is not None:
-            message = f"topic {name!r} is hosted by another broker; publish there"
-            raise ApiError(CONFLICT, "remote-topic", message, topic=name)
-        return topic
+    async def _publish_all(
+        self,
+        query: str,
+        batch: int,
+        runs: list[PublishableRun],
+        names: frozenset[str],
+        access: RequestAccess,
+    ) -> dict[str, int]:
+        """Publish all runs, on the topics of ``names``, or change nothing and raise."""
+        listener = self._listener
+        topics = ProvisionalTopics(listener.topics, listener.router)
+        try:
+            version = access.version
+            await listener.slices.finish(access.check_publish(names))
+            await listener.slices.finish(topics.add(names))
+            await wait_for_backpressure(listener, topics)
+            while access.version != version:
+                # A queue key was set or rotated in the meantime.
+                version = access.version
+                await listener.slices.finish(access.check_publish(names))
+            self._check_hosts(topics)
+            row = self._publish(query, batch, runs, topics)
+        except BaseException:
+            await listener.slices.finish(topics.withdraw())
+            raise
+        topics.keep()
+        return row
+
+    def _check_hosts(self, topics: ProvisionalTopics) -> None:
+        """Raise unless this broker hosts the topics, or may begin to."""
+        for topic in topics:
+            if topic.upstream is not None:
+                message = f"topic {topic.name!r} is hosted by another broker; publish there"
+                raise ApiError(CONFLICT, "remote-topic", message, topic=topic.name)
+            if not topic.hosted:
+                self._listener.topics.check_claim(topic.name)
 
     def _publish(
-        self, query: str, batch: int, runs: list[PublishableRun], topics: dict[str, Topic]
+        self, query: str, batch: int, runs: list[PublishableRun], topics: ProvisionalTopics
     ) -> dict[str, int]:
         """Publish all runs in one reactor tick and one transaction.
 
         Raises HistoryUnavailable; nothing has been published in that case.
         """
-        store, publish = self._store, self._listener.dispatcher.publish
+        store = self._store
         first = store.next_offset
         with store.together():
+            for topic in topics:
+                self._listener.topics.claim(topic)
             for one in runs:
-                publish(topics[one.topic], one.columns, one.sender, PROTOCOL, one.headers)
+                self._publish_run(one, [topics[name] for name in one.topics])
             messages = sum(one.columns.count for one in runs)
             row = {
                 "batch": batch,
@@ -245,6 +274,24 @@ class StagingHandler:
             }
             self._record(query, row)
         return row
+
+    def _publish_run(self, run: PublishableRun, topics: list[Topic]) -> None:
+        dispatcher = self._listener.dispatcher
+        if len(topics) == 1:
+            dispatcher.publish(topics[0], run.columns, run.sender, PROTOCOL, run.headers)
+        elif len({topic.durability > 0 for topic in topics}) == 1:
+            mix = self._listener.router.mix(topics)
+            places = {topic: index for index, topic in enumerate(mix.topics)}
+            columns = run.columns.remap([places[topic] for topic in topics])
+            dispatcher.publish_mixed(mix, columns, run.sender, PROTOCOL, run.headers)
+        else:
+            # Some are stored and some are not.
+            start = 0
+            for index, columns in run.columns.runs():
+                stop = start + columns.count
+                headers = None if run.headers is None else run.headers[start:stop]
+                dispatcher.publish(topics[index], columns, run.sender, PROTOCOL, headers)
+                start = stop
 
     def _record(self, query: str, row: dict[str, int]) -> None:
         # The newest is last.
@@ -262,6 +309,7 @@ class StagingHandler:
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
 
 
-def _all_runs(parts: list[_StagedPart]) -> Iterator[PublishableRun]:
-    for part in parts:
-        yield from read_runs(part.body, part.sender)
+def _contents(parts: list[_StagedPart]) -> tuple[list[PublishableRun], frozenset[str]]:
+    """Return the runs of all parts, and their topics."""
+    runs = [run for part in parts for run in read_runs(part.body, part.sender)]
+    return runs, frozenset().union(*[part.topics for part in parts])

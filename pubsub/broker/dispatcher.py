@@ -64,13 +64,20 @@ class Dispatcher:
         self._count(columns)
         return batch
 
-    def publish_mixed(self, mix: TopicMix, columns: Columns, sender: bytes, protocol: str) -> Batch:
+    def publish_mixed(
+        self,
+        mix: TopicMix,
+        columns: Columns,
+        sender: bytes,
+        protocol: str,
+        headers: Sequence[Headers] | None = None,
+    ) -> Batch:
         """Store and route messages of several topics, which this broker hosts.
 
         All of the topics are stored, or none of them.
         Raises HistoryUnavailable; nothing has been published in that case.
         """
-        batch = self._batch(mix.names, columns, sender, protocol, None)
+        batch = self._batch(mix.names, columns, sender, protocol, headers)
         if mix.topics[0].durability:
             self._store.append(batch)
         else:

@@ -15,8 +15,10 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import TypeAlias
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 log = Logger()
 STEPS = 100
@@ -54,6 +56,21 @@ class Slices:
             if next(work, work) is work:
                 return None
         return self.run_later(work, then)
+
+    def finish(self, work: Work) -> Deferred[None]:
+        """Do ``work``; the result fires when it is done, or with its exception."""
+        done: Deferred[None] = Deferred()
+
+        def report() -> Work:
+            try:
+                yield from work
+            except Exception:
+                done.errback(Failure())
+            else:
+                done.callback(None)
+
+        self.run(report())
+        return done
 
     def run_later(self, work: Work, then: Callable[[], None] | None = None) -> SlicedWork:
         """Do ``work`` in the ticks after this one; see ``run``."""

@@ -25,13 +25,15 @@ class TopicRegistry:
     """All topics, at most ``limit`` of them."""
 
     def __init__(self, limit: int, memory: MemoryBudget) -> None:
-        self._limit = limit
+        self.limit = limit
         self._memory = memory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._by_uuid: dict[UUID, Topic] = {}
         # By the bytes of the name, in their order.
         self._sorted: SortedDict[bytes, Topic] = SortedDict()
+        # Topics that only groups of messages have asked for which may be refused, and how many.
+        self._provisional: dict[str, int] = {}
         self._watchers: list[Callable[[Topic], None]] = []
         self.claim_checks: list[Callable[[str], None]] = []
         self.claimed: Callable[[Topic], None] = lambda topic: None
@@ -47,11 +49,12 @@ class TopicRegistry:
         Each of ``claim_checks`` is called with the topic's name and may refuse by raising.
         """
         if not topic.hosted and topic.upstream is None:
-            self._check_claim(topic.name)
+            self.check_claim(topic.name)
             topic.hosted = True
             self.claimed(topic)
 
-    def _check_claim(self, name: str) -> None:
+    def check_claim(self, name: str) -> None:
+        """Raise what ``claim`` would raise for a topic that is not hosted here."""
         for check in self.claim_checks:
             check(name)
 
@@ -75,15 +78,17 @@ class TopicRegistry:
         name = topic_name(raw)
         topic = self._by_name.get(name)
         if topic is not None:
+            if self._provisional:
+                self.keep(name)
             # The id is free again if the topic that had it has ended.
             self._by_id.setdefault(topic.id, topic)
             if hosted:
                 self.claim(topic)
             return topic
-        if len(self._by_name) >= self._limit:
+        if len(self._by_name) >= self.limit:
             raise LimitReached("topics")
         if hosted:
-            self._check_claim(name)
+            self.check_claim(name)
         self._memory.reserve(TOPIC_BYTES)
         topic = Topic(name)
         topic.hosted = hosted
@@ -97,6 +102,32 @@ class TopicRegistry:
             self.claimed(topic)
         return topic
 
+    def create_provisional(self, name: str) -> Topic:
+        """Return the topic of this name, creating it without a host if there is none.
+
+        Raises as ``create``. Whoever calls this calls ``keep`` or ``withdraw`` later.
+        """
+        count = self._provisional.get(name, int(name not in self._by_name) - 1)
+        topic = self.get(name) or self.create(name, hosted=False)
+        if count >= 0:
+            self._provisional[name] = count + 1
+        return topic
+
+    def keep(self, name: str) -> None:
+        """The topic of this name stays: somebody needs it."""
+        self._provisional.pop(name, None)
+
+    def withdraw(self, name: str) -> bool:
+        """End one ``create_provisional``; return whether nobody needs the topic any more."""
+        count = self._provisional.get(name)
+        if count is None:
+            return False
+        if count > 1:
+            self._provisional[name] = count - 1
+            return False
+        del self._provisional[name]
+        return True
+
     def remove(self, topic: Topic) -> None:
         """Remove a topic that has ended; its memory and its ids are free again."""
         if self._by_name.pop(topic.name, None) is None:
@@ -108,8 +139,14 @@ class TopicRegistry:
         if self._by_id.get(topic.id) is topic:
             del self._by_id[topic.id]
 
+    def get(self, name: str) -> Topic | None:
+        """Return the topic of this name, if there is one, without a need for it."""
+        return self._by_name.get(name)
+
     def named(self, name: str) -> Topic:
         """Return the topic of this name; raises TopicNotFound."""
+        if self._provisional:
+            self.keep(name)
         try:
             return self._by_name[name]
         except KeyError:
@@ -135,16 +172,22 @@ class TopicRegistry:
     def by_id(self, number: int) -> Topic:
         """Return the topic whose name hashes to this u32; raises TopicNotFound."""
         try:
-            return self._by_id[number]
+            topic = self._by_id[number]
         except KeyError:
             raise TopicNotFound(f"{number:#010x}") from None
+        if self._provisional:
+            self.keep(topic.name)
+        return topic
 
     def by_uuid(self, uuid: UUID) -> Topic:
         """Return the topic with this UUID; raises TopicNotFound."""
         try:
-            return self._by_uuid[uuid]
+            topic = self._by_uuid[uuid]
         except KeyError:
             raise TopicNotFound(str(uuid)) from None
+        if self._provisional:
+            self.keep(topic.name)
+        return topic
 
 
 def _after(prefix: bytes) -> bytes | None:

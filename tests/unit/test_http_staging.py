@@ -188,12 +188,24 @@ class PieceTests(SynchronousTestCase):
     def test_counts_match_the_contents(self) -> None:
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
         assert summarize(file) == (3, frozenset("ab"))
-        one, two = [
-            (run.topic, run.sender, run.columns.payloads(), run.headers)
-            for run in read_runs(file, b"s")
+        (run,) = read_runs(file, b"s")
+        assert (run.topics, run.sender, run.headers) == (("a", "b"), b"s", None)
+        assert run.columns.payloads() == [b"1", b"22", b""]
+        assert run.columns.indexes() == [0, 0, 1]
+
+    def test_a_run_has_one_sender_and_a_bounded_number_of_topics(self) -> None:
+        names = [f"t{number}" for number in range(3000)]
+        keys = pa.array([b"x"] * 1500 + [b"y"] * 1500, pa.binary())
+        data = table(names, [b"%d" % number for number in range(3000)], key=keys)
+        runs = list(read_runs(io.BytesIO(stream_of(data)), b""))
+        assert [run.sender for run in runs] == [b"x", b"x", b"y", b"y"]
+        assert max(len(run.topics) for run in runs) == 1024
+        messages = [
+            (run.topics[index], payload)
+            for run in runs
+            for index, payload in zip(run.columns.indexes(), run.columns.payloads(), strict=True)
         ]
-        assert one == ("a", b"s", [b"1", b"22"], None)
-        assert two == ("b", b"s", [b""], None)
+        assert messages == [(f"t{number}", b"%d" % number) for number in range(3000)]
 
     def test_invalid_parts(self) -> None:
         with pytest.raises(ApiError):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid5
 
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import Durability
+from pubsub.broker.limits import CONNECTION_BYTES
+from pubsub.broker.topic_lifecycle import TOPICS
+from pubsub.broker.topics import TOPIC_NAMESPACE, fnv1a32
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Lines, Reader, Transport
 from tests.unit.test_http_streams import Threads
@@ -212,6 +216,89 @@ class CommitTests(WritingCase):
         for change in ({"query": ""}, {"query": 1}, {"batch": -1}, {"parts": "x"}, {"more": 1}):
             answer = self.house.post("/v1/commit", {**good, **change})
             assert answer.error == (400, "invalid-request")
+
+
+class ManyTopicsTests(WritingCase):
+    """Batches with messages of many topics"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.house.broker.topics.limit = 5000
+        self.names = [f"t{number:04}" for number in range(4900)]
+
+    def part_of(self, names: list[str]) -> str:
+        """Stage a part with a message for each of these topics."""
+        id: str = self.stage(table(names, [name.encode() for name in names])).json["part"]
+        return id
+
+    def test_the_order_of_messages_is_kept(self) -> None:
+        names = [*self.names, *reversed(self.names)]
+        answer = self.commit(self.part_of(names)).json
+        assert (answer["first"], answer["next"]) == (0, 9800)
+        assert self.values() == [name.encode() for name in names]
+        assert all(topic.hosted for topic in self.house.broker.topics)
+        assert {name for name, _ in self.house.store.items(TOPICS)} >= set(names)
+
+    def test_subscribers_of_some_topics_receive_theirs(self) -> None:
+        broker = self.house.broker
+        transport = Transport()
+        transport.outbox = self.house.listener.outbox(transport, Reader())
+        for name in ("t0007", "t3000", "t0001"):
+            broker.router.subscribe(transport.outbox, broker.topics.create(name), Lines())
+        broker.topics.named("t0007").durability = Durability.NONE
+        self.commit(self.part_of(self.names))
+        self.house.pass_time(1)
+        assert transport.data == b"t0001\nt0007\nt3000\n"
+        values = self.values()
+        assert len(values) == 4899
+        assert b"t0007" not in values
+
+    def held(self) -> int:
+        """Return the bytes that the broker holds, apart from its connections."""
+        broker = self.house.broker
+        return broker.memory.used - CONNECTION_BYTES * broker.counters.connections
+
+    def refuse(self, names: list[str]) -> None:
+        """Commit a batch that is refused and check that it changes nothing."""
+        topics, memory = len(self.house.broker.topics), self.held()
+        rows = sorted(self.house.store.items(TOPICS))
+        id = self.part_of(names)
+        assert self.commit(id).status in (409, 507)
+        assert len(self.house.broker.topics) == topics
+        assert self.held() == memory
+        assert sorted(self.house.store.items(TOPICS)) == rows
+        assert self.values() == []
+
+    def test_a_refused_batch_leaves_no_topics(self) -> None:
+        for number in range(200):
+            self.house.broker.topics.create(f"u{number}")
+        self.refuse(self.names)
+        assert "t0000" not in self.house.broker.topics
+        assert self.commit(self.part_of(self.names[:4800])).status == 200
+
+    def test_more_topics_than_there_may_be_are_refused_when_they_are_staged(self) -> None:
+        names = [f"t{number}" for number in range(5001)]
+        assert self.stage(table(names, [b""] * 5001)).error == (507, "limit-reached")
+
+    def test_topics_of_another_broker_refuse_the_batch(self) -> None:
+        self.house.broker.topics.create("u").upstream = object()  # type: ignore[assignment]
+        self.refuse([*self.names, "u"])
+
+    def test_what_others_have_asked_for_meanwhile_stays(self) -> None:
+        topics = self.house.broker.topics
+        id = self.part_of(["a", "b", "c", "d", "e", "u"])
+        topics.create("u").block("somebody")
+        client, other = self.house.connect(), self.house.connect()
+        client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
+        other_id = self.stage(table(["c", "d", "u"], [b"", b"", b""]), query="r").json["part"]
+        other.ask("POST", "/v1/commit", {"query": "r", "batch": 0, "parts": [other_id]})
+        # Each of these is somebody who asks for the topic.
+        topics.create("a", hosted=False)
+        assert topics.by_uuid(uuid5(TOPIC_NAMESPACE, "b")) is topics.named("b")
+        topics.by_id(fnv1a32(b"d"))
+        self.house.pass_time(21)
+        assert (client.answer().status, other.answer().status) == (429, 429)
+        assert sorted(topic.name for topic in topics) == ["a", "b", "d", "u"]
 
 
 class AccessTests(WritingCase):

@@ -192,7 +192,7 @@ class LimitTests(SynchronousTestCase):
         topics = make_broker().topics
         seen: list[str] = []
         topics.watch(lambda topic: seen.append(topic.name))
-        topics._limit = 0
+        topics.limit = 0
         with pytest.raises(LimitReached):
             topics.create("t")
         assert seen == []

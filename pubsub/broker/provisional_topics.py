@@ -1,0 +1,56 @@
+"""The topics of messages that are published all together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+from pubsub.errors import LimitReached
+
+if TYPE_CHECKING:
+    from pubsub.broker.router import Router
+    from pubsub.broker.slices import Work
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topics import Topic
+
+
+class ProvisionalTopics:
+    """The topics of such messages, by name.
+
+    A topic that does not exist is created, and removed again by ``withdraw`` if the messages are
+    refused, unless somebody else has asked for it meanwhile. This broker does not host it before
+    its messages are published.
+    """
+
+    def __init__(self, registry: TopicRegistry, router: Router) -> None:
+        self._registry = registry
+        self._router = router
+        self._topics: dict[str, Topic] = {}
+
+    def __getitem__(self, name: str) -> Topic:
+        return self._topics[name]
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def add(self, names: Collection[str]) -> Work:
+        """Add the topics of ``names``, one a step; raises LimitReached or MemoryExhausted."""
+        registry = self._registry
+        if len(names) > registry.limit:
+            raise LimitReached("topics")
+        for name in names:
+            self._topics[name] = registry.create_provisional(name)
+            yield
+
+    def keep(self) -> None:
+        """The messages are published: the topics stay."""
+        for name in self._topics:
+            self._registry.keep(name)
+
+    def withdraw(self) -> Work:
+        """The messages are refused: remove what was created for them."""
+        for topic in self._topics.values():
+            if self._registry.withdraw(topic.name):
+                self._router.end(topic)
+                self._registry.remove(topic)
+            yield
