@@ -9,11 +9,13 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from pubsub.admin.api_error import FORBIDDEN, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
 from pubsub.admin.history_handler import HistoryHandler, RunInThread
 from pubsub.admin.http_channel import ApiRequest, Channel
 from pubsub.admin.reader_positions import PREFIX, ReaderPositions
 from pubsub.admin.request_body import ByteBudget
+from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
+from pubsub.admin.request_origin import RequestOrigin
 from pubsub.admin.staging import PROTOCOL, StagingHandler
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
@@ -35,6 +37,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
     Setting("max-staged", SIZE, "256M", "bytes staged for batches that are not committed yet"),
     Setting("stage-seconds", SECONDS, 600, "seconds after which a staged part is dropped"),
+    *ORIGIN_SETTINGS,
 )
 # Bytes of any body that is not a part.
 _MAX_BODY = 1024**2
@@ -62,6 +65,7 @@ class AdminFactory(Factory):
         self.listener = listener
         listener.event_protocol = PROTOCOL
         self.body_budget = ByteBudget(listener.settings["max-staged"])
+        self._origin = RequestOrigin(listener.settings)
         self._positions = positions = ReaderPositions(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
         history = HistoryHandler(listener, run_in_thread)
@@ -101,7 +105,9 @@ class AdminFactory(Factory):
     async def handle(self, request: ApiRequest) -> None:
         """See ApiServer."""
         try:
-            await self._handler(request)(request)
+            _check_headers(request)
+            if not self._check_origin(request):
+                await self._handler(request)(request)
         except ApiError as error:
             self._fail(request, error)
         except Refused as refused:
@@ -111,11 +117,13 @@ class AdminFactory(Factory):
             message = "internal error; the broker's log has details"
             self._fail(request, ApiError(INTERNAL, "internal", message))
 
+    def _check_origin(self, request: ApiRequest) -> bool:
+        """See ``RequestOrigin.check``."""
+        if self._origin.settings is not self.listener.settings:
+            self._origin = RequestOrigin(self.listener.settings)
+        return self._origin.check(request)
+
     def _handler(self, request: ApiRequest) -> Handler:
-        origin, host = request.getHeader("origin"), request.getHeader("host")
-        if origin is not None and origin.partition("://")[2] != host:
-            # Any web page can make a browser send requests here.
-            raise ApiError(FORBIDDEN, "origin", f"cross-origin request from {origin} refused")
         path = PREFIX if request.path.startswith(PREFIX) else request.path
         methods = self._routes.get(path)
         if methods is None:
@@ -129,6 +137,18 @@ class AdminFactory(Factory):
     def _fail(self, request: ApiRequest, error: ApiError) -> None:
         request.count_refusal(error)
         request.answer(error.status, error.body(), headers=error.headers())
+
+
+def _check_headers(request: ApiRequest) -> None:
+    """Raise ApiError for headers that are not UTF-8, as which Twisted decodes them."""
+    for name, values in request.requestHeaders.getAllRawHeaders():
+        for value in values:
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                shown = name.decode(errors="replace")
+                message = f"the header {shown} is not UTF-8"
+                raise ApiError(BAD_REQUEST, "invalid-request", message) from None
 
 
 async def _index(request: ApiRequest) -> None:

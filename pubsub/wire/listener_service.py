@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from contextlib import suppress
 from ipaddress import ip_address
@@ -33,6 +34,9 @@ log = Logger()
 # Connections that the kernel completes before they are accepted. With Twisted's 50, SYNs are
 # dropped when thousands of clients connect, each of which costs a client a second.
 BACKLOG = 4096
+_UNIX = re.compile(r"(haproxy:)?unix:")
+# A colon after a backslash is part of the path.
+_MODE = re.compile(r"(?<!\\):mode=")
 
 
 class ListenerService(Service):
@@ -128,9 +132,14 @@ class ListenerService(Service):
 def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
     """Return the endpoint of ``description``.
 
+    A UNIX socket is open to the owner and the group unless the description has a mode; Twisted's
+    default is everybody.
+
     Twisted requires the address family of a ``systemd:`` endpoint. It is read from the inherited
     socket instead.
     """
+    if _UNIX.match(description) and not _MODE.search(description):
+        description += ":mode=660"
     complete = not description.startswith("systemd:") or "domain=" in description
     endpoint = serverFromString(reactor, description + ("" if complete else ":domain=INET"))
     if not complete:

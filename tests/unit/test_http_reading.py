@@ -45,11 +45,6 @@ class IndexTests(HouseCase):
         assert self.house.post("/v1/bounds", {}).error == (405, "method")
         assert self.house.get("/v1/commit").error == (405, "method")
 
-    def test_pages_of_other_sites_are_refused(self) -> None:
-        for origin in ("http://evil.example", "null", "http://x.example", ""):
-            assert self.house.get("/v1/bounds", Origin=origin).error == (403, "origin")
-        assert self.house.get("/v1/bounds", Origin="http://x").status == 200
-
     def test_refusals_are_counted(self) -> None:
         before = self.house.broker.counters.refused
         self.house.get("/x")
@@ -57,7 +52,7 @@ class IndexTests(HouseCase):
 
     def test_one_connection_serves_request_after_request(self) -> None:
         client = self.house.connect()
-        client.send(b"GET /v1/bounds HTTP/1.1\r\nHost: x\r\n\r\n" * 2)
+        client.send(b"GET /v1/bounds HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2)
         first = client.answer()
         assert first.json["next"] == 3
         assert first.rest.startswith(b"HTTP/1.1 200")

@@ -103,6 +103,14 @@ class ListenTests(TestCase):
         assert any(line.startswith("toy on tcp 127.0.0.1:") for line in lines)
         assert f"toy on unix {path}" in lines
 
+    def test_a_unix_socket_is_open_to_the_group_unless_a_mode_is_given(self) -> None:
+        for description, mode in (
+            ("unix:{}", 0o660), ("unix:{}:mode=600", 0o600), ("unix:address={}:mode=0666", 0o666),
+            ("haproxy:unix:{}", 0o660), (r"unix:{}\:mode\=1", 0o660),
+        ):  # fmt: skip
+            port = port_of(self.start(description.format(os.path.join(tempfile.mkdtemp(), "s"))))
+            assert os.stat(port.getHost().name).st_mode & 0o777 == mode, description
+
     def test_the_backlog_is_large(self) -> None:
         if not sys.platform.startswith("linux"):
             raise SkipTest("TCP_INFO of Linux tells the backlog")

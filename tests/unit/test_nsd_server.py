@@ -289,3 +289,35 @@ class HistoryTests(SynchronousTestCase):
         bob.take()
         nsd.ask(publish("ada", "grüße", file="QUJD"))
         assert cafe_wire.payloads(bob.take()) == ["grüße".encode()]
+
+
+class HttpRequestTests(SynchronousTestCase):
+    """A web page can make a browser send lines of its choice, behind those of an HTTP request"""
+
+    def setUp(self) -> None:
+        self.nsd = Nsd()
+
+    def test_the_connection_is_closed_before_the_body(self) -> None:
+        client = self.nsd.connect("nsd")
+        client.send(open_("ada"))
+        client.take()
+        page = self.nsd.connect("nsd")
+        page.send(b"POST / HTTP/1.1\r\nHost: x\r\n\r\n" + publish("ada", "forged") + b"\n")
+        assert page.take() == error("INVALID REQUEST: [POST / HTTP/1.1]")
+        page.send(publish("ada", "forged"))
+        assert page.take() == b""
+        client.send(get("ada"))
+        assert client.take() == NOTHING
+        assert self.nsd.broker.counters.refusals == {("nsd", "http-request"): 1}
+
+    def test_any_method_and_version(self) -> None:
+        for line in (b"GET /a?b HTTP/1.0", b"PRI * HTTP/2.0", b"M-SEARCH * HTTP/1.1"):
+            page = self.nsd.connect("nsd")
+            page.send(line + b"\r\n" + open_("ada"))
+            assert page.take() == error(f"INVALID REQUEST: [{line.decode()}]")
+
+    def test_other_lines_leave_it_open(self) -> None:
+        for line in (b"GET / HTTP/1", b"GET /", b"HTTP/1.1 200 OK", b"a b c HTTP/1.1"):
+            client = self.nsd.connect("nsd")
+            client.send(line + b"\r\n" + open_("ada"))
+            assert client.take() == error(f"INVALID REQUEST: [{line.decode()}]") + SUCCESS

@@ -130,7 +130,10 @@ class WebClient:
         data = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
-        given = {"Host": "x", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        given = {
+            "Host": "localhost",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
         if body is not None:
             given.setdefault("Content-Length", str(len(data)))
         if token is not None:

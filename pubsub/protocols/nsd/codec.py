@@ -91,6 +91,8 @@ _GET = re.compile(
     rb', ?"after": ?(0|[1-9][0-9]{0,17})\}'
 )
 
+_HTTP = re.compile(rb"[!-~]{1,32} [!-~]+ HTTP/[0-9]\.[0-9]")
+
 
 def unwrap(line: bytes) -> tuple[bytes, bool]:
     """Return the JSON text of a line, and whether the line was in base64 (nsd §2.2)."""
@@ -100,6 +102,11 @@ def unwrap(line: bytes) -> tuple[bytes, bool]:
         except binascii.Error:
             pass
     return line, False
+
+
+def is_http_request(line: bytes) -> bool:
+    """Return whether ``line`` is the first line of an HTTP request."""
+    return _HTTP.fullmatch(line) is not None
 
 
 def parse(text: bytes, line: bytes) -> Request:

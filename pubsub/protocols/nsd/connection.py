@@ -32,6 +32,7 @@ from pubsub.protocols.nsd.codec import (
     Subscribe,
     Unsubscribe,
     error,
+    is_http_request,
     parse,
     unwrap,
     wrap,
@@ -164,8 +165,12 @@ class NsdConnection(Connection):
                 return
             response = SUCCESS
         except InvalidRequest as invalid:
-            self.refuse("invalid-request", frame=line)
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
+            if is_http_request(line):
+                # A browser has sent it for a web page, and the page may have chosen the body.
+                self.fail("http-request", wrap(response, in_base64), line)
+                return
+            self.refuse("invalid-request", frame=line)
         except Refused as refused:
             self.refuse(refused.reason, topic=_topic_of(request))
             response = error(TEXTS[type(refused)].format(*refused.args))
