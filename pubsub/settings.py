@@ -11,8 +11,9 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+_Number = TypeVar("_Number", int, float)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -94,14 +95,19 @@ def _patterns(value: object) -> tuple[str, ...]:
     return tuple(n.strip() for n in names if n.strip())
 
 
+def _converted(convert: Callable[[str], _Number], value: object) -> _Number | None:
+    """Return ``value`` as a number, or None if it is not one."""
+    try:
+        return None if isinstance(value, bool) else convert(str(value))
+    except ValueError:
+        return None
+
+
 def integer(low: int, high: int) -> Kind:
     """Return the kind of a whole number from ``low`` to ``high``."""
 
     def parse(value: object) -> int:
-        try:
-            number = int(str(value)) if not isinstance(value, bool | float) else None
-        except ValueError:
-            number = None
+        number = None if isinstance(value, float) else _converted(int, value)
         if number is None or not low <= number <= high:
             raise ValueError(f"expected a whole number from {low} to {high}, not {value!r}")
         return number
@@ -113,10 +119,7 @@ def number(low: float, high: float) -> Kind:
     """Return the kind of a number from ``low`` to ``high``; fractions are allowed."""
 
     def parse(value: object) -> float:
-        try:
-            result = float(str(value)) if not isinstance(value, bool) else None
-        except ValueError:
-            result = None
+        result = _converted(float, value)
         if result is None or not low <= result <= high:
             raise ValueError(f"expected a number from {low:g} to {high:g}, not {value!r}")
         return result

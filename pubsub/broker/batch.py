@@ -54,16 +54,7 @@ class Batch:
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return the messages from position ``start`` up to ``stop``."""
-        return Batch(
-            self.topics,
-            self.columns.slice(start, stop),
-            self.timestamp,
-            self.sequence + start,
-            self.sender,
-            self.protocol,
-            None if self.headers is None else self.headers[start:stop],
-            self.offset + start,
-        )
+        return self._part(self.topics, self.columns.slice(start, stop), start)
 
     def runs(self) -> Iterator[tuple[int, Batch]]:
         """Return consecutive messages of one topic as a batch of that topic, with its index."""
@@ -72,21 +63,22 @@ class Batch:
             return
         start = 0
         for index, columns in self.columns.runs():
-            stop = start + columns.count
-            yield (
-                index,
-                Batch(
-                    (self.topics[index],),
-                    columns,
-                    self.timestamp,
-                    self.sequence + start,
-                    self.sender,
-                    self.protocol,
-                    None if self.headers is None else self.headers[start:stop],
-                    self.offset + start,
-                ),
-            )
-            start = stop
+            yield index, self._part((self.topics[index],), columns, start)
+            start += columns.count
+
+    def _part(self, topics: tuple[str, ...], columns: Columns, start: int) -> Batch:
+        """Return ``columns``, which are those of the messages from ``start`` on, as a batch."""
+        headers = self.headers
+        return Batch(
+            topics,
+            columns,
+            self.timestamp,
+            self.sequence + start,
+            self.sender,
+            self.protocol,
+            None if headers is None else headers[start : start + columns.count],
+            self.offset + start,
+        )
 
     def within(self, limit: int) -> Batch | None:
         """Return the batch without payloads over ``limit`` bytes; None if that leaves nothing.

@@ -84,24 +84,22 @@ class QueueKeys:
     def close(self, topic: Topic, key: bytes, subject: str, client: str) -> None:
         """Set the key of a topic that has none; subscriptions without it end."""
         self._set(topic, key)
-        kept, removed = self._router.recheck(topic, KeyChange(None, key))
-        self._audit.record(
-            "create",
-            topic=topic.name,
-            subject=subject,
-            client=client,
-            kept=kept,
-            removed=removed,
-        )
+        self._recheck("create", topic, KeyChange(None, key), subject, client)
 
     def rotate(self, topic: Topic, key: bytes, subject: str, client: str) -> tuple[int, int]:
         """Replace the topic's key at once; return how many subscriptions stay and how many end."""
         old = self._keys[topic.name]
         self._set(topic, key)
         self._tokens.forget_key(old)
-        kept, removed = self._router.recheck(topic, KeyChange(old, key))
+        return self._recheck("rotate", topic, KeyChange(old, key), subject, client)
+
+    def _recheck(
+        self, record: str, topic: Topic, change: KeyChange, subject: str, client: str
+    ) -> tuple[int, int]:
+        """Recheck the subscriptions and write the audit record; return how many stay and end."""
+        kept, removed = self._router.recheck(topic, change)
         self._audit.record(
-            "rotate",
+            record,
             topic=topic.name,
             subject=subject,
             client=client,

@@ -22,13 +22,13 @@ def add(commands: Commands) -> None:
         "pipeline", help="run a job of the Spark pipeline, or make a report"
     )
     jobs = pipeline.add_subparsers(metavar="JOB", required=True)
-    for name, (summary, _define) in arguments.JOBS.items():
-        parser = jobs.add_parser(name, help=summary, description=summary)
+    for name, job in arguments.JOBS.items():
+        parser = jobs.add_parser(name, help=job.description, description=job.description)
         arguments.define(name, parser)
         parser.set_defaults(run=partial(_run, "pubsub.pipeline.job_runner", "launch", name))
-    summary, define = arguments.REPORT
-    parser = jobs.add_parser("report", help=summary, description=summary)
-    define(parser)
+    report = arguments.REPORT
+    parser = jobs.add_parser("report", help=report.description, description=report.description)
+    report.add_options(parser)
     parser.set_defaults(run=partial(_run, "pubsub.pipeline.report", "run"))
 
 

@@ -7,78 +7,19 @@ does not import Spark, so ``--help`` works without it.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable
-from datetime import datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from pubsub.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+from pubsub.pipeline.argument_values import (
+    parse_master,
+    parse_positive,
+    parse_seconds,
+    parse_setting,
+)
 
 DEFAULT_URL = "http://127.0.0.1:7080"
 METRICS_TOPIC = "$SYS/pipeline/metrics"
 ALERTS_TOPIC = "$SYS/pipeline/alerts"
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_MASTER = re.compile(r"local(\[[\d*,]+\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://\S+|yarn")
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def parse_seconds(text: str) -> float:
-    """Return the seconds in a duration such as 500ms, 10s, 5m, 12h or 7d."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"expected a duration such as 10s, 5m or 12h, not {text!r}"
-        )
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def parse_positive(text: str) -> int:
-    """Return a whole number of at least 1."""
-    if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
-def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and value in NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, not {text!r}")
-    return name, value
-
-
-def parse_master(text: str) -> str:
-    """Return a master URL that Spark accepts."""
-    if not _MASTER.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"expected spark://HOST:PORT, yarn, k8s://... or local[N], not {text!r}"
-        )
-    return text
-
-
-def parse_time(text: str, option: str) -> datetime:
-    """Return a time in ISO 8601 with a time zone. Raises ConfigurationError."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ConfigurationError(
-            f"{option}: expected a time such as 2026-01-31T12:00:00Z, not {text!r}"
-        )
-    return found
-
-
-def time_range(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
-    """Return the times in ``--since`` and ``--until``. Raises ConfigurationError."""
-    since, until = options.since, options.until
-    return (
-        None if since is None else parse_time(since, "--since"),
-        None if until is None else parse_time(until, "--until"),
-    )
 
 
 def _add_time_range(parser: argparse.ArgumentParser) -> None:
@@ -199,8 +140,6 @@ def _define_archive(parser: argparse.ArgumentParser) -> None:
         metavar="BATCHES",
         help="merge small files after this many batches and at the end of --once (default 60)",
     )
-    _add_source(parser, topics=True)
-    _add_streaming(parser, "10s")
 
 
 def _define_metrics(parser: argparse.ArgumentParser) -> None:
@@ -214,8 +153,6 @@ def _define_metrics(parser: argparse.ArgumentParser) -> None:
     )
     _add_window(parser, "10s")
     _add_watermark(parser, "5s")
-    _add_source(parser, topics=True)
-    _add_streaming(parser, "2s")
 
 
 def _add_watermark(parser: argparse.ArgumentParser, default: str) -> None:
@@ -238,8 +175,6 @@ def _define_sessions(parser: argparse.ArgumentParser) -> None:
         help="a session without an end is written after this time (default 7d)",
     )
     _add_watermark(parser, "10s")
-    _add_source(parser, topics=False)
-    _add_streaming(parser, "10s")
 
 
 def _define_audit(parser: argparse.ArgumentParser) -> None:
@@ -257,14 +192,6 @@ def _define_audit(parser: argparse.ArgumentParser) -> None:
         metavar="TOPIC",
         help=f"topic for alerts (default {ALERTS_TOPIC})",
     )
-    _add_source(parser, topics=False)
-    _add_streaming(parser, "5s")
-
-
-def _define_dead_letters(parser: argparse.ArgumentParser) -> None:
-    _add_table(parser)
-    _add_source(parser, topics=False)
-    _add_streaming(parser, "10s")
 
 
 def _define_derive(parser: argparse.ArgumentParser) -> None:
@@ -287,8 +214,6 @@ def _define_derive(parser: argparse.ArgumentParser) -> None:
         help="partition columns of the table, separated by commas",
     )
     _add_watermark(parser, "10s")
-    _add_source(parser, topics=True)
-    _add_streaming(parser, "5s")
 
 
 def _define_replay(parser: argparse.ArgumentParser) -> None:
@@ -343,29 +268,71 @@ def _define_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "archive": ("write messages to a table, each exactly once", _define_archive),
-    "metrics": (
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The stream that a job reads: whether topics can be chosen, and its default trigger."""
+
+    topics: bool
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job on the command line: its description, its own options, and its stream if it has one."""
+
+    description: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    stream: Stream | None = None
+
+
+JOBS = {
+    "archive": Job(
+        "write messages to a table, each exactly once",
+        _define_archive,
+        Stream(topics=True, trigger="10s"),
+    ),
+    "metrics": Job(
         "write counts, sizes, ages and senders of messages by topic and window",
         _define_metrics,
+        Stream(topics=True, trigger="2s"),
     ),
-    "sessions": ("write the sessions of clients from the broker's events", _define_sessions),
-    "audit": ("count refusals, rotations and evictions by client and topic", _define_audit),
-    "dead-letters": ("write malformed frames, decoded as far as possible", _define_dead_letters),
-    "replay": ("publish the messages of an archive again", _define_replay),
-    "derive": ("write the result of a SQL query over the stream", _define_derive),
+    "sessions": Job(
+        "write the sessions of clients from the broker's events",
+        _define_sessions,
+        Stream(topics=False, trigger="10s"),
+    ),
+    "audit": Job(
+        "count refusals, rotations and evictions by client and topic",
+        _define_audit,
+        Stream(topics=False, trigger="5s"),
+    ),
+    "dead-letters": Job(
+        "write malformed frames, decoded as far as possible",
+        _add_table,
+        Stream(topics=False, trigger="10s"),
+    ),
+    "replay": Job("publish the messages of an archive again", _define_replay),
+    "derive": Job(
+        "write the result of a SQL query over the stream",
+        _define_derive,
+        Stream(topics=True, trigger="5s"),
+    ),
 }
-REPORT = ("write a page with charts of the metrics table", _define_report)
+REPORT = Job("write a page with charts of the metrics table", _define_report)
 
 
 def define(name: str, parser: argparse.ArgumentParser) -> None:
     """Add the options of the job ``name`` to ``parser``."""
-    JOBS[name][1](parser)
+    job = JOBS[name]
+    job.add_options(parser)
+    if job.stream is not None:
+        _add_source(parser, job.stream.topics)
+        _add_streaming(parser, job.stream.trigger)
     _add_running(parser)
 
 
 def job_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of a job that runs as a program of its own."""
-    parser = argparse.ArgumentParser(prog=name, description=JOBS[name][0])
+    parser = argparse.ArgumentParser(prog=name, description=JOBS[name].description)
     define(name, parser)
     return parser

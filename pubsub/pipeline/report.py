@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import time_range
+from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.charts import Chart, page
 from pubsub.pipeline.tables.delta import open_delta
 

@@ -12,7 +12,6 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 from pubsub.errors import PubSubError
@@ -131,12 +130,7 @@ class BlockingPublisher(ABC):
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
 

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from tests.bench import BenchError
 from tests.bench.wires import PREPARATIONS, Preparation, Wire
@@ -62,12 +61,7 @@ class Broker:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _start(self) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import socket
 import struct
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from tests.integration.broker import HOST, PATIENCE, Broker
@@ -85,12 +84,7 @@ class Client:
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pubsub.errors import NotConfigured, Refused
-from pubsub.protocols.fast.connection import CODES
+from pubsub.protocols.fast.refusals import CODES
 from tests.unit.fast_wire import (
     BAD_TOKEN,
     INVALID,

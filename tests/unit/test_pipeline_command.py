@@ -19,7 +19,7 @@ from twisted.trial.unittest import TestCase
 
 from pubsub.client import command
 from pubsub.errors import ConfigurationError, StartError
-from pubsub.pipeline import arguments, job_runner
+from pubsub.pipeline import argument_values, arguments, job_runner
 from pubsub.pipeline.jobs import job_source
 from pubsub.pipeline.jobs.derive import parse_destination
 from pubsub.pipeline.jobs.replay import RateLimit
@@ -60,10 +60,12 @@ class ArgumentsTests(TestCase):
 
     def test_masters(self) -> None:
         for text in ("local", "local[2]", "local[*]", "spark://h:7077", "yarn", "k8s://https://h"):
-            assert arguments.parse_master(text) == text
+            assert argument_values.parse_master(text) == text
 
     def test_times_have_units(self) -> None:
-        found = [arguments.parse_seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")]
+        found = [
+            argument_values.parse_seconds(text) for text in ("500ms", "1.5s", "2m", "1h", "7d")
+        ]
         assert found == [0.5, 1.5, 120, 3600, 604_800]
 
     def test_the_missing_extra_is_named(self) -> None:

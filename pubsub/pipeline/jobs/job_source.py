@@ -6,7 +6,8 @@ import argparse
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pubsub.pipeline.arguments import DEFAULT_URL, parse_time
+from pubsub.pipeline.argument_values import parse_time
+from pubsub.pipeline.arguments import DEFAULT_URL
 
 
 def stream(

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pubsub.errors import ConfigurationError
-from pubsub.pipeline.arguments import time_range
+from pubsub.pipeline.argument_values import time_range
 from pubsub.pipeline.connector_options import parse_topics
 from pubsub.pipeline.job_runner import main as run_alone
 from pubsub.pipeline.jobs import job_publisher

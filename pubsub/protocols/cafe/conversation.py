@@ -47,8 +47,8 @@ from pubsub.protocols.cafe.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.cafe.error_codes import code_of, error
 from pubsub.protocols.cafe.heads import PUBLISH_HEAD, learn_publish
+from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import State
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pubsub.protocols.cafe.codec import (
     split_frames,
 )
 from pubsub.protocols.cafe.conversation import Conversations
-from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
+from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pubsub.protocols.cafe.channels import CHANNELS, Channels
 from pubsub.protocols.cafe.codec import ErrorCode
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
-from pubsub.protocols.cafe.error_codes import GOODBYE, code_of, error
+from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 from pubsub.settings import BOOLEAN, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory

@@ -9,20 +9,11 @@ from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
 from pubsub.errors import (
     BadToken,
-    HistoryUnavailable,
-    IdCollision,
     InvalidRequest,
-    InvalidTopicName,
-    LimitReached,
-    MemoryExhausted,
-    MessageTooLarge,
     MissingPermission,
-    NotAuthorized,
     RateLimited,
     Refused,
-    TopicExists,
     TopicNotFound,
-    TopicUnreachable,
     WrongKey,
 )
 from pubsub.kernel import Columns, Head, HeadTable
@@ -49,6 +40,7 @@ from pubsub.protocols.fast.codec import (
 from pubsub.protocols.fast.heads import Source, learn_publish
 from pubsub.protocols.fast.ownership import TopicOwnership
 from pubsub.protocols.fast.proofs import Proofs
+from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.read_buffer import PayloadHandler
@@ -59,25 +51,6 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
-
-CODES: dict[type[Refused], ErrorCode] = {
-    BadToken: ErrorCode.BAD_TOKEN,
-    WrongKey: ErrorCode.WRONG_QUEUE_KEY,
-    MissingPermission: ErrorCode.MISSING_PERMISSION,
-    NotAuthorized: ErrorCode.MISSING_PERMISSION,
-    TopicNotFound: ErrorCode.NO_SUCH_TOPIC,
-    TopicUnreachable: ErrorCode.NO_SUCH_TOPIC,
-    TopicExists: ErrorCode.TOPIC_EXISTS,
-    IdCollision: ErrorCode.ID_COLLISION,
-    MessageTooLarge: ErrorCode.TOO_LARGE,
-    RateLimited: ErrorCode.RATE_LIMITED,
-    LimitReached: ErrorCode.RATE_LIMITED,
-    MemoryExhausted: ErrorCode.RATE_LIMITED,
-    HistoryUnavailable: ErrorCode.RATE_LIMITED,
-    InvalidTopicName: ErrorCode.INVALID_REQUEST,
-    InvalidRequest: ErrorCode.INVALID_REQUEST,
-}
-"""The protocol's code for each refusal of the broker (fast §6)."""
 
 
 class FastConnection(Connection):
@@ -293,7 +266,7 @@ class FastConnection(Connection):
 
     def _refuse(self, offending: int, refused: Refused, topic_id: int, count: int = 1) -> None:
         self.refuse(refused.reason, count, self._topic_name(topic_id))
-        self._reply_error(self._error(offending, CODES[type(refused)], topic_id) * count)
+        self._reply_error(self._error(offending, code_of(refused), topic_id) * count)
 
     def _reply_error(self, error: bytes) -> None:
         if error:
@@ -306,7 +279,7 @@ class FastConnection(Connection):
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
-        return self._error(0, CODES[type(refused)], 0)
+        return self._error(0, code_of(refused), 0)
 
     def ended(self) -> None:
         """See ``Connection``."""

@@ -8,15 +8,10 @@ from twisted.internet.defer import ensureDeferred
 
 from pubsub.broker.durability import Durability
 from pubsub.errors import (
-    HistoryUnavailable,
-    LimitReached,
-    MemoryExhausted,
     MessageTooLarge,
-    NotAuthorized,
     RateLimited,
     Refused,
     TopicNotFound,
-    TopicUnreachable,
 )
 from pubsub.kernel import Columns
 from pubsub.protocols.nsd.codec import (
@@ -37,13 +32,14 @@ from pubsub.protocols.nsd.codec import (
     unwrap,
     wrap,
 )
-from pubsub.protocols.nsd.message_list import MessageList
-from pubsub.protocols.nsd.templates import (
+from pubsub.protocols.nsd.heads import (
     EncodedBatches,
     Template,
     make_template,
     text_around_body,
 )
+from pubsub.protocols.nsd.message_list import MessageList
+from pubsub.protocols.nsd.refusals import NOT_STORED, connection_refusal_of, refusal_of
 from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:
@@ -53,18 +49,6 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.identities import Identities
-
-TEXTS: dict[type[Refused], str] = {
-    TopicNotFound: "NO SUCH CHANNEL: {0}",
-    TopicUnreachable: "NO SUCH CHANNEL: {0}",
-    NotAuthorized: "NOT AUTHORIZED: {0}",
-    MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
-    LimitReached: "LIMIT REACHED: {0}",
-    RateLimited: "RATE LIMIT EXCEEDED",
-    MemoryExhausted: "BROKER BUSY",
-    HistoryUnavailable: "HISTORY UNAVAILABLE",
-}
-"""The protocol's words for each refusal of the broker (nsd §6.1)."""
 
 
 class NsdConnection(Connection):
@@ -130,7 +114,7 @@ class NsdConnection(Connection):
             self._encoded.note_plain(batch)
             accepted = batch.count
             if topic.durability is Durability.SYNC:
-                failed = wrap(error(TEXTS[HistoryUnavailable]), False) * accepted
+                failed = wrap(NOT_STORED, False) * accepted
                 self.reply_when_stored(wrap(SUCCESS, False) * accepted, failed, accepted)
             else:
                 self.reply(wrap(SUCCESS, False) * accepted)
@@ -139,7 +123,7 @@ class NsdConnection(Connection):
         except Refused as refused:
             refusals = count - accepted if accepted < count else count
             self.refuse(refused.reason, refusals, topic=template.request.identity)
-            self.reply(wrap(error(TEXTS[type(refused)].format(*refused.args)), False) * refusals)
+            self.reply(wrap(refusal_of(refused), False) * refusals)
         return at
 
     def _learn(self, request: Publish, line: bytes) -> None:
@@ -160,7 +144,7 @@ class NsdConnection(Connection):
             if isinstance(request, Publish):
                 self._learn(request, line_with_end)
             if topic.durability is Durability.SYNC:
-                failed = error(TEXTS[HistoryUnavailable])
+                failed = NOT_STORED
                 self.reply_when_stored(wrap(SUCCESS, in_base64), wrap(failed, in_base64))
                 return
             response = SUCCESS
@@ -173,7 +157,7 @@ class NsdConnection(Connection):
             self.refuse("invalid-request", frame=line)
         except Refused as refused:
             self.refuse(refused.reason, topic=_topic_of(request))
-            response = error(TEXTS[type(refused)].format(*refused.args))
+            response = refusal_of(refused)
         self.reply(wrap(response, in_base64))
 
     # Requests
@@ -288,8 +272,7 @@ class NsdConnection(Connection):
 
     def refusal(self, refused: Refused) -> bytes:
         """See ``Connection``."""
-        busy = isinstance(refused, MemoryExhausted)
-        return wrap(error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS"), False)
+        return wrap(connection_refusal_of(refused), False)
 
     def drain(self) -> None:
         """See ``Client``: a response that is being sent is finished first."""

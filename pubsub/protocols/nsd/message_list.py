@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 
 if TYPE_CHECKING:
-    from pubsub.protocols.nsd.templates import EncodedBatches
+    from pubsub.protocols.nsd.heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
 _PAGE_BYTES = 256 * 1024

@@ -8,8 +8,8 @@ from twisted.internet.interfaces import IProtocolFactory
 
 from pubsub.protocols.nsd.codec import MAX_LINE
 from pubsub.protocols.nsd.connection import NsdConnection
+from pubsub.protocols.nsd.heads import EncodedBatches
 from pubsub.protocols.nsd.identities import Identities
-from pubsub.protocols.nsd.templates import EncodedBatches
 from pubsub.settings import Setting, integer
 from pubsub.wire.connection import ConnectionFactory
 

@@ -10,7 +10,6 @@ from pubsub.broker.durability import Durability
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import topic_name
 from pubsub.errors import (
-    InvalidTopicName,
     LimitReached,
     RateLimited,
     Refused,
@@ -24,13 +23,13 @@ from pubsub.protocols.rheos.codec import (
     SUCCESS,
     Ack,
     Codec,
-    Fault,
     Opcode,
     Request,
     RheosError,
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
+from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 
@@ -62,12 +61,6 @@ SETTINGS: tuple[Setting, ...] = (
 
 PARENTS = "rheos-parents"
 """The table of the store's metadata with the client id that created each topic."""
-
-REASONS: dict[type[Refused], str] = {
-    InvalidTopicName: Fault.CORRUPTED_TOPIC.value,
-    TopicExists: "duplicate-topic",
-}
-"""The counted reasons of refusals for which the protocol has its own names."""
 
 
 class RheosConnection(Connection):
@@ -220,7 +213,7 @@ class RheosConnection(Connection):
             self._refuse(RateLimited(), source.topic, replies, over_limit)
 
     def _refuse(self, refused: Refused, topic: bytes, replies: Replies, number: int = 1) -> None:
-        reason = REASONS.get(type(refused), refused.reason)
+        reason = reason_of(refused)
         self.refuse(reason, number, topic.decode(errors="replace"))
         replies.refused(number)
 

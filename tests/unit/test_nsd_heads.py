@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
 from pubsub.protocols.nsd.codec import Publish, messages, parse
-from pubsub.protocols.nsd.templates import (
+from pubsub.protocols.nsd.heads import (
     MAX_TEMPLATE,
     EncodedBatches,
     Template,

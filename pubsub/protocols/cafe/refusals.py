@@ -1,4 +1,4 @@
-"""cafe's error codes for the refusals of the broker, and the frames of the end."""
+"""The replies of cafe to refusals: the error code of each, and the frames that end a connection."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""The replies of nsd to refusals: the text of each (nsd §6.1)."""
+
+from __future__ import annotations
+
+from pubsub.errors import (
+    HistoryUnavailable,
+    LimitReached,
+    MemoryExhausted,
+    MessageTooLarge,
+    NotAuthorized,
+    RateLimited,
+    Refused,
+    TopicNotFound,
+    TopicUnreachable,
+)
+from pubsub.protocols.nsd.codec import error
+
+TEXTS: dict[type[Refused], str] = {
+    TopicNotFound: "NO SUCH CHANNEL: {0}",
+    TopicUnreachable: "NO SUCH CHANNEL: {0}",
+    NotAuthorized: "NOT AUTHORIZED: {0}",
+    MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
+    LimitReached: "LIMIT REACHED: {0}",
+    RateLimited: "RATE LIMIT EXCEEDED",
+    MemoryExhausted: "BROKER BUSY",
+    HistoryUnavailable: "HISTORY UNAVAILABLE",
+}
+"""The text of the ErrorResponse for each refusal of the broker."""
+
+NOT_STORED = error(TEXTS[HistoryUnavailable])
+"""The response to a message that could not be committed."""
+
+
+def refusal_of(refused: Refused) -> bytes:
+    """Return the response to a request that the broker refuses."""
+    return error(TEXTS[type(refused)].format(*refused.args))
+
+
+def connection_refusal_of(refused: Refused) -> bytes:
+    """Return the line that is sent to a connection before it is closed because of a limit."""
+    busy = isinstance(refused, MemoryExhausted)
+    return error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS")

@@ -1,0 +1,17 @@
+"""Refusals of rheos: every one is answered with FAILED, so only the counted reason differs."""
+
+from __future__ import annotations
+
+from pubsub.errors import InvalidTopicName, Refused, TopicExists
+from pubsub.protocols.rheos.codec import Fault
+
+REASONS: dict[type[Refused], str] = {
+    InvalidTopicName: Fault.CORRUPTED_TOPIC.value,
+    TopicExists: "duplicate-topic",
+}
+"""The counted reasons of refusals for which the protocol has its own names."""
+
+
+def reason_of(refused: Refused) -> str:
+    """Return the reason that is counted for a refusal of the broker."""
+    return REASONS.get(type(refused), refused.reason)
