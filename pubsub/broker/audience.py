@@ -2,7 +2,8 @@
 
 The subscribers of one topic with one encoding are a ``SubscriberGroup``. Where a read brings
 messages of several topics, the subscribers that want the same of these topics in the same encodings
-are a ``MixedAudience``: they receive the messages of these topics in the order of publishing.
+are a ``MixedAudience`` (see ``topic_mix.py``): they receive the messages of these topics in the
+order of publishing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.broker.encoders import BatchEncoder, make_encoder
-
 if TYPE_CHECKING:
+    from pubsub.broker.encoders import BatchEncoder
     from pubsub.broker.topics import Delivery, Recipient, Source, Topic
-    from pubsub.interfaces import Encoding
 
 # Pending messages are delivered in pieces of about this many bytes: a piece stays in the
 # processor's cache, and a subscriber that is full pauses its outbox before the next piece.
@@ -94,64 +93,6 @@ class Audience(Protocol):
     @property
     def targets(self) -> tuple[Recipient, ...]:
         """The outboxes. The tuple does not change while it is iterated over."""
-
-
-class MixedAudience:
-    """Subscribers that want the same of several topics; ``wanted`` has the topics' indexes."""
-
-    __slots__ = ("encoder", "pending", "targets", "wanted")
-
-    def __init__(
-        self, encodings: Sequence[Encoding | None], targets: tuple[Recipient, ...]
-    ) -> None:
-        self.encoder = make_encoder(encodings)
-        self.wanted = frozenset(
-            index for index, encoding in enumerate(encodings) if encoding is not None
-        )
-        self.targets = targets
-        self.pending: list[Delivery] = []
-
-
-class TopicMix:
-    """Topics of which messages arrive in one read, and their audiences.
-
-    There is one object for each combination of topics (see ``Router.mix``), made in an order that
-    does not depend on the read.
-    """
-
-    __slots__ = ("__weakref__", "_audiences", "names", "topics")
-
-    def __init__(self, topics: tuple[Topic, ...]) -> None:
-        self.topics = topics
-        self.names = tuple(topic.name for topic in topics)
-        self._audiences: tuple[MixedAudience, ...] | None = None
-
-    def audiences(self) -> tuple[MixedAudience, ...]:
-        """Return the audiences, made again if a subscription has changed."""
-        if self._audiences is None:
-            self._audiences = tuple(self._make_audiences())
-            for topic in self.topics:
-                topic.notify_of_changes(self)
-        return self._audiences
-
-    def subscriptions_changed(self) -> None:
-        """Release the audiences: a subscription to one of the topics has begun or ended."""
-        self._audiences = None
-
-    def _make_audiences(self) -> Iterator[MixedAudience]:
-        wanted: dict[Recipient, list[tuple[int, Encoding]]] = {}
-        for index, topic in enumerate(self.topics):
-            for encoding, group in topic.groups.items():
-                for recipient in group:
-                    wanted.setdefault(recipient, []).append((index, encoding))
-        alike: dict[tuple[tuple[int, Encoding], ...], list[Recipient]] = {}
-        for recipient, found in wanted.items():
-            alike.setdefault(tuple(found), []).append(recipient)
-        for found_by_all, recipients in alike.items():
-            encodings: list[Encoding | None] = [None] * len(self.topics)
-            for index, encoding in found_by_all:
-                encodings[index] = encoding
-            yield MixedAudience(encodings, tuple(recipients))
 
 
 def joined(pending: list[Delivery]) -> Iterator[Delivery]:

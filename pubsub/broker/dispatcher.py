@@ -9,8 +9,8 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import TopicMix
     from pubsub.broker.router import Router
+    from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore

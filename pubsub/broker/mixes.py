@@ -9,8 +9,8 @@ from pubsub.broker.combination_cache import MAX_COMBINATION, CombinationCache
 from pubsub.errors import Refused
 
 if TYPE_CHECKING:
-    from pubsub.broker.audience import TopicMix
     from pubsub.broker.router import Router
+    from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
 

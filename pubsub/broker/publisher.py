@@ -9,11 +9,11 @@ from pubsub.errors import HistoryUnavailable, RateLimited
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
-    from pubsub.broker.audience import TopicMix
     from pubsub.broker.batch import Batch, Headers
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.limits import RateLimiter
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.topic_mix import TopicMix
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Holdable, IStore
     from pubsub.kernel import Columns

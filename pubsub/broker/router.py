@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pubsub.broker.audience import Audience, Share, TopicMix, joined
+from pubsub.broker.audience import Audience, Share, joined
 from pubsub.broker.combination_cache import CombinationCache
 from pubsub.broker.compact_map import with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
 from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
@@ -150,8 +151,8 @@ class Router:
         # Messages published earlier in this tick are not for the new subscriber.
         self._hand_over()
         group.add(outbox)
-        topic.subscriptions_changed()
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
+        topic.subscription_changed(outbox)
         if topic.upstream is not None:
             topic.upstream.want(topic)
         return True
@@ -162,7 +163,6 @@ class Router:
         if encoding is None:
             return False
         outbox.subscriptions = without_item(outbox.subscriptions, topic)
-        topic.subscriptions_changed()
         group = topic.groups.get(encoding)
         if group is not None:
             self._hand_over()
@@ -170,6 +170,7 @@ class Router:
             if not group:
                 del topic.groups[encoding]
                 self._reader_left(topic)
+        topic.subscription_changed(outbox)
         topic.unblock(outbox)
         return True
 

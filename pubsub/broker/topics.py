@@ -6,7 +6,7 @@ the name, so a protocol that addresses topics by number sees the same topic as o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +16,7 @@ from weakref import WeakSet
 from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
+from pubsub.broker.targets import Targets
 from pubsub.errors import InvalidTopicName
 
 if TYPE_CHECKING:
@@ -107,8 +108,8 @@ class Subscriber(Protocol):
 class SubscriptionObserver(Protocol):
     """An object that depends on the subscriptions of topics."""
 
-    def subscriptions_changed(self) -> None:
-        """A subscription to one of the topics has begun or ended."""
+    def subscription_changed(self, recipient: Recipient) -> None:
+        """A subscription of ``recipient`` to one of the topics has begun or ended."""
 
 
 class Recipient(Protocol):
@@ -139,42 +140,18 @@ class Recipient(Protocol):
         """Evict a subscriber that is overdue."""
 
 
-class SubscriberGroup:
+class SubscriberGroup(Targets["Recipient"]):
     """The subscribers of one topic that share an encoding."""
 
-    __slots__ = ("_recipients", "_targets", "encoder", "encoding", "only_subscription", "pending")
+    __slots__ = ("encoder", "encoding", "only_subscription", "pending")
 
     def __init__(self, topic: Topic, encoding: Encoding) -> None:
+        super().__init__()
         self.encoding = encoding
         self.encoder = make_encoder([encoding])
         # The subscriptions of every recipient that has no other: one object for all of them.
         self.only_subscription = SingleItemMap(topic, encoding)
         self.pending: list[Delivery] = []
-        self._recipients: dict[Recipient, None] = {}
-        self._targets: tuple[Recipient, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self._recipients)
-
-    def __iter__(self) -> Iterator[Recipient]:
-        return iter(self._recipients)
-
-    def add(self, recipient: Recipient) -> None:
-        """Deliver to ``recipient`` from now on."""
-        self._recipients[recipient] = None
-        self._targets = ()
-
-    def discard(self, recipient: Recipient) -> None:
-        """Deliver nothing more to ``recipient``."""
-        self._recipients.pop(recipient, None)
-        self._targets = ()
-
-    @property
-    def targets(self) -> tuple[Recipient, ...]:
-        """See ``Audience``."""
-        # Rebuilt only after a change.
-        targets = self._targets = self._targets or tuple(self._recipients)
-        return targets
 
 
 class Topic:
@@ -215,16 +192,24 @@ class Topic:
         self.durability = Durability.ASYNC
 
     def notify_of_changes(self, observer: SubscriptionObserver) -> None:
-        """Call ``observer.subscriptions_changed`` once, after the next change of a subscription."""
+        """Call ``observer.subscription_changed`` after each change of a subscription."""
         if self._observers is None:
             self._observers = WeakSet()
         self._observers.add(observer)
 
-    def subscriptions_changed(self) -> None:
-        """A subscription has begun or ended."""
-        observers, self._observers = self._observers, None
-        for observer in observers or ():
-            observer.subscriptions_changed()
+    def ignore_changes(self, observer: SubscriptionObserver) -> None:
+        """End ``notify_of_changes``."""
+        if self._observers is not None:
+            self._observers.discard(observer)
+            if not self._observers:
+                self._observers = None
+
+    def subscription_changed(self, recipient: Recipient) -> None:
+        """A subscription of ``recipient`` has begun or ended."""
+        if self._observers is not None:
+            # An observer may end its observation.
+            for observer in tuple(self._observers):
+                observer.subscription_changed(recipient)
 
     @property
     def topics(self) -> tuple[Topic]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import (
     WRITE_BYTES,
-    MixedAudience,
     Share,
     Shares,
-    TopicMix,
     joined,
 )
+from pubsub.broker.topic_mix import MixedAudience, TopicMix
 from pubsub.broker.topics import Delivery, Recipient, Source, SubscriberGroup, Topic
+from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines
 
 A, B, C = Topic("a"), Topic("b"), Topic("c")
@@ -175,7 +177,64 @@ class MixTests(MixCase):
         mix = TopicMix(self.topics)
         assert self.found(mix) == {frozenset("ab"): (gone,)}
         self.bench.router.forget(gone)
-        assert mix._audiences is None
+        # Without waiting for the next messages, as it may be gone for good.
+        assert mix._audience_of == {}
+        assert self.found(mix) == {}
+
+    def test_a_change_moves_its_subscriber_only(self) -> None:
+        outboxes = [self.outbox("ab") for _ in range(300)]
+        mix = TopicMix(self.topics)
+        (everything,) = mix.audiences()
+        looked_at: list[Recipient] = []
+        encodings_of = TopicMix._encodings_of
+
+        def count(mix: TopicMix, recipient: Recipient) -> list[Encoding | None]:
+            looked_at.append(recipient)
+            return encodings_of(mix, recipient)
+
+        self.patch(TopicMix, "_encodings_of", count)  # type: ignore[no-untyped-call]
+        self.bench.router.unsubscribe(outboxes[0], self.topics[0])
+        self.bench.router.subscribe(outboxes[1], self.topics[2], Lines())
+        self.bench.router.subscribe(outboxes[0], self.topics[2], Lines())
+        assert self.found(mix) == {
+            frozenset("ab"): tuple(outboxes[2:]),
+            frozenset("bc"): (outboxes[0],),
+            frozenset("abc"): (outboxes[1],),
+        }
+        assert mix.audiences()[0] is everything
+        assert looked_at == outboxes[:2]
+
+    def test_a_mix_that_is_not_used_is_released(self) -> None:
+        mix = TopicMix(self.topics)
+        mix.audiences()
+        outboxes = [self.outbox("abc") for _ in range(100)]
+        assert not mix._changed
+        assert [topic._observers for topic in self.topics] == [None] * 3
+        assert self.found(mix) == {frozenset("abc"): tuple(outboxes)}
+
+    @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2), st.integers(0, 3))))
+    def test_audiences_after_changes_are_as_if_made_anew(
+        self, changes: list[tuple[int, int, int]]
+    ) -> None:
+        bench, topics = Bench(), tuple(Topic(name) for name in "abc")
+        outboxes = [one for one in (bench.outbox().outbox for _ in range(8)) if one is not None]
+        mix = TopicMix(topics)
+        for number, index, change in changes:
+            outbox, topic = outboxes[number], topics[index]
+            if change == 0:
+                mix.audiences()
+            elif change == 1:
+                bench.router.unsubscribe(outbox, topic)
+            else:
+                bench.router.subscribe(outbox, topic, Lines(b"%d" % change))
+
+        def seen(mix: TopicMix) -> set[tuple[object, ...]]:
+            return {
+                (tuple(audience.encodings), frozenset(audience.targets))
+                for audience in mix.audiences()
+            }
+
+        assert seen(mix) == seen(TopicMix(topics))
 
     def test_a_change_of_another_topic_changes_nothing(self) -> None:
         self.outbox("ab")

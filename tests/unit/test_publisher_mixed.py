@@ -5,7 +5,6 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
-from pubsub.broker.audience import TopicMix
 from pubsub.broker.batch import Batch
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
@@ -13,6 +12,7 @@ from pubsub.broker.listener import Listener
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
+from pubsub.broker.topic_mix import TopicMix
 from pubsub.broker.topics import Topic
 from pubsub.errors import HistoryUnavailable
 from pubsub.kernel import Columns
