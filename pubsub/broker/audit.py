@@ -48,7 +48,7 @@ class AuditLog:
         """Write one line with the time, ``event`` and ``fields``."""
         self.watcher(event, fields)
         when = datetime.fromtimestamp(self._seconds(), UTC).isoformat(timespec="milliseconds")
-        line = json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False)
+        line = _visible(json.dumps({"time": when, "event": event, **fields}, ensure_ascii=False))
         if self._file is None:
             log.info("audit: {line}", line=line)
             return
@@ -63,3 +63,10 @@ class AuditLog:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _visible(line: str) -> str:
+    """Return JSON with escapes for characters that a terminal obeys or does not show."""
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in line)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
@@ -28,6 +28,10 @@ FRAME_BYTES = 1024
 
 # Matches of patterns that begin before FRAME_BYTES are found if they end this soon after.
 _LOOKAHEAD = 64
+# A token is JSON in base64, and nsd sends whole requests so. Both may begin with white space.
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{8,}")
+_OBJECT = re.compile(rb"\{\s*\"[\w\\]")
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 Fields = dict[str, str | int | None]
 
@@ -39,11 +43,32 @@ def secret_pattern(patterns: Sequence[bytes]) -> re.Pattern[bytes]:
 
 def redacted_frame(frame: bytes, secret: re.Pattern[bytes]) -> str | None:
     """Return the beginning of a malformed frame in base64, up to ``secret``; None if empty."""
-    start = frame[:FRAME_BYTES]
-    found = secret.search(frame, 0, FRAME_BYTES + _LOOKAHEAD)
-    if found is not None:
-        start = start[: found.start()]
+    start = frame[: _start_of_secret(frame[: FRAME_BYTES + _LOOKAHEAD], secret)]
     return b64encode(start).decode() if start else None
+
+
+def _start_of_secret(frame: bytes, secret: re.Pattern[bytes]) -> int:
+    """Return where a secret begins, perhaps in base64; at most FRAME_BYTES."""
+    found = secret.search(frame)
+    end = FRAME_BYTES if found is None else min(found.start(), FRAME_BYTES)
+    for text in _BASE64.finditer(frame):
+        if text.start() >= end:
+            break
+        if _hides(text[0], secret):
+            return text.start()
+    return end
+
+
+def _hides(text: bytes, secret: re.Pattern[bytes], levels: int = 2) -> bool:
+    """Return whether a secret, or an object in JSON, is in ``text`` in base64, perhaps twice."""
+    standard = text.translate(_TO_STANDARD)
+    for start in range(4):
+        data = b64decode(standard[start : len(text) - (len(text) - start) % 4])
+        if secret.search(data) is not None or _OBJECT.search(data) is not None:
+            return True
+        if levels > 1 and any(_hides(t, secret, levels - 1) for t in _BASE64.findall(data)):
+            return True
+    return False
 
 
 class EventSource(Protocol):

@@ -132,7 +132,9 @@ def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -
             raise ConfigurationError(f"{config.protocol.name}: {error}") from None
         log.warn("{protocol}: not served: {reason}", protocol=config.protocol.name, reason=error)
         return
-    service = ListenerService(config.protocol.name, config.endpoint, factory, reactor)
+    service = ListenerService(
+        config.protocol.name, config.endpoint, factory, reactor, listener.refuse
+    )
     broker.add_listener(listener, service)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, cast
@@ -28,6 +29,7 @@ from twisted.python.failure import Failure
 
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
+from pubsub.wire.accept_errors import count_accept_errors
 from pubsub.wire.light_transport import serve
 
 log = Logger()
@@ -42,17 +44,24 @@ _MODE = re.compile(r"(?<!\\):mode=")
 class ListenerService(Service):
     """Serves ``factory`` at the endpoint ``description``.
 
+    ``refuse`` is called with a reason and the client for each connection that cannot be accepted.
     Raises ConfigurationError if the description cannot be parsed, and from startService
     StartError if the endpoint cannot be listened on.
     """
 
     def __init__(
-        self, protocol: str, description: str, factory: IProtocolFactory, reactor: object
+        self,
+        protocol: str,
+        description: str,
+        factory: IProtocolFactory,
+        reactor: object,
+        refuse: Callable[[str, str], object] = lambda reason, client: None,
     ) -> None:
         self._protocol = protocol
         self._description = description
         self._factory = factory
         self._reactor = reactor
+        self._refuse = refuse
         self._endpoint = self._parse()
         self._ports: list[IListeningPort] = []
 
@@ -95,6 +104,8 @@ class ListenerService(Service):
 
     def _listening(self, port: IListeningPort) -> None:
         self._ports.append(port)
+        if isinstance(port, tcp.Port):
+            count_accept_errors(port, self._refuse)
         if type(port) is tcp.Port:
             port.transport = serve  # type: ignore[assignment]
             port.socket.listen(BACKLOG)

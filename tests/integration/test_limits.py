@@ -21,6 +21,7 @@ from tests.integration.clients import (
     message,
     publish,
 )
+from tests.waiting import until
 
 LIMITED = (ERROR, b"\x04")
 
@@ -246,3 +247,23 @@ def test_half_a_frame_does_not_extend_the_idle_timeout(start: Start) -> None:
             client.send(b"\xfe\xca" if port == broker.port("cafe") else b"{")
             while client.sock.recv(100):
                 pass
+
+
+def test_at_the_limit_of_open_files_connections_are_refused_and_counted(start: Start) -> None:
+    broker = start(*listen("cafe"), before=("prlimit", "--nofile=64"))
+    clients = [Client(broker.port("cafe")) for _ in range(100)]
+    broker.wait_line(r"refused: 10 on cafe: file-descriptors, last by '127.0.0.1:\d+'")
+    for client in clients:
+        client.close()
+
+    def has_room() -> bool:
+        try:
+            return is_admitted(broker)
+        except (EOFError, ConnectionError):
+            return False
+
+    until(has_room, "room for a connection")
+    broker.stop()
+    assert broker.totals()["refused"] >= 36
+    assert "EMFILE" not in broker.output
+    assert broker.output.count("file-descriptors") == 2

@@ -69,6 +69,12 @@ class LineTests(AuditCase):
         assert [record["subject"] for record in self.read()] == names
         assert "zoë" in self.path.read_text(encoding="utf-8")
 
+    def test_characters_that_a_terminal_obeys_are_escaped(self) -> None:
+        audit = self.open()
+        for escaped in ("\\u009b", "\\u007f", "\\u202e", "\\u2066", "\\u200b", "\\ud834\\udd73"):
+            audit.record("create", subject=json.loads(f'"zoë{escaped}1"'))
+            assert f'"zoë{escaped}1"' in self.path.read_text(encoding="utf-8")
+
     @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
     @example("", "")
     @example('"}\n{"event":"forged"}', "\u2028")

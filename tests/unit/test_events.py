@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from typing import Any
 
 import pytest
@@ -117,6 +117,33 @@ class SecrecyTests(SynchronousTestCase):
             for before in (0, 1, 7, FRAME_BYTES - 20, FRAME_BYTES - 2, FRAME_BYTES - 1):
                 text = redacted_frame(b"." * before + secret, self.secret)
                 assert b64decode(text or "") == b"." * before
+
+    def test_a_frame_is_cut_before_a_token_in_base64(self) -> None:
+        for space in (b"", b" ", b"\n\t", b" " * 40):
+            header = urlsafe_b64encode(space + b'{"alg":"HS256"}').rstrip(b"=")
+            claims = urlsafe_b64encode(space + b'{ "queue_key": "k"}').rstrip(b"=")
+            token = header + b"." + claims + b".c2ln"
+            request = space + b'{"_class":"GetRequest","token":"' + token + b'"}'
+            for secret in (token, claims, b64encode(request), b64encode(b"?" + token)):
+                for before in (0, 1, 7, 500):
+                    text = redacted_frame(b"." * before + secret, self.secret)
+                    assert b64decode(text or "") == b"." * before
+
+    def test_a_line_of_nsd_in_base64_with_a_leading_space(self) -> None:
+        house = fast_wire.Fast(self, also={"nsd": {}}, top={"events": True})
+        house.start()
+        line = b64encode(b' {"_class":"None","token":"' + fast_wire.grant() + b'"}')
+        house.connect("nsd").send(line + b"\n" + b" " + line + b"\n")
+        house.pump()
+        page = self.successResultOf(house.store.read(0, frozenset({TOPIC}), 2**24))
+        events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
+        frames = [event.get("frame") for event in events if event["event"] == "malformed"]
+        assert frames == [None, b64encode(b" ").decode()]
+
+    def test_other_text_is_shown(self) -> None:
+        for frame in (b"GET /index.html HTTP/1.1", b"a" * 1000, bytes(range(256)), b"{}" * 100):
+            text = redacted_frame(frame, self.secret)
+            assert b64decode(text or "") == frame
 
     def test_frames_of_fast_sent_to_another_protocol(self) -> None:
         house = fast_wire.Fast(self, also={"rheos": {}, "cafe": {}}, top={"events": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -45,6 +46,20 @@ def taken(kind: socket.SocketKind = socket.SOCK_STREAM) -> tuple[socket.socket, 
     if kind is socket.SOCK_STREAM:
         holder.listen()
     return holder, holder.getsockname()[1]
+
+
+class _Accepting:
+    """A listening socket whose ``accept`` has these outcomes."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self._outcomes = iter(outcomes)
+
+    def accept(self) -> Any:
+        """See socket."""
+        outcome = next(self._outcomes)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
 
 
 class EndpointTests(SynchronousTestCase):
@@ -110,6 +125,31 @@ class ListenTests(TestCase):
         ):  # fmt: skip
             port = port_of(self.start(description.format(os.path.join(tempfile.mkdtemp(), "s"))))
             assert os.stat(port.getHost().name).st_mode & 0o777 == mode, description
+
+    def test_connections_that_cannot_be_accepted_are_counted_and_not_logged(self) -> None:
+        refused: list[tuple[str, str]] = []
+        service = ListenerService(
+            "toy",
+            "tcp:0:interface=127.0.0.1",
+            Factory.forProtocol(Protocol),
+            reactor,
+            lambda reason, client: refused.append((reason, client)),
+        )
+        self.addCleanup(service.stopService)
+        service.startService()
+        lines = logged(self)
+        port = port_of(service)
+        real, clients = port.socket, [socket.socket(), socket.socket()]
+        self.addCleanup(setattr, port, "socket", real)
+        port.socket = _Accepting(OSError(errno.ENOMEM, ""))
+        port.doRead()
+        outcomes = [OSError(errno.EMFILE, ""), *((s, ("192.0.2.1", 7)) for s in clients)]
+        port.socket = _Accepting(*outcomes, BlockingIOError(errno.EAGAIN, ""))
+        port.numberAccepts = 5
+        port.doRead()
+        assert refused == [("not-accepted", "ENOMEM")] + [("file-descriptors", "192.0.2.1:7")] * 2
+        assert [client.fileno() for client in clients] == [-1, -1]
+        assert lines == []
 
     def test_the_backlog_is_large(self) -> None:
         if not sys.platform.startswith("linux"):
