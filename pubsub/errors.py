@@ -65,6 +65,12 @@ class MessageTooLarge(Refused):
     reason = "too-large"
 
 
+class SenderTooLong(Refused):
+    """A sender of more than 255 bytes."""
+
+    reason = "sender-too-long"
+
+
 class RateLimited(Refused):
     """The rate limit of the connection or of its listener is exceeded."""
 

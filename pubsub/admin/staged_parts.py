@@ -16,9 +16,10 @@ from pubsub.admin.api_error import TOO_LARGE, UNSUPPORTED, ApiError
 from pubsub.admin.arrow_ipc import Compressed, Field, read_stream
 from pubsub.admin.parameters import invalid
 from pubsub.admin.stream_formats import need_arrow
-from pubsub.broker.batch import MAX_HEADERS, Headers
+from pubsub.broker.batch import MAX_HEADERS, MAX_SENDER, Headers
 from pubsub.broker.combination_cache import MAX_COMBINATION
 from pubsub.broker.topics import topic_name
+from pubsub.errors import SenderTooLong
 from pubsub.kernel import Columns
 
 # Messages of a part; even an empty message costs memory.
@@ -41,8 +42,11 @@ class PublishableRun:
     headers: Sequence[Headers] | None
 
 
-def summarize(file: IO[bytes]) -> tuple[int, frozenset[str]]:
-    """Validate a part; return its number of messages and its topics. Raises ApiError."""
+def summarize(file: IO[bytes], sender: bytes) -> tuple[int, frozenset[str]]:
+    """Validate a part; return its number of messages and its topics.
+
+    ``sender`` is used if there is no column ``key``. Raises ApiError or SenderTooLong.
+    """
     messages = 0
     topics: set[str] = set()
     for batch in _batches(file):
@@ -51,6 +55,7 @@ def summarize(file: IO[bytes]) -> tuple[int, frozenset[str]]:
             message = f"the part has more than {_MAX_MESSAGES} messages"
             raise ApiError(TOO_LARGE, "too-large", message)
         topics.update(batch["topic"].unique().to_pylist())
+        _check_senders(batch, sender)
         if "headers" in batch.schema.names:
             _check_headers(batch["headers"])
     for name in topics:
@@ -105,6 +110,17 @@ def _run_bounds(key: Any, values: list[bytes]) -> list[tuple[int, int]]:
             ends.add(row)
             size = length
     return list(pairwise(sorted(ends)))
+
+
+def _check_senders(batch: Any, sender: bytes) -> None:
+    """Raise SenderTooLong if the sender of a message has more than ``MAX_SENDER`` bytes."""
+    import pyarrow.compute as pc
+
+    longest = len(sender)
+    if "key" in batch.schema.names:
+        longest = pc.max(pc.binary_length(batch["key"])).as_py() or 0
+    if longest > MAX_SENDER:
+        raise SenderTooLong(f"a sender has {longest} bytes, more than {MAX_SENDER}")
 
 
 def _check_headers(column: Any) -> None:

@@ -91,9 +91,10 @@ class StagingHandler:
         if len(self._parts) >= _MAX_PARTS:
             message = f"limit reached: {_MAX_PARTS} parts are staged"
             raise ApiError(FULL, "staged", message)
+        sender = b"" if access.token is None else access.token.subject.encode()
         body = request.keep_body()
         try:
-            messages, topics = await self._run_in_thread(lambda: summarize(body))
+            messages, topics = await self._run_in_thread(lambda: summarize(body, sender))
             if len(topics) > self._listener.topics.limit:
                 raise LimitReached("topics")
             await self._listener.slices.finish(access.check_publish(topics))
@@ -102,7 +103,6 @@ class StagingHandler:
         except BaseException:
             body.close()
             raise
-        sender = b"" if access.token is None else access.token.subject.encode()
         id = secrets.token_hex(16)
         part = self._parts[id] = _StagedPart(name, batch, run, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]

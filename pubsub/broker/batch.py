@@ -11,6 +11,32 @@ from pubsub.kernel import Columns
 Headers = Mapping[str, bytes]
 MAX_HEADERS = 2**16 - 1
 """Headers of one message; the limit of the history's format."""
+MAX_SENDER = 255
+"""Bytes of a sender."""
+
+
+def headers_nbytes(headers: Headers) -> int:
+    """Return the bytes of a message's headers: of their keys, as UTF-8, and of their values."""
+    return sum([len(key.encode()) + len(value) for key, value in headers.items()])
+
+
+def messages_nbytes(columns: Columns, sender: bytes, headers: Sequence[Headers] | None) -> int:
+    """Return the bytes of messages, as rates, retention and the sizes of topics measure them.
+
+    A message has the bytes of its payload, of its sender and of its headers.
+    """
+    nbytes = columns.nbytes + columns.count * len(sender)
+    return nbytes if headers is None else nbytes + sum(map(headers_nbytes, headers))
+
+
+def message_sizes(
+    columns: Columns, sender: bytes, headers: Sequence[Headers] | None
+) -> Sequence[int]:
+    """Return the bytes of each message; see ``messages_nbytes``."""
+    sizes = [size + len(sender) for size in columns.sizes()]
+    if headers is None:
+        return sizes
+    return [size + headers_nbytes(own) for size, own in zip(sizes, headers, strict=True)]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pubsub.broker.batch import Headers, message_sizes, messages_nbytes
 from pubsub.errors import LimitReached
 from pubsub.interfaces import Holdable
 from pubsub.kernel import Columns
@@ -63,7 +64,7 @@ class TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Messages and payload bytes a second; zero means no limit."""
+    """Messages and their bytes a second (see ``messages_nbytes``); zero means no limit."""
 
     messages: float = 0
     bytes: float = 0
@@ -84,15 +85,17 @@ class RateLimiter:
         self._messages = TokenBucket(rate.messages, clock) if rate.messages else None
         self._bytes = TokenBucket(rate.bytes, clock) if rate.bytes else None
 
-    def admissible(self, columns: Columns) -> int:
+    def admissible(
+        self, columns: Columns, sender: bytes = b"", headers: Sequence[Headers] | None = None
+    ) -> int:
         """Return how many messages, from the first on, may pass now; takes nothing."""
         count = columns.count
         if self._messages is not None:
             count = min(count, max(int(self._messages.available()), 0))
         if self._bytes is not None and count:
             left = self._bytes.available()
-            if left < columns.nbytes:
-                count = self._within(columns.sizes()[:count], left)
+            if left < messages_nbytes(columns, sender, headers):
+                count = self._within(message_sizes(columns, sender, headers)[:count], left)
         return count
 
     def take(self, count: int, nbytes: int) -> None:

@@ -26,9 +26,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max-connections", COUNT, 0, "connections of a listener; 0: no limit"),
     Setting("max-connections-per-address", COUNT, 0, "connections from one address; 0: no limit"),
     Setting("rate-messages", COUNT, 0, "messages/s a connection may publish; 0: no limit"),
-    Setting("rate-bytes", SIZE, 0, "payload bytes/s a connection may publish; 0: no limit"),
+    Setting("rate-bytes", SIZE, 0, "bytes/s of messages a connection may publish; 0: no limit"),
     Setting("listener-rate-messages", COUNT, 0, "messages/s of all connections of a listener"),
-    Setting("listener-rate-bytes", SIZE, 0, "payload bytes/s of all connections of a listener"),
+    Setting("listener-rate-bytes", SIZE, 0, "bytes/s of messages of all connections of a listener"),
     Setting(
         "slow-consumer",
         choice(PAUSE, DROP, DISCONNECT),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pubsub.errors import HistoryUnavailable, RateLimited
+from pubsub.broker.batch import MAX_SENDER, message_sizes, messages_nbytes
+from pubsub.errors import HistoryUnavailable, RateLimited, SenderTooLong
 
 if TYPE_CHECKING:
     from pubsub.broker.access import AccessRules
@@ -44,7 +45,7 @@ class Publisher:
     ``connection`` is held while a topic that it publishes to is blocked by a slow subscriber, while
     the process is at its memory bound, or while the history is behind. With None (the sender of a
     datagram cannot be held) such messages are refused as RateLimited instead.
-    ``messages`` and ``nbytes`` count what was accepted.
+    ``messages`` and ``nbytes`` count what was accepted, and the bytes of its payloads.
     """
 
     __slots__ = (
@@ -82,27 +83,25 @@ class Publisher:
         """Publish messages of one topic; ``headers`` has one mapping for each of them.
 
         Returns what was accepted: all messages, or those before the first that a rate limit
-        refused. ``sender`` replaces the connection's own. Raises NotAuthorized,
+        refused. ``sender`` replaces the connection's own. Raises NotAuthorized, SenderTooLong,
         HistoryUnavailable, TopicUnreachable, or RateLimited if no message was accepted.
         """
         rules = self._rules
         rules.access.check_publish(topic.name)
+        if sender is None:
+            sender = self.sender
+        if len(sender) > MAX_SENDER:
+            raise SenderTooLong(len(sender))
         if self._connection is None and (
             topic.blockers or rules.memory.full or (topic.durability and rules.store.gate.shut)
         ):
             raise RateLimited("a subscriber, the memory bound or the history holds this topic")
         if self._limiters:
-            admitted = self._admit(columns)
+            admitted = self._admit(columns, sender, headers)
             if admitted < columns.count:
                 columns = columns.slice(0, admitted)
                 headers = None if headers is None else headers[:admitted]
-        batch = self._dispatcher.publish(
-            topic,
-            columns,
-            self.sender if sender is None else sender,
-            rules.protocol,
-            headers,
-        )
+        batch = self._dispatcher.publish(topic, columns, sender, rules.protocol, headers)
         self.messages += columns.count
         self.nbytes += columns.nbytes
         if self._connection is not None:
@@ -126,22 +125,24 @@ class Publisher:
         rules, connection = self._rules, self._connection
         if connection is None or not rules.access.may_publish_all(mix.names):
             return None
+        if sender is None:
+            sender = self.sender
+        if len(sender) > MAX_SENDER:
+            return None
         topics = mix.topics
         stored = topics[0].durability > 0
         for topic in topics:
             if (topic.durability > 0) is not stored:
                 return None
         for limiter in self._limiters:
-            if limiter.admissible(columns) < columns.count:
+            if limiter.admissible(columns, sender) < columns.count:
                 return None
         try:
-            batch = self._dispatcher.publish_mixed(
-                mix, columns, self.sender if sender is None else sender, rules.protocol
-            )
+            batch = self._dispatcher.publish_mixed(mix, columns, sender, rules.protocol)
         except HistoryUnavailable:
             return None
         for limiter in self._limiters:
-            limiter.take(columns.count, columns.nbytes)
+            limiter.take(columns.count, messages_nbytes(columns, sender, None))
         self.messages += columns.count
         self.nbytes += columns.nbytes
         for topic in topics:
@@ -153,16 +154,17 @@ class Publisher:
             rules.store.gate.wait(connection)
         return batch
 
-    def _admit(self, columns: Columns) -> int:
+    def _admit(self, columns: Columns, sender: bytes, headers: Sequence[Headers] | None) -> int:
         """Return how many messages every limiter admits, and charge for them."""
         admitted = columns.count
         for limiter in self._limiters:
-            admitted = min(admitted, limiter.admissible(columns))
+            admitted = min(admitted, limiter.admissible(columns, sender, headers))
         if not admitted:
             raise RateLimited(self._rules.protocol)
-        nbytes = columns.nbytes
         if admitted < columns.count:
-            nbytes = columns.slice(0, admitted).nbytes
+            nbytes = sum(message_sizes(columns, sender, headers)[:admitted])
+        else:
+            nbytes = messages_nbytes(columns, sender, headers)
         for limiter in self._limiters:
             limiter.take(admitted, nbytes)
         return admitted

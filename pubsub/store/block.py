@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from zlib import crc32
 
+from pubsub.broker.batch import headers_nbytes
 from pubsub.store.columns import (
     HAS_HEADERS,
     MIXED,
@@ -35,7 +36,7 @@ from pubsub.store.columns import (
     native,
     numbers,
 )
-from pubsub.store.stored_runs import RUN_BYTES, RunRecord, StoredRun, encode_runs, split
+from pubsub.store.stored_runs import RunRecord, StoredRun, encode_runs, overhead_of, split
 
 _U32 = struct.Struct("<I")
 _FIXED = struct.Struct("<qIqqq")
@@ -112,25 +113,35 @@ class Block:
         return {names[index].decode() for index in indexes}
 
     def totals(self) -> dict[str, tuple[int, int]]:
-        """Return the messages and payload bytes of each topic. The block must have been checked."""
-        names = [name.decode(errors="replace") for name in decode_names(self.names)]
+        """Return the messages of each topic and their bytes (see ``messages_nbytes``).
+
+        The block must have been checked.
+        """
+        raw_names = decode_names(self.names)
+        names = [name.decode(errors="replace") for name in raw_names]
+        headers = {at: headers_nbytes(own) for at, own in decode_headers(self.headers)}
         found: dict[str, tuple[int, int]] = {}
         lists = iter(decode_lists(self.lists))
         lengths, picks = numbers("I", self.lengths), numbers("I", self.picks)
         length_at = pick_at = 0
-        for _, flagged, topic, _, _, size, _, _ in RUN.iter_unpack(self.runs):
+        for start, flagged, topic, sender, _, size, _, _ in RUN.iter_unpack(self.runs):
             count = flagged & ~HAS_HEADERS
+            beside = [len(raw_names[sender])] * count
+            if flagged & HAS_HEADERS:
+                beside = [each + headers.get(start + i, 0) for i, each in enumerate(beside)]
             own: Sequence[int] = ()
             if size == MIXED:
                 own = lengths[length_at : length_at + count]
                 length_at += count
             if topic != SEVERAL:
-                _count(found, names[topic], count, sum(own) if own else size * count)
+                nbytes = sum(own) if own else size * count
+                _count(found, names[topic], count, nbytes + sum(beside))
                 continue
             listed = next(lists)
             sizes = own or [size] * count
-            for pick, one in zip(picks[pick_at : pick_at + count], sizes, strict=True):
-                _count(found, names[listed[pick]], 1, one)
+            chosen = picks[pick_at : pick_at + count]
+            for pick, one, more in zip(chosen, sizes, beside, strict=True):
+                _count(found, names[listed[pick]], 1, one + more)
             pick_at += count
         return found
 
@@ -297,11 +308,13 @@ def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator
                 texts[index] = names[index].decode()
         data = bytes(block.payloads[begin:payload_at])
         first = block.base + start
+        some = None
+        if flagged & HAS_HEADERS:
+            some = [headers.get(start + i, {}) for i in range(count)]
         run = StoredRun(
-            first + count - 1, first, timestamp, len(data) + RUN_BYTES,
+            first + count - 1, first, timestamp, len(data) + overhead_of(names[sender], some),
             "" if topic == SEVERAL else texts[topic], count, data,
-            size, own, sequence, names[sender], texts[protocol],
-            [headers.get(start + i, {}) for i in range(count)] if flagged & HAS_HEADERS else None,
+            size, own, sequence, names[sender], texts[protocol], some,
             (tuple([texts[index] for index in listed]), native(picks)) if picks else None,
         )  # fmt: skip
         if wanted is None or wanted.issuperset(listed):

@@ -184,8 +184,7 @@ def _count_range(
     for run in decode_block(block, names):
         low, high = max(start - run.offset, 0), min(stop - run.offset, run.count)
         if high > low:
-            nbytes = (high - low) * run.size if run.lengths is None else sum(run.lengths[low:high])
-            yield run.topic, high - low, nbytes
+            yield run.topic, high - low, run.messages_nbytes(low, high)
 
 
 def _add(totals: TopicCounts, more: Iterable[tuple[str, int, int]]) -> None:

@@ -224,6 +224,4 @@ def _count_range(
         for one in run.split():
             low, high = max(start - one.offset, 0), min(stop - one.offset, one.count)
             if high > low:
-                sizes = one.lengths
-                nbytes = (high - low) * one.size if sizes is None else sum(sizes[low:high])
-                yield one.topic, (high - low, nbytes)
+                yield one.topic, (high - low, one.messages_nbytes(low, high))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pubsub.store.block import Block
 
 TopicCounts = dict[str, tuple[int, int]]
-"""The number of messages and of payload bytes of each topic, by name."""
+"""The number of messages of each topic and their bytes (see ``messages_nbytes``), by name."""
 
 Piece = tuple[Block, frozenset[str]]
 """A block, and the topics of which its messages are to be read."""

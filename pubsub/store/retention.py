@@ -25,8 +25,8 @@ _ENDED = (FORGOTTEN + "0", FORGOTTEN + ":")
 class RetentionLimits:
     """What the topics that match ``pattern`` keep, all of them together.
 
-    That is the messages of the last ``seconds``, up to ``nbytes`` bytes of payload, and not many
-    more than ``messages`` messages, as whole blocks expire.
+    That is the messages of the last ``seconds``, up to ``nbytes`` bytes (see ``messages_nbytes``),
+    and not many more than ``messages`` messages, as whole blocks expire.
     """
 
     pattern: str

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from pubsub.broker.batch import Batch, Headers
+from pubsub.broker.batch import Batch, Headers, headers_nbytes, messages_nbytes
 from pubsub.kernel import Columns
 from pubsub.store.columns import (
     HAS_HEADERS,
@@ -29,6 +29,8 @@ RUN_BYTES = 320
 """Estimated bytes that a run takes beside its payloads."""
 MESSAGE_BYTES = 64
 """Bytes of a page that a message takes beside its payload, so that empty messages count."""
+# Estimated bytes that a header takes in memory beside its key and value.
+_HEADER_BYTES = 200
 
 Mix = tuple[tuple[str, ...], bytes]
 RunRecord = tuple[
@@ -49,6 +51,8 @@ would be visited again and again, which takes milliseconds each time."""
 _TOPIC: Final = 4
 _COUNT: Final = 5
 _DATA: Final = 6
+_SENDER: Final = 10
+_HEADERS: Final = 12
 _MIX: Final = 13
 last_offset_of: Callable[[RunRecord], int] = itemgetter(0)
 first_offset_of: Callable[[RunRecord], int] = itemgetter(1)
@@ -70,7 +74,7 @@ def record_of(batch: Batch) -> RunRecord:
     count, size = columns.count, columns.largest
     data, sizes, indexes = columns.pack()
     lengths, mix = None, None
-    nbytes = columns.nbytes + RUN_BYTES
+    nbytes = columns.nbytes + overhead_of(batch.sender, headers)
     topic = batch.topics[0]
     if columns.smallest != size:
         size, lengths = MIXED, sizes
@@ -78,12 +82,18 @@ def record_of(batch: Batch) -> RunRecord:
     if len(batch.topics) > 1:
         topic, mix = "", (batch.topics, indexes)
         nbytes += len(indexes)
-    if headers is not None:
-        nbytes += sum(len(key) + len(value) + 200 for h in headers for key, value in h.items())
     return (
         offset + count - 1, offset, batch.timestamp, nbytes, topic, count, data, size, lengths,
         batch.sequence, batch.sender, batch.protocol, headers, mix,
     )  # fmt: skip
+
+
+def overhead_of(sender: bytes, headers: Sequence[Headers] | None) -> int:
+    """Return the estimated bytes that a run takes in memory beside its payloads and lengths."""
+    nbytes = RUN_BYTES + len(sender)
+    if headers is None:
+        return nbytes
+    return nbytes + sum([headers_nbytes(own) + _HEADER_BYTES * len(own) for own in headers])
 
 
 def mixed_topics_of(record: RunRecord) -> tuple[str, ...] | None:
@@ -196,18 +206,28 @@ def _words(parts: Sequence[bytes]) -> bytes:
 
 
 def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
-    """Return the number of messages and of payload bytes of each topic."""
+    """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
     totals: dict[str, tuple[int, int]] = {}
     for record in records:
-        mix = record[_MIX]
-        found = [(0, record[_COUNT], len(record[_DATA]))]
-        topics: tuple[str, ...] = (record[_TOPIC],)
-        if mix is not None:
-            topics, found = mix[0], batch_of(record).columns.totals()
-        for index, number, size in found:
-            count, nbytes = totals.get(topics[index], (0, 0))
-            totals[topics[index]] = (count + number, nbytes + size)
+        sender = len(record[_SENDER])
+        for topic, number, size in _payloads_and_headers(record):
+            count, nbytes = totals.get(topic, (0, 0))
+            totals[topic] = (count + number, nbytes + size + number * sender)
     return totals
+
+
+def _payloads_and_headers(record: RunRecord) -> Iterable[tuple[str, int, int]]:
+    """Yield topics with a number of messages and the bytes of their payloads and headers."""
+    mix = record[_MIX]
+    if record[_HEADERS] is not None:
+        for run in split(record):
+            headers = sum(map(headers_nbytes, run[_HEADERS] or ()))
+            yield run[_TOPIC], run[_COUNT], len(run[_DATA]) + headers
+    elif mix is None:
+        yield record[_TOPIC], record[_COUNT], len(record[_DATA])
+    else:
+        for index, number, size in batch_of(record).columns.totals():
+            yield mix[0][index], number, size
 
 
 @dataclass(slots=True, eq=False)
@@ -263,6 +283,11 @@ class StoredRun:
     def cost(self) -> int:
         """Return how many bytes of a page the run takes."""
         return self.nbytes + MESSAGE_BYTES * self.count
+
+    def messages_nbytes(self, low: int, high: int) -> int:
+        """Return the bytes of the messages at these places; see ``batch.messages_nbytes``."""
+        part = self.batch().slice(low, high)
+        return messages_nbytes(part.columns, part.sender, part.headers)
 
     def within(self, start: int, stop: int) -> StoredRun:
         """Return the messages from the offset ``start`` to before ``stop``."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from pubsub.interfaces import Value
 from pubsub.store.block import Block, Damaged, decode_block, encode_block
 from pubsub.store.block_reader import read_block
+from pubsub.store.columns import senders_nbytes
 from pubsub.store.committed_position import CommittedPosition, insert_lost
 from pubsub.store.journal import BLOCK_BYTES, Journal, Segment
 from pubsub.store.merge import Merger, insert_block
@@ -264,9 +265,11 @@ class Writer:
         if not rows:
             self._connection.execute("DELETE FROM blocks WHERE base = ?", (base,))
             return
-        (size,) = self._connection.execute(
-            "SELECT length(payloads) FROM blocks WHERE base = ?", (base,)
+        names, runs, payloads_and_headers = self._connection.execute(
+            "SELECT names, runs, length(payloads) + length(headers) FROM blocks WHERE base = ?",
+            (base,),
         ).fetchone()
+        size = payloads_and_headers + senders_nbytes(names, runs)
         if 2 * sum(nbytes for _, nbytes in rows) < size:
             try:
                 block = read_block(self._connection, base)

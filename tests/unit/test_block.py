@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
 from pubsub.store.block import (
     Block,
     Damaged,
@@ -112,7 +113,17 @@ class RoundTripTests(SynchronousTestCase):
 
     def test_totals_by_topic(self) -> None:
         runs, _ = rows([batch_of([b"12", b"3"]), batch_of([b""], "u"), batch_of([b"4"])], 0)
-        assert topics_of(runs) == {"t": (3, 4), "u": (1, 0)}
+        # With the sender, alice, of each message.
+        assert topics_of(runs) == {"t": (3, 4 + 15), "u": (1, 5)}
+
+    def test_totals_include_headers(self) -> None:
+        headed = batch_of([b"12", b"3"], headers=[{"ü": b"value"}, {}])
+        mixed = batch_of([b"1", b"23"], headers=[{"a": b"bc"}, {"d": b""}])
+        mixed.topics = ("t", "u")
+        mixed.columns = Columns.of([b"1", b"23"], [0, 1])
+        runs, block = rows([headed, mixed], 0)
+        assert topics_of(runs) == {"t": (3, 3 + 10 + 7 + 1 + 5 + 3), "u": (1, 2 + 5 + 1)}
+        assert block.totals() == topics_of(runs)
 
 
 class DamageTests(SynchronousTestCase):

@@ -83,12 +83,12 @@ class TopicsTests(HouseCase):
 
     def test_of_all_and_of_a_range(self) -> None:
         a, b = (
-            {"name": "a", "messages": 2, "bytes": 3},
-            {"name": "b", "messages": 1, "bytes": 1},
+            {"name": "a", "messages": 2, "bytes": 3 + 2 * len(b"alice")},
+            {"name": "b", "messages": 1, "bytes": 1 + len(b"alice")},
         )
         assert self.house.get("/v1/topics").json == {"topics": [a, b]}
         assert self.house.get("/v1/topics?start=2").json == {"topics": [b]}
-        part = {"name": "a", "messages": 1, "bytes": 1}
+        part = {"name": "a", "messages": 1, "bytes": 1 + len(b"alice")}
         assert self.house.get("/v1/topics?stop=1").json == {"topics": [part]}
 
     def test_topics_with_a_key_need_a_token(self) -> None:

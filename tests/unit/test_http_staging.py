@@ -17,6 +17,7 @@ from pubsub.admin.staged_parts import read_runs, summarize
 from tests.profiles import examples
 from tests.unit.test_http_streams import Threads
 from tests.unit.test_http_writing import HEADERS, WritingCase, table
+from tests.unit.tokens import token
 from tests.unit.web import WebHouse, stream_of
 
 
@@ -115,6 +116,24 @@ class StageTests(WritingCase):
             assert house.post("/v1/commit", body).status in (200, 400)
         assert not self.flushLoggedErrors()  # type: ignore[no-untyped-call]
 
+    def test_senders_of_more_than_255_bytes(self) -> None:
+        for sender, status in ((b"s" * 255, 201), (b"s" * 256, 400)):
+            key = pa.array([b"", sender, None], pa.binary())
+            answer = self.stage(table(["a"] * 3, [b"1"] * 3, key=key))
+            assert answer.status == status
+        assert answer.error == (400, "sender-too-long")
+        assert self.house.broker.counters.refusals == {("admin", "sender-too-long"): 1}
+
+    def test_a_subject_of_more_than_255_bytes(self) -> None:
+        given = {"sub": "s" * 256, "permissions": [], "exp": self.house.clock.seconds() + 9}
+        part = table(["a"], [b"1"])
+        answer = self.stage(part, token=token(given))
+        assert answer.error == (400, "sender-too-long")
+        # The subject is not used if each message has its sender.
+        own = part.append_column("key", pa.array([b"me"], pa.binary()))
+        assert self.stage(own, token=token(given)).status == 201
+        assert self.house.get("/v1/bounds", token=token(given)).status == 200
+
     def test_parameters(self) -> None:
         body = stream_of(table(["a"], [b"1"]))
         for query in ("", "query=q", "batch=1", "query=q&batch=-1", "query=&batch=1"):
@@ -187,7 +206,7 @@ class PieceTests(SynchronousTestCase):
 
     def test_counts_match_the_contents(self) -> None:
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
-        assert summarize(file) == (3, frozenset("ab"))
+        assert summarize(file, b"") == (3, frozenset("ab"))
         (run,) = read_runs(file, b"s")
         assert (run.topics, run.sender, run.headers) == (("a", "b"), b"s", None)
         assert run.columns.payloads() == [b"1", b"22", b""]
@@ -209,7 +228,7 @@ class PieceTests(SynchronousTestCase):
 
     def test_invalid_parts(self) -> None:
         with pytest.raises(ApiError):
-            summarize(io.BytesIO(b"?"))
+            summarize(io.BytesIO(b"?"), b"")
 
     def test_altered_parts_are_read_or_refused(self) -> None:
         """Arrow's own reader crashes the process on such input."""

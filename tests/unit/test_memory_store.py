@@ -168,7 +168,7 @@ class BoundTests(StoreCase):
         assert store.first_offset == 2
 
     def test_bytes_bound_it_as_well(self) -> None:
-        store = MemoryStore(1000, 2 * (RUN_BYTES + 100))
+        store = MemoryStore(1000, 2 * (RUN_BYTES + len(b"alice") + 100))
         for _ in range(3):
             store.append(batch_of([b"x" * 50] * 2, "a"))
         assert store.first_offset == 2

@@ -7,7 +7,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import CONNECTION_BYTES
-from tests.unit.nsd_lines import SUCCESS, Nsd, error, open_
+from tests.unit.nsd_lines import NOTHING, SUCCESS, Nsd, error, get, open_, publish
 
 MIB = 1024 * 1024
 
@@ -76,6 +76,33 @@ class LineTests(SynchronousTestCase):
     def test_the_quotation_of_a_long_line_is_cut_between_characters(self) -> None:
         _, answer, closed = self.dribble("ü".encode() * (2 * MIB + 1))
         assert (json.loads(answer)["error"], closed) == (f"INVALID REQUEST: [{'ü' * 200}]", True)
+
+
+class SenderTests(SynchronousTestCase):
+    """nsd §4.2: senders of up to 255 bytes"""
+
+    def sent(self, sender: str) -> tuple[Nsd, bytes]:
+        """The response to a publish by ``sender``."""
+        nsd = Nsd()
+        client = nsd.connect("nsd")
+        client.send(open_("ada"))
+        client.take()
+        client.send(publish("ada", "").replace(b'"from": "ada"', b'"from": "%b"' % sender.encode()))
+        answer = client.take()
+        client.send(get("ada"))
+        assert (client.take() == NOTHING) is (answer != SUCCESS)
+        return nsd, answer
+
+    def test_255_bytes_are_a_sender(self) -> None:
+        for sender in ("", "x" * 255, "ü" * 127):
+            assert self.sent(sender)[1] == SUCCESS
+
+    def test_longer_ones_are_refused_and_counted(self) -> None:
+        for sender, size in (("x" * 256, 256), ("ü" * 128, 256), ("x" * 4_000_000, 4_000_000)):
+            nsd, answer = self.sent(sender)
+            assert answer == error(f"SENDER TOO LONG: {size} bytes")
+            assert nsd.broker.counters.refusals == {("nsd", "sender-too-long"): 1}
+            assert nsd.broker.memory.used < CONNECTION_BYTES + 10_000
 
 
 class StopTests(SynchronousTestCase):

@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.topics import Topic
-from pubsub.errors import NotAuthorized, RateLimited
+from pubsub.errors import NotAuthorized, RateLimited, SenderTooLong
 from pubsub.kernel import Columns
 from tests.unit.fakes import Held, clock_at, make_broker, make_listener
 
@@ -79,6 +79,29 @@ class AccessTests(PublisherCase):
         assert self.send(publisher, b"x", topic=self.broker.topics.create("sport")) == 1
 
 
+class SenderTests(PublisherCase):
+    """Senders of up to 255 bytes"""
+
+    def test_255_bytes_are_published(self) -> None:
+        batch = self.publisher().publish(self.topic, Columns.of([b"x"]), sender=b"s" * 255)
+        assert batch.sender == b"s" * 255
+
+    def test_longer_ones_are_refused(self) -> None:
+        publisher = self.publisher()
+        with pytest.raises(SenderTooLong):
+            publisher.publish(self.topic, Columns.of([b"x"]), sender=b"s" * 256)
+        publisher.sender = b"s" * 256
+        with pytest.raises(SenderTooLong):
+            publisher.publish(self.topic, Columns.of([b"x"]))
+        assert self.broker.counters.published == 0
+
+    def test_without_permission_that_is_what_is_reported(self) -> None:
+        with pytest.raises(NotAuthorized):
+            self.publisher(allow_publish="x").publish(
+                self.topic, Columns.of([b"x"]), sender=b"s" * 256
+            )
+
+
 class RateTests(PublisherCase):
     """rate-* of the connection, and listener-rate-* of all connections"""
 
@@ -99,10 +122,23 @@ class RateTests(PublisherCase):
         assert self.send(publisher, b"c", b"d") == 1
 
     def test_bytes_are_limited_too(self) -> None:
-        publisher = self.publisher(rate_bytes="10")
+        publisher = self.publisher(rate_bytes="20")
         assert self.send(publisher, b"123456", b"123456", b"1") == 2
         with pytest.raises(RateLimited):
             self.send(publisher, b"x")
+
+    def test_the_sender_and_the_headers_of_each_message_are_bytes(self) -> None:
+        publisher = self.publisher(rate_bytes="100")
+        headers = [{"k": b"v" * 49}, {"k": b"v" * 39}, {}]
+        batch = publisher.publish(
+            self.topic, Columns.of([b"", b"", b""]), headers=headers, sender=b"s" * 10
+        )
+        # 60 and 50 bytes; the message that exceeds the limit is the last one.
+        assert batch.headers == headers[:2]
+        with pytest.raises(RateLimited):
+            self.send(publisher, b"")
+        self.clock.advance(0.11)
+        assert self.send(publisher, b"", b"") == 1
 
     def test_all_connections_share_the_listeners_limit(self) -> None:
         listener = make_listener(self.broker, listener_rate_messages=3)

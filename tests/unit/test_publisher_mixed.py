@@ -205,6 +205,18 @@ class RateTests(MixedCase):
         assert self.publish(publisher, f"a{large}", f"b{large}") is not None
         assert self.publish(publisher, "a1", "b2") is None
 
+    def test_the_sender_of_each_message_is_bytes(self) -> None:
+        publisher = self.publisher(rate_bytes=1000)
+        sender = b"s" * 250
+        assert self.publish(publisher, "a1", "b2", "a3", "b4", "a5", sender=sender) is None
+        self.assert_nothing_published()
+        assert self.publish(publisher, "a1", "b2", "a3", "b4", sender=sender) is not None
+        assert self.publish(publisher, "a1", "b2") is None
+
+    def test_a_sender_that_is_too_long(self) -> None:
+        assert self.publish(self.publisher(), "a1", "b2", sender=b"s" * 256) is None
+        self.assert_nothing_published()
+
     def test_the_limit_of_all_connections(self) -> None:
         listener = self.listener(listener_rate_messages=4, rate_messages=100)
         first = listener.publisher(self.connection, b"a")

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.protocols.spot.prefixes import Prefixes
+from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import CommandLine, merge
 from tests.unit.brokers import QUERY, message, publish, ready, subscribe, unsubscribe
@@ -72,6 +73,32 @@ class RefusalTests(SynchronousTestCase):
         assert home.broker.counters.refusals == {("spot", "not-authorized"): 5}
         assert "b" not in home.broker.topics
         assert not client.closed
+
+    def test_origins_of_more_than_255_bytes_are_malformed(self) -> None:
+        home = house()
+        client = join(home, b"DEALER", encode_message([b"\x01", b"o" * 255, b"t", b"x"]))
+        client.send(encode_message([b"\x01", b"o" * 256, b"t", b"x"]) * 9)
+        assert home.broker.counters.refusals == {("spot", "eproto"): 9}
+        assert home.broker.counters.published == 1
+        assert not client.closed
+        client.send(encode_message([b"", b"\x01", b"o" * 2**20, b"t", b"x"]))
+        assert home.broker.counters.refusals == {("spot", "eproto"): 10}
+        assert client.closed
+
+    def test_prefixes_of_more_than_255_bytes_are_malformed(self) -> None:
+        home = house()
+        long = b"p" * 256
+        before = home.broker.memory.used
+        for kind, requests in (
+            (b"DEALER", encode_message([b"", b"\x02", long + b"*"])),
+            (b"SUB", encode_message([b"\x01" + long])),
+            (b"SUB", encode_command(Command(b"SUBSCRIBE", long))),
+        ):
+            client = join(home, kind, requests)
+            assert not client.closed
+            client.stream.lose()
+        assert home.broker.counters.refusals == {("spot", "eproto"): 3}
+        assert home.broker.memory.used == before
 
     def test_messages_over_the_rate_are_counted(self) -> None:
         home = house(rate_messages=3)

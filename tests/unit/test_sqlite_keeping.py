@@ -72,6 +72,30 @@ class RetentionTests(Tidied):
         await self.tidy()
         assert await self.left() == [b"3" * 1000, b"4" * 1000]
 
+    async def test_senders_and_headers_are_bytes_too(self) -> None:
+        await self.reopen(keep_everything(retention=(RetentionLimits("*", nbytes=2500),)))
+        headed = {"key": b"v" * 997}
+        empty = [aged(b""), aged(b""), aged(b""), aged(b"")]
+        for number, batch in enumerate(empty):
+            batch.sender = b"%d" % number * (1000 if number % 2 else 0)
+            batch.headers = None if number % 2 else [headed]
+        await self.one_each(*empty)
+        await self.tidy()
+        assert [message.offset for message in await self.read(cold=True)] == [2, 3]
+
+    async def test_a_block_of_which_little_is_left_is_written_anew_without_its_senders(
+        self,
+    ) -> None:
+        await self.reopen(keep_everything(retention=(RetentionLimits("big", messages=1),)))
+        large = aged(b"", "big")
+        large.sender = b"s" * 100_000
+        self.store.append(large)
+        self.store.append(aged(b"small", "small"))
+        await self.stored()
+        await self.put(aged(b"newer", "big"))
+        await self.tidy()
+        assert sql(self.path, "SELECT length(names) < 1000 FROM blocks") == [(1,), (1,)]
+
     async def test_each_pattern_has_its_own_and_the_first_rules(self) -> None:
         rules = (
             RetentionLimits("a/*", messages=1),

@@ -15,6 +15,7 @@ from pubsub.errors import (
     NotAuthorized,
     RateLimited,
     Refused,
+    SenderTooLong,
     TopicExists,
     TopicNotFound,
     TopicUnreachable,
@@ -38,6 +39,8 @@ CODES: dict[type[Refused], ErrorCode] = {
     HistoryUnavailable: ErrorCode.RATE_LIMITED,
     InvalidTopicName: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
+    # No token is as long, so no sender is.
+    SenderTooLong: ErrorCode.INVALID_REQUEST,
 }
 """The code of ERROR for each refusal of the broker."""
 

@@ -10,6 +10,7 @@ from pubsub.errors import (
     NotAuthorized,
     RateLimited,
     Refused,
+    SenderTooLong,
     TopicNotFound,
     TopicUnreachable,
 )
@@ -20,6 +21,7 @@ TEXTS: dict[type[Refused], str] = {
     TopicUnreachable: "NO SUCH CHANNEL: {0}",
     NotAuthorized: "NOT AUTHORIZED: {0}",
     MessageTooLarge: "MESSAGE TOO BIG: {0} characters",
+    SenderTooLong: "SENDER TOO LONG: {0} bytes",
     LimitReached: "LIMIT REACHED: {0}",
     RateLimited: "RATE LIMIT EXCEEDED",
     MemoryExhausted: "BROKER BUSY",

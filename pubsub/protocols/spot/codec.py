@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pubsub.broker.batch import MAX_SENDER
 from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.zmtp import MORE, encode_message, frame_head
 
@@ -64,7 +65,7 @@ def decode_request(frames: Sequence[bytes]) -> Request:
     match list(frames[1:] if not frames[0] else frames):
         case [b"\x01", topic, data]:
             return Publish(topic, data)
-        case [b"\x01", origin, topic, data]:
+        case [b"\x01", origin, topic, data] if len(origin) <= MAX_SENDER:
             return Publish(topic, data, origin)
         case [b"\x02", topic]:
             return Subscribe(topic)

@@ -187,7 +187,7 @@ class ZmtpConnection(Connection):
             return
         try:
             role.command(command)
-        except SpotError:
+        except (SpotError, InvalidTopicName):
             self._count_malformed(command.name + command.data)
         except Refused as refused:
             self.refuse(refused.reason)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pubsub.broker.access import RESERVED
 from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
 from pubsub.broker.topic_registry import TopicRegistry
-from pubsub.broker.topics import Topic, topic_name
-from pubsub.errors import LimitReached, Refused
+from pubsub.broker.topics import MAX_NAME, Topic, topic_name
+from pubsub.errors import InvalidTopicName, LimitReached, Refused
 from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
@@ -200,7 +200,9 @@ class Subscriptions:
             self._connection.carry_out(self._join_all(prefix))
 
     def _begin_prefix(self, prefix: bytes) -> None:
-        """Subscribe to the topics that will be created with ``prefix``; raises LimitReached."""
+        """Subscribe to the topics that will be created with ``prefix``; raises Refused."""
+        if len(prefix) > MAX_NAME:
+            raise InvalidTopicName(f"a prefix has up to {MAX_NAME} bytes, not {len(prefix)}")
         self._check_limit()
         self._prefixes.add(prefix)
         self._prefix_readers.add(prefix, self)
