@@ -12,8 +12,8 @@ from typing import Any
 
 from pubsub.server.configuration import BROKER_SETTINGS
 from tests.unit.streams import Client, House
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).parents[2] / "seeds" / "vectors"
 # After each send the clock advances by this much; no step waits for longer.
 STEP = 0.025
 # A step with more repetitions than this is not sent byte by byte.
@@ -29,8 +29,7 @@ Step = Mapping[str, Any]
 
 def load(protocol: str) -> list[Conversation]:
     """Return the conversations of ``protocol``."""
-    text = (VECTORS / f"{protocol}-conversations.json").read_text(encoding="utf-8")
-    document = json.loads(text)
+    document = load_vectors(f"{protocol}-conversations")
     assert document["protocol"] == protocol
     # Shared by all conversations: fast's secret and tokens.
     common = {key: document[key] for key in ("secret", "tokens") if key in document}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.plugin import installed_protocols
-from tests.contract.conversations import VECTORS, methods
+from tests.contract.conversations import methods
+from tests.vectors import VECTORS
 
 
 class ConversationFileTests(SynchronousTestCase):

@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.test_plugin import Toy, path
-from tests.integration.broker import HOST, PATIENCE, Start, brokers, environment, listen
+from tests.integration.broker import HOST, Start, listen, run_python
 from tests.integration.clients import Nsd
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
@@ -54,12 +51,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with brokers(tmp_path) as starter:
-        yield starter
-
-
 def test_it_is_served_with_the_limits_of_every_listener(start: Start, home: Path) -> None:
     made = start(*listen("toy"), "--rate-messages=2", env=path(home))
     with Toy(made.port("toy")) as subscriber, Toy(made.port("toy")) as publisher:
@@ -75,16 +66,8 @@ def test_it_is_served_with_the_limits_of_every_listener(start: Start, home: Path
 
 def test_a_url_selects_it(start: Start, home: Path) -> None:
     made = start(*listen("toy"), "--allow-publish=news", env=path(home))
-    result = subprocess.run(
-        [sys.executable, "-c", CLIENT, f"toy://{HOST}:{made.port('toy')}"],
-        env=environment(path(home)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    refused, fields, understood, fault = json.loads(result.stdout)
+    output = run_python(CLIENT, f"toy://{HOST}:{made.port('toy')}", env=path(home))
+    refused, fields, understood, fault = json.loads(output)
     assert refused.endswith("a message refused: ERR not-authorized")
     assert (fields, understood) == ({"verb": "DANCE"}, 5)
     assert fault == "no request 'DANCE' of this form"

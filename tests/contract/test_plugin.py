@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.broker import DEFECTS, Broker, Start, brokers, listen, run
+from tests.integration.broker import DEFECTS, Broker, Start, listen, run
 from tests.integration.clients import Cafe, Client, Nsd, publish
 
 DROPIN = """
@@ -129,12 +128,6 @@ def home(tmp_path: Path) -> Path:
     (tmp_path / "toy" / "__init__.py").write_text("")
     (tmp_path / "toy" / "server.py").write_text(SERVER)
     return tmp_path
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with brokers(tmp_path) as starter:
-        yield starter
 
 
 def path(home: Path) -> dict[str, str]:

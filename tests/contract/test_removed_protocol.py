@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -20,10 +18,9 @@ from tests.integration.broker import (
     PATIENCE,
     Broker,
     Start,
-    brokers,
-    environment,
     listen,
     run,
+    run_python,
 )
 from tests.integration.clients import Cafe, Nsd
 from tests.integration.fast_client import make_secret, make_token
@@ -90,12 +87,6 @@ def home(tmp_path: Path, missing: str) -> Path:
     return home
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with brokers(tmp_path) as starter:
-        yield starter
-
-
 def path(home: Path) -> dict[str, str]:
     """Return an environment in which the copy is the only package."""
     return {"PYTHONPATH": str(home)}
@@ -113,17 +104,8 @@ def publish(home: Path, missing: str, broker: Broker, token: str) -> str:
     sinks = {name: {"url": f"{name}://{HOST}:{broker.port(name)}"} for name in names}
     if "fast" in sinks:
         sinks["fast"]["token"] = token
-    result = subprocess.run(
-        [sys.executable, "-c", CLIENTS, json.dumps([str(home), missing, topics, sinks])],
-        cwd=home,
-        env=environment(path(home)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    arguments = json.dumps([str(home), missing, topics, sinks])
+    return run_python(CLIENTS, arguments, env=path(home), cwd=home)
 
 
 def over_http(broker: Broker) -> list[bytes]:

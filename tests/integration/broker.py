@@ -67,6 +67,21 @@ def run(
     )
 
 
+def run_python(code: str, *arguments: str, env: dict[str, str], cwd: Path | None = None) -> str:
+    """Run ``code`` in a Python process, which must succeed, and return its output."""
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env=environment(env),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
 class Broker:
     """A running broker, made by ``running`` or the fixture ``start``."""
 

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.integration.broker import Broker, Start, brokers, listen
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start brokers with options of the test; see ``brokers``."""
-    with brokers(tmp_path) as starter:
-        yield starter
+from tests.integration.broker import Broker, Start, listen
 
 
 @pytest.fixture

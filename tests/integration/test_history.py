@@ -269,13 +269,18 @@ def body(number: int) -> str:
     return f"body number {number} ".ljust(JOURNAL_BYTES, ".")
 
 
-def test_damage_is_reported_with_offsets(house: House) -> None:
-    first = house.open("--durability=*=sync", "--nsd-max-body=200000")
-    with Nsd.to(first) as nsd:
+def publish_blocks(house: House, count: int) -> Broker:
+    """Start a broker, publish ``count`` bodies of a block each, and return the broker."""
+    broker = house.open("--durability=*=sync", "--nsd-max-body=200000")
+    with Nsd.to(broker) as nsd:
         nsd.do("Open", "ada")
-        for number in range(30):
+        for number in range(count):
             nsd.do("Publish", "ada", message=message(body(number)))
-    first.stop()
+    return broker
+
+
+def test_damage_is_reported_with_offsets(house: House) -> None:
+    publish_blocks(house, 30).stop()
     data = bytearray(house.path.read_bytes())
     at = data.index(b"body number 17")
     data[at] ^= 0x04
@@ -287,12 +292,7 @@ def test_damage_is_reported_with_offsets(house: House) -> None:
 
 
 def test_a_crash_is_followed_by_a_complete_check(house: House) -> None:
-    first = house.open("--durability=*=sync", "--nsd-max-body=200000")
-    with Nsd.to(first) as nsd:
-        nsd.do("Open", "ada")
-        for number in range(3):
-            nsd.do("Publish", "ada", message=message(body(number)))
-    first.kill()
+    publish_blocks(house, 3).kill()
     # Copy the journal into the file, as a running broker does later.
     sql(house.path, "PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(house.path.read_bytes())

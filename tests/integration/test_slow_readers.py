@@ -42,6 +42,13 @@ def flood(client: Cafe, first: int = 0) -> None:
     assert client.sync() == []
 
 
+def flood_in_step(source: Cafe, quick: Cafe) -> None:
+    """Publish everything in step with ``quick``, so that it is never a slow subscriber."""
+    for number, each in enumerate(numbered(0, FLOOD)):
+        source.send(each)
+        assert read_numbers(quick, 1) == [number]
+
+
 def send_until_blocked(client: Cafe) -> tuple[int, bytes]:
     """Send numbered messages until the broker reads nothing for two seconds. Return the number of
     the incomplete message and the rest of its frame.
@@ -100,12 +107,7 @@ def test_pause_ends_with_the_disconnection_of_the_slow_subscriber(start: Start) 
 def test_drop_counts_dropped_messages(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=drop", "--slow-bytes=256K")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
-        # In step with the quick reader, so that it is never slow itself.
-        got = []
-        for each in numbered(0, FLOOD):
-            source.send(each)
-            got += read_numbers(quick, 1)
-        assert got == list(range(FLOOD))
+        flood_in_step(source, quick)
         broker.wait_line(
             r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': slow-consumer"
         )
@@ -127,11 +129,7 @@ def test_disconnect_holds_no_publisher(start: Start) -> None:
         *listen("cafe"), "--slow-consumer=disconnect", "--slow-bytes=512K", "--resume-window=0"
     )
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
-        got = []
-        for each in numbered(0, FLOOD):
-            source.send(each)
-            got += read_numbers(quick, 1)
-        assert got == list(range(FLOOD))
+        flood_in_step(source, quick)
         broker.wait_line(r"'stuck@[\d.:]+' disconnected: slow consumer: over 524288 bytes behind")
         received = numbers(slow.receive_until_reset())
         assert received == list(range(len(received)))

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -123,8 +125,9 @@ def test_a_backlog_is_delivered_first(start: Start) -> None:
     assert broker.totals()["dropped"] == 0
 
 
-def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) -> None:
-    broker = start(*listen("cafe"), "--stop-timeout=1")
+@contextmanager
+def stopping_with_unread_messages(broker: Broker) -> Iterator[Cafe]:
+    """Send SIGTERM while a subscriber does not read; yield the subscriber."""
     with (
         Cafe.subscriber(broker, receive_buffer=16 * 1024) as stuck,
         Cafe.publisher(broker) as publisher,
@@ -133,6 +136,12 @@ def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) 
         with pytest.raises(TimeoutError):
             publisher.send(publish(1, bytes(MIB // 8)) * 1000)
         broker.signal()
+        yield stuck
+
+
+def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) -> None:
+    broker = start(*listen("cafe"), "--stop-timeout=1")
+    with stopping_with_unread_messages(broker) as stuck:
         broker.wait_line(r"\d+ connections did not close in time")
         # Far less than any other time limit of the broker.
         assert broker.wait(20) in (0, -signal.SIGTERM)
@@ -169,14 +178,7 @@ def test_a_response_in_progress_is_finished(broker: Broker, in_base64: bool) -> 
 
 def test_a_second_signal_ends_the_wait(start: Start) -> None:
     broker = start(*listen("cafe"), "--stop-timeout=600", "--slow-seconds=600")
-    with (
-        Cafe.subscriber(broker, receive_buffer=16 * 1024) as stuck,
-        Cafe.publisher(broker) as publisher,
-    ):
-        publisher.sock.settimeout(1)
-        with pytest.raises(TimeoutError):
-            publisher.send(publish(1, bytes(MIB // 8)) * 1000)
-        broker.signal()
+    with stopping_with_unread_messages(broker) as stuck:
         broker.wait_line(r"TCP Port \d+ Closed")
         broker.signal()
         broker.wait_line(r"\d+ connections did not close in time")

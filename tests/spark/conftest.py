@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pubsub.pipeline.spark_session import local_session
-from tests.integration.broker import Broker, Start, brokers
+from tests.integration.broker import Broker, Start
 from tests.integration.fast_client import make_secret
 from tests.spark.http_brokers import serve
 from tests.spark.java import java_options
@@ -45,13 +45,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("FATAL")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start brokers with options of the test; see ``brokers``."""
-    with brokers(tmp_path) as starter:
-        yield starter
 
 
 @pytest.fixture

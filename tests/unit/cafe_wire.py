@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import drawing
-from tests.unit.streams import Client, House
+from tests.unit.streams import Client, ProtocolHouse
 
 PING = bytes.fromhex("fe ca 20 00 00 00 00")
 PONG = bytes.fromhex("fe ca 21 00 00 00 00")
@@ -77,19 +77,13 @@ def payloads(data: bytes) -> list[bytes]:
     return [payload[9:] for _, payload in frames(data)]
 
 
-class Cafe(House):
+class Cafe(ProtocolHouse):
     """A broker with one cafe listener; its sessions have the ids 1, 2, 3 and so on."""
 
-    def __init__(
-        self,
-        top: Mapping[str, object] | None = None,
-        also: Mapping[str, Mapping[str, object]] | None = None,
-        store: MemoryStore | None = None,
-        **settings: object,
-    ) -> None:
-        own = {name.replace("_", "-"): value for name, value in settings.items()}
-        draw = drawing(0, *range(1, 1000))
-        super().__init__({"cafe": own, **(also or {})}, draw=draw, store=store, top=top)
+    served = "cafe"
+
+    def __init__(self, top: Mapping[str, object] | None = None, **options: Any) -> None:
+        super().__init__(top, draw=drawing(0, *range(1, 1000)), **options)
 
     def publisher(self, channel: int = 1, name: bytes = b"alice") -> Client:
         """Return a publisher whose handshake is acknowledged."""

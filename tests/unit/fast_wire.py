@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.interfaces import IStore
 from tests.unit.fakes import START, scratch
-from tests.unit.streams import Client, House
-from tests.unit.tokens import KEY, token, with_hmac
+from tests.unit.streams import Client, ProtocolHouse
+from tests.unit.tokens import KEY, OTHER_KEY, token, with_hmac
 
 CREATE, SUBSCRIBE, PUBLISH, MESSAGE = 0x01, 0x02, 0x03, 0x04
 UNSUBSCRIBE, KEY_UPDATE, ROTATE_KEY, ERROR = 0x05, 0x06, 0x07, 0x7F
@@ -97,10 +97,21 @@ def for_seconds(seconds: float, *permissions: str, **claims: Any) -> bytes:
 OWNER = grant()
 READER = grant("subscribe", sub="bob")
 WRITER = grant("publish", sub="eve")
+# After a rotation to the key k2.
+NEW_OWNER = grant(key="k2")
+NEW_READER = grant("subscribe", key="k2", sub="bob")
+# Refused.
+OTHER = grant(key="k2", sub="mal")
+FORGED = grant(secret=OTHER_KEY)
+KEYLESS = grant(key="")
+# The end of a subscription to ``news``.
+OVER = error(2, 9)
 
 
-class Fast(House):
+class Fast(ProtocolHouse):
     """A broker with one fast listener. ``secrets`` are written to files and named in ``[keys]``."""
+
+    served = "fast"
 
     def __init__(
         self,
@@ -109,13 +120,12 @@ class Fast(House):
         top: Mapping[str, object] | None = None,
         secrets: Mapping[str, bytes] | None = None,
         store: IStore | None = None,
-        **settings: object,
+        **settings: Any,
     ) -> None:
         self._directory = scratch(case)
         keys = {id: self.secret_file(id, key) for id, key in (secrets or {"main": KEY}).items()}
-        own = {name.replace("_", "-"): value for name, value in settings.items()}
-        listen = {"fast": own, **(also or {})}
-        super().__init__(listen, store=store, top={"keys": keys, **(top or {})})
+        whole = {"keys": keys, **(top or {})}
+        super().__init__(top=whole, also=also, store=store, **settings)
 
     def secret_file(self, id: str, key: bytes) -> dict[str, object]:
         """Return a table for ``[keys]`` with a secret, or a public key if it looks like one."""

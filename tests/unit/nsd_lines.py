@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from pubsub.store.memory import MemoryStore
-from tests.unit.streams import Client, House
+from tests.unit.streams import Client, ProtocolHouse
 
 SUCCESS = b'{"_class":"SuccessResponse"}\n'
 NOTHING = b'{"_class":"MessageListResponse","messages":[]}\n'
@@ -49,18 +47,10 @@ def bodies(line: bytes) -> list[str]:
     return [message["body"] for message in response["messages"]]
 
 
-class Nsd(House):
+class Nsd(ProtocolHouse):
     """A broker with one nsd listener."""
 
-    def __init__(
-        self,
-        top: Mapping[str, object] | None = None,
-        also: Mapping[str, Mapping[str, object]] | None = None,
-        store: MemoryStore | None = None,
-        **settings: object,
-    ) -> None:
-        own = {name.replace("_", "-"): value for name, value in settings.items()}
-        super().__init__({"nsd": own, **(also or {})}, store=store, top=top)
+    served = "nsd"
 
     def ask(self, *lines: bytes) -> list[Any]:
         """Send ``lines`` over a new connection and return the responses."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from struct import pack
+from typing import Any
 from uuid import UUID, uuid5
 from zlib import crc32
 
 from pubsub.protocols.rheos.server import RheosConnection
-from pubsub.store.memory import MemoryStore
-from tests.unit.streams import Client, House
+from tests.unit.streams import Client, ProtocolHouse
 
 CREATE, SUBSCRIBE, PUBLISH = 0, 1, 2
 ALICE = bytes.fromhex("a11ce000a11ce000a11ce000a11ce000")
@@ -76,18 +75,13 @@ def message_ids(data: bytes) -> list[bytes]:
     return [one[1:17] for one in acks]
 
 
-class Rheos(House):
+class Rheos(ProtocolHouse):
     """A broker with one rheos listener and the topic "news"."""
 
-    def __init__(
-        self,
-        top: Mapping[str, object] | None = None,
-        also: Mapping[str, Mapping[str, object]] | None = None,
-        store: MemoryStore | None = None,
-        **settings: object,
-    ) -> None:
-        own = {name.replace("_", "-"): value for name, value in settings.items()}
-        super().__init__({"rheos": own, **(also or {})}, store=store, top=top)
+    served = "rheos"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.listener = self.listeners["rheos"]
         self.clients = self.factories["rheos"].clients
         self.broker.topics.create("news")

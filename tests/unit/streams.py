@@ -7,7 +7,7 @@ While it does not, 64 KiB pause the producer, as in Twisted, and nothing is lost
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
@@ -279,3 +279,23 @@ class House:
         """End several ticks."""
         for _ in range(turns):
             self.clock.advance(0)
+
+
+class ProtocolHouse(House):
+    """A broker with a listener of ``served``; its settings by name, with ``_`` for ``-``.
+
+    ``also`` has the settings of listeners of other protocols.
+    """
+
+    served: ClassVar[str]
+
+    def __init__(
+        self,
+        top: Mapping[str, object] | None = None,
+        also: Mapping[str, Mapping[str, object]] | None = None,
+        store: IStore | None = None,
+        draw: Callable[[int], int] | None = None,
+        **settings: object,
+    ) -> None:
+        own = {name.replace("_", "-"): value for name, value in settings.items()}
+        super().__init__({self.served: own, **(also or {})}, draw=draw, store=store, top=top)

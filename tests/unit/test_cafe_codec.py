@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,10 +25,9 @@ from pubsub.protocols.cafe.codec import (
     needed,
     split_frames,
 )
+from tests.vectors import load_vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "seeds/vectors/cafe-frames.json").read_text()
-)
+VECTORS: dict[str, Any] = load_vectors("cafe-frames")
 PING = bytes.fromhex("feca2000000000")
 
 U8S = st.integers(0, 255)

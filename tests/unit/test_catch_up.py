@@ -70,6 +70,17 @@ class CatchUpCase(SynchronousTestCase):
         for _ in range(count):
             self.clock.advance(0)
 
+    def start_with_large_messages(self, count: int, *topics: Topic) -> CatchUp:
+        """Publish to ``topics`` in turn; return a CatchUp of both that waits after a page."""
+        for number in range(count):
+            self.publish(topics[number % len(topics)], b"%d" % number + LARGE)
+        self.transport.room = 1
+        catching_up = self.catch_up(self.news, self.sport)
+        catching_up.start()
+        self.turns()
+        assert b"%d" % (count - 1) not in self.lines()
+        return catching_up
+
     def lines(self) -> list[bytes]:
         return [line.rstrip(b".") for line in self.transport.data.splitlines()]
 
@@ -264,20 +275,8 @@ class PausedTests(CatchUpCase):
 class ChangeTests(CatchUpCase):
     """discard while it runs"""
 
-    def start(self) -> CatchUp:
-        """Start a CatchUp of both topics that waits after its first page."""
-        for number in range(8):
-            topic = self.sport if number % 2 else self.news
-            self.publish(topic, b"%d" % number + LARGE)
-        self.transport.room = 1
-        catching_up = self.catch_up(self.news, self.sport)
-        catching_up.start()
-        self.turns()
-        assert b"7" not in self.lines()
-        return catching_up
-
     def test_a_discarded_topic_is_neither_replayed_nor_live(self) -> None:
-        catching_up = self.start()
+        catching_up = self.start_with_large_messages(8, self.news, self.sport)
         before = self.lines()
         catching_up.discard(self.sport)
         self.transport.drain()

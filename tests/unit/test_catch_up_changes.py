@@ -6,7 +6,7 @@ from pubsub.broker.listener import Listener
 from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener
-from tests.unit.test_catch_up import LARGE, CatchUpCase
+from tests.unit.test_catch_up import CatchUpCase
 
 
 class CatchUpChangeCase(CatchUpCase):
@@ -42,14 +42,7 @@ class RevocationTests(CatchUpChangeCase):
     """Topics that are closed while the subscriber catches up"""
 
     def test_a_topic_closed_during_the_replay_ends_once(self) -> None:
-        for number in range(12):
-            topic = self.sport if number % 2 else self.news
-            self.publish(topic, b"%d" % number + LARGE)
-        self.transport.room = 1
-        catching_up = self.catch_up(self.news, self.sport)
-        catching_up.start()
-        self.turns()
-        assert b"11" not in self.lines()
+        self.start_with_large_messages(12, self.news, self.sport)
         self.allow("news")
         self.broker.router.recheck_all(self.broker.topics)
         rest = self.goes_on()
@@ -61,12 +54,7 @@ class RevocationTests(CatchUpChangeCase):
 
     def test_a_closed_topic_without_missed_messages_does_not_become_live(self) -> None:
         self.publish(self.sport, b"s")
-        for number in range(12):
-            self.publish(self.news, b"%d" % number + LARGE)
-        self.transport.room = 1
-        self.catch_up(self.news, self.sport).start()
-        self.turns()
-        assert b"11" not in self.lines()
+        self.start_with_large_messages(12, self.news)
         self.allow("news")
         self.broker.router.recheck_all(self.broker.topics)
         rest = self.goes_on()
@@ -76,11 +64,7 @@ class RevocationTests(CatchUpChangeCase):
 
     def test_a_queue_key_closes_it(self) -> None:
         self.publish(self.sport, b"s")
-        for number in range(12):
-            self.publish(self.news, b"%d" % number + LARGE)
-        self.transport.room = 1
-        self.catch_up(self.news, self.sport).start()
-        self.turns()
+        self.start_with_large_messages(12, self.news)
         self.broker.queue_keys.close(self.sport, b"key", "ada", "client")
         assert b"sport" not in self.goes_on()
 

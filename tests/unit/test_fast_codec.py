@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +23,9 @@ from pubsub.protocols.fast.codec import (
 )
 from pubsub.wire.fields import layout
 from tests.unit.fast_wire import topic_id
+from tests.vectors import load_vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "seeds/vectors/fast-frames.json").read_text(encoding="utf-8")
-)
+VECTORS: dict[str, Any] = load_vectors("fast-frames")
 MAX_PAYLOAD = 1_048_576
 FROM_CLIENT = {0x01, 0x02, 0x03, 0x05, 0x07}
 

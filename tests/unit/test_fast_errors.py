@@ -8,9 +8,12 @@ from pubsub.errors import NotConfigured, Refused
 from pubsub.protocols.fast.refusals import CODES
 from tests.unit.fast_wire import (
     BAD_TOKEN,
+    FORGED,
     INVALID,
+    KEYLESS,
     NO_PERMISSION,
     NO_TOPIC,
+    OTHER,
     OWNER,
     RATE_LIMITED,
     READER,
@@ -27,11 +30,6 @@ from tests.unit.fast_wire import (
     unsubscribe,
 )
 from tests.unit.streams import House
-from tests.unit.tokens import OTHER_KEY
-
-OTHER = grant(key="k2", sub="mal")
-FORGED = grant(secret=OTHER_KEY)
-KEYLESS = grant(key="")
 
 
 class OrderTests(FastCase):

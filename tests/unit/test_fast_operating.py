@@ -11,7 +11,7 @@ from pubsub.server.reload import Reloader
 from tests.unit.fakes import START, scratch
 from tests.unit.fast_wire import (
     BAD_TOKEN,
-    ENDED,
+    OVER,
     OWNER,
     READER,
     Fast,
@@ -27,10 +27,6 @@ from tests.unit.fast_wire import (
     subscribe,
 )
 from tests.unit.tokens import KEY, OTHER_KEY, PRIVATE, PUBLIC_PEM, token
-
-OVER = error(2, ENDED)
-NEW_OWNER = grant(key="k2")
-NEW_READER = grant("subscribe", key="k2", sub="bob")
 
 
 class AuditTests(FastCase):

@@ -8,11 +8,14 @@ from tests.unit.fast_wire import (
     COLLISION,
     DURABLE,
     EXISTS,
+    FORGED,
     INVALID,
+    KEYLESS,
     NEWS,
     NO_PERMISSION,
     NO_TOPIC,
     ONE,
+    OTHER,
     OWNER,
     RATE_LIMITED,
     READER,
@@ -31,11 +34,6 @@ from tests.unit.fast_wire import (
     topic_id,
     unsubscribe,
 )
-from tests.unit.tokens import OTHER_KEY
-
-OTHER = grant(key="k2", sub="mal")
-FORGED = grant(secret=OTHER_KEY)
-KEYLESS = grant(key="")
 
 
 class CreateTests(FastCase):

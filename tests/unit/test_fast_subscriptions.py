@@ -5,10 +5,12 @@ from __future__ import annotations
 from tests.unit.fakes import START
 from tests.unit.fast_wire import (
     BAD_TOKEN,
-    ENDED,
     EXISTS,
     INVALID,
+    NEW_OWNER,
+    NEW_READER,
     NO_PERMISSION,
+    OVER,
     OWNER,
     READER,
     WRONG_KEY,
@@ -25,10 +27,6 @@ from tests.unit.fast_wire import (
     topic_id,
     unsubscribe,
 )
-
-OVER = error(2, ENDED)
-NEW_OWNER = grant(key="k2")
-NEW_READER = grant("subscribe", key="k2", sub="bob")
 
 
 class ExpiryTests(FastCase):

@@ -6,14 +6,13 @@ import hashlib
 import hmac
 import json
 from base64 import urlsafe_b64decode
-from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-DOCUMENT: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "seeds/vectors/fast-conversations.json").read_text()
-)
+from tests.vectors import load_vectors
+
+DOCUMENT: dict[str, Any] = load_vectors("fast-conversations")
 
 
 def part(text: str) -> bytes:

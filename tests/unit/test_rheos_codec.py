@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +23,9 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from tests.unit.rheos_wire import ALICE, body, raw, response, sealed
+from tests.vectors import load_vectors
 
-VECTORS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "seeds/vectors/rheos-frames.json").read_text(encoding="utf-8")
-)
+VECTORS: dict[str, Any] = load_vectors("rheos-frames")
 CODECS = [Codec(layout, checksum) for layout in LAYOUTS for checksum in (False, True)]
 IDS = st.binary(min_size=16, max_size=16)
 REQUESTS = st.builds(

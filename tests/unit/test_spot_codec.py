@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +12,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.protocols.spot import codec
 from pubsub.protocols.spot.codec import SpotError, decode_request, encode_request
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
+from tests.vectors import load_vectors
 
-VECTORS = json.loads(
-    (Path(__file__).parents[2] / "seeds" / "vectors" / "spot-frames.json").read_text()
-)
+VECTORS = load_vectors("spot-frames")
 
 
 def frames_of(vector: dict[str, Any]) -> list[bytes]:

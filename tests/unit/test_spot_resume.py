@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.unit.brokers import publish, ready, subscribe, unsubscribe
@@ -11,8 +13,10 @@ from tests.unit.streams import Client, House
 class Resuming(SynchronousTestCase):
     """A broker with spot, and a publisher."""
 
+    top: ClassVar[dict[str, object]] = {}
+
     def setUp(self) -> None:
-        self.house = House({"spot": {}})
+        self.house = House({"spot": {}}, top=self.top)
         self.house.start()
         self.source = self.join(b"DEALER")
 
@@ -171,10 +175,7 @@ class DealerTests(Resuming):
 class NoWindowTests(Resuming):
     """Without a window"""
 
-    def setUp(self) -> None:
-        self.house = House({"spot": {}}, top={"resume-window": 0})
-        self.house.start()
-        self.source = self.join(b"DEALER")
+    top: ClassVar[dict[str, object]] = {"resume-window": 0}
 
     def test_a_client_starts_without_subscriptions(self) -> None:
         reader = self.join(b"DEALER", b"bob", subscribe(b"t"))
@@ -186,10 +187,7 @@ class NoWindowTests(Resuming):
 class FullTests(Resuming):
     """Without room for a session a client is still served"""
 
-    def setUp(self) -> None:
-        self.house = House({"spot": {}}, top={"max-sessions": 1})
-        self.house.start()
-        self.source = self.join(b"DEALER")
+    top: ClassVar[dict[str, object]] = {"max-sessions": 1}
 
     def test_it_cannot_be_resumed(self) -> None:
         self.join(b"DEALER", b"ann", subscribe(b"t"))

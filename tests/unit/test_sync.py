@@ -107,25 +107,25 @@ class RheosTests(SynchronousTestCase):
         self.disk.commit()
         assert self.client.take() == rheos_wire.topic_ack("fresh")
 
-    def test_a_half_closed_client_gets_them_first(self) -> None:
-        self.client.send(publish(ALICE, b"1"))
-        self.client.protocol.readConnectionLost()
+    def check_closes_after_commit(self) -> None:
+        """Check that the client is closed after the acknowledgment, which waits for the commit."""
         assert not self.client.closed
         self.disk.commit()
         self.rheos.pump()
         assert len(message_ids(self.client.take())) == 1
         assert self.client.closed
 
+    def test_a_half_closed_client_gets_them_first(self) -> None:
+        self.client.send(publish(ALICE, b"1"))
+        self.client.protocol.readConnectionLost()
+        self.check_closes_after_commit()
+
     def test_shutdown_sends_them_first(self) -> None:
         self.rheos.start()
         self.client.send(publish(ALICE, b"1"))
         self.rheos.broker.stopService()
         self.rheos.pump()
-        assert not self.client.closed
-        self.disk.commit()
-        self.rheos.pump()
-        assert len(message_ids(self.client.take())) == 1
-        assert self.client.closed
+        self.check_closes_after_commit()
 
     def test_an_error_follows_them_and_is_the_last_reply(self) -> None:
         self.client.send(publish(ALICE, b"1") + b"\x00" * 30)

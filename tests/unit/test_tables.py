@@ -6,7 +6,8 @@ import datetime
 import json
 import os
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -136,6 +137,20 @@ class Died(BaseException):
 def dies(*_: object, **__: object) -> None:
     """Replaces a function in a process that is killed when it calls it."""
     raise Died
+
+
+@contextmanager
+def before_commit(call: Callable[[], object]) -> Iterator[None]:
+    """Make ``call`` before each commit of a Delta table, except for those that it makes itself."""
+    commit = DeltaTable.create_write_transaction
+
+    def interrupted(*arguments: Any, **named: Any) -> None:
+        with patch.object(DeltaTable, "create_write_transaction", commit):
+            call()
+        commit(*arguments, **named)
+
+    with patch.object(DeltaTable, "create_write_transaction", interrupted):
+        yield
 
 
 class PartitionWriterTests(TestCase):
@@ -621,21 +636,18 @@ class CleaningTests(TestCase):
 
     def test_a_merge_in_progress_stays_at_any_age(self) -> None:
         fill(self.table, 0, 1, 2, 3)
-        commit = DeltaTable.create_write_transaction
 
-        def slow(*arguments: Any, **named: Any) -> None:
+        def clean_old_files() -> None:
             make_old(self.path)
             self.table._clean()
-            commit(*arguments, **named)
 
-        with patch.object(DeltaTable, "create_write_transaction", slow):
+        with before_commit(clean_old_files):
             assert self.table.compact() == 4
         assert offsets(self.path) == list(range(64))
 
     def test_one_of_two_concurrent_merges_succeeds(self) -> None:
         fill(self.table, 0, 1, 2, 3)
         small = delta._small
-        commit = DeltaTable.create_write_transaction
 
         def seen_by_both(*arguments: Any) -> Any:
             found = small(*arguments)
@@ -649,27 +661,22 @@ class CleaningTests(TestCase):
 
         fill(self.table, 4, 5, 6, 7)
 
-        def overtaken(*arguments: Any, **named: Any) -> None:
-            with patch.object(DeltaTable, "create_write_transaction", commit):
-                assert self.table.compact() == 5
-            commit(*arguments, **named)
+        def merge() -> None:
+            assert self.table.compact() == 5
 
-        with patch.object(DeltaTable, "create_write_transaction", overtaken):
+        with before_commit(merge):
             assert self.table.compact() == 0
         assert offsets(self.path) == list(range(128))
 
     def test_concurrent_batches_do_not_prevent_a_merge(self) -> None:
         fill(self.table, 0, 1, 2, 3)
-        commit = DeltaTable.create_write_transaction
         waiting = [4, 5]
 
-        def busy(*arguments: Any, **named: Any) -> None:
+        def write_another() -> None:
             if waiting:
-                with patch.object(DeltaTable, "create_write_transaction", commit):
-                    fill(self.table, waiting.pop())
-            commit(*arguments, **named)
+                fill(self.table, waiting.pop())
 
-        with patch.object(DeltaTable, "create_write_transaction", busy):
+        with before_commit(write_another):
             assert self.table.compact() == 4
         assert waiting == []
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -29,8 +26,8 @@ from pubsub.protocols.spot.zmtp import (
     pong,
     ready,
 )
+from tests.vectors import load_vectors
 
-VECTORS = Path(__file__).parents[2] / "seeds" / "vectors" / "spot-frames.json"
 GREETING_BYTES = bytes.fromhex(
     "ff 00 00 00 00 00 00 00 00 7f 03 01 4e 55 4c 4c" + " 00" * 48
 )  # fmt: skip
@@ -150,7 +147,7 @@ class FrameTests(SynchronousTestCase):
             assert problem.value.reason == reason
 
     def test_malformed_vectors(self) -> None:
-        for vector in json.loads(VECTORS.read_text())["malformed"]:
+        for vector in load_vectors("spot-frames")["malformed"]:
             with pytest.raises(ZmtpError) as problem:
                 decode(bytes.fromhex(vector["hex"]), 0, FrameLimits())
             assert problem.value.reason == vector["error"], vector["name"]
