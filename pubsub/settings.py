@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, TypeVar
 
 _Number = TypeVar("_Number", int, float)
@@ -146,9 +147,20 @@ def matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: expression.match(name) is not None
 
 
+def _networks(value: object) -> tuple[IPv4Network | IPv6Network, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"expected networks separated by commas, not {value!r}")
+    try:
+        return tuple(ip_network(n.strip()) for n in names if n.strip())
+    except ValueError as error:
+        raise ValueError(f"expected networks such as 192.0.2.0/24: {error}") from None
+
+
 BOOLEAN = Kind("on|off", _boolean)
 TEXT = Kind("TEXT", _text)
 SIZE = Kind("BYTES", parse_size)
 SECONDS = number(0, 86_400 * 365)
+NETWORKS = Kind("NETWORK,...", _networks)
 PATTERNS = Kind("PATTERN,...", _patterns)
 COUNT = integer(0, 2**31)

@@ -106,7 +106,17 @@ def test_messages_pass_between_udp_tcp_and_nsd(
     assert [text(f) for f in peer.receive()] == [b"from nsd"]
 
 
-def test_several_frames_a_datagram(peer: Datagrams, other: Datagrams) -> None:
+def test_each_message_has_its_own_datagram(peer: Datagrams, other: Datagrams) -> None:
+    peer.shake(handshake_sub())
+    other.send(handshake_pub(), *[publish(1, b"%02d" % n) for n in range(40)])
+    assert [opcode for opcode, _ in other.receive()] == [HANDSHAKE_ACK]
+    received = [peer.receive() for _ in range(40)]
+    assert [[text(f) for f in frames] for frames in received] == [[b"%02d" % n] for n in range(40)]
+
+
+def test_frames_share_datagrams_if_they_may(start: Start) -> None:
+    broker = start(*listen("cafe"), "--udp", "--udp-packing")
+    peer, other = Datagrams(broker), Datagrams(broker)
     peer.shake(handshake_sub())
     other.send(handshake_pub(), *[publish(1, b"%02d" % n + bytes(98)) for n in range(40)])
     ((opcode, _payload),) = other.receive()
@@ -121,6 +131,8 @@ def test_several_frames_a_datagram(peer: Datagrams, other: Datagrams) -> None:
     # Packed, but not beyond a size that common paths transport unfragmented.
     assert max(sizes) <= 1400
     assert len(sizes) < 10
+    peer.sock.close()
+    other.sock.close()
 
 
 def test_the_longest_message_a_datagram_can_carry(

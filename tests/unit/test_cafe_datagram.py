@@ -50,6 +50,17 @@ class DatagramTests(SynchronousTestCase):
     def test_a_datagram_may_hold_several_frames(self) -> None:
         udp = joined()
         assert udp.send(ALICE, publish(1, b"a", b"b") + PING + publish(1, b"c")) == [PONG]
+        assert [payloads(data) for data in udp.take(BOB)] == [[b"a"], [b"b"], [b"c"]]
+
+    def test_the_broker_sends_one_frame_in_a_datagram(self) -> None:
+        udp = joined()
+        for payload in (b"a", b"b", b"x" * 2000):
+            udp.send(ALICE, publish(1, payload) + publish(1, payload))
+        assert [len(payloads(data)) for data in udp.take(BOB)] == [1] * 6
+
+    def test_frames_share_a_datagram_if_they_may(self) -> None:
+        udp = joined(udp_packing="on")
+        udp.send(ALICE, publish(1, b"a", b"b") + PING + publish(1, b"c"))
         (datagram,) = udp.take(BOB)
         assert payloads(datagram) == [b"a", b"b", b"c"]
 
@@ -67,17 +78,17 @@ class DatagramTests(SynchronousTestCase):
         assert udp.send(ALICE, PING[4:]) == [error(0x07)]
 
     def test_frames_share_datagrams_of_1400_bytes(self) -> None:
-        udp = joined()
+        udp = joined(udp_packing="on")
         udp.send(ALICE, publish(1, *[b"x" * 84] * 29))
         assert [len(data) for data in udp.take(BOB)] == [1400, 1400, 100]
 
     def test_one_byte_more_begins_another_datagram(self) -> None:
-        udp = joined()
+        udp = joined(udp_packing="on")
         udp.send(ALICE, publish(1, b"x" * 600, b"y" * 769, b"z"))
         assert [len(data) for data in udp.take(BOB)] == [616, 785 + 17]
 
     def test_a_larger_frame_has_its_own_datagram(self) -> None:
-        udp = joined()
+        udp = joined(udp_packing="on")
         udp.send(ALICE, publish(1, b"a", b"x" * 2000, b"b", b"c"))
         sizes = [[len(p) for p in payloads(data)] for data in udp.take(BOB)]
         assert sizes == [[1], [2000], [1, 1]]
@@ -109,13 +120,16 @@ class DatagramTests(SynchronousTestCase):
         assert udp.send(ALICE, PING) == [PONG]
         assert udp.broker.counters.refused == 0
 
-    def test_failed_sends_are_counted(self) -> None:
-        udp = joined()
-        udp.port.broken = BlockingIOError()
-        udp.send(ALICE, publish(1, b"lost"))
-        assert udp.broker.counters.drops == {("bob@192.0.2.2:4002", "*", "unsendable"): 1}
-        udp.port.broken = None
-        assert udp.send(BOB, PING) == [PONG]
+    def test_messages_that_cannot_be_sent_are_counted(self) -> None:
+        for packing in ("off", "on"):
+            udp = joined(udp_packing=packing)
+            udp.port.broken = BlockingIOError()
+            udp.send(ALICE, publish(1, *[b"lost"] * 300))
+            udp.send(BOB, PING)
+            drops = {("bob@192.0.2.2:4002", "cafe/1", "unsendable"): 300}
+            assert udp.broker.counters.drops == drops
+            udp.port.broken = None
+            assert udp.send(BOB, PING) == [PONG]
 
     @given(st.binary(max_size=60), st.booleans())
     @example(b"", True)
@@ -183,7 +197,7 @@ class SessionTests(SynchronousTestCase):
             error(0x06),
             PONG,
         ]
-        assert udp.send(ALICE, publish(1, b"a", b"b", b"c")) == [error(0x04) * 2]
+        assert udp.send(ALICE, publish(1, b"a", b"b", b"c")) == [error(0x04)] * 2
         assert udp.send(BOB, publish(1, b"x"))[-1] == error(0x08)
 
     def test_subscriptions_change_as_on_tcp(self) -> None:
@@ -200,17 +214,57 @@ class SessionTests(SynchronousTestCase):
         assert udp.take(BOB) == []
         assert udp.send(CAROL, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
 
-    def test_the_session_ends_silently_after_5_minutes_without_a_datagram(self) -> None:
+    def test_the_session_ends_after_5_minutes_without_a_datagram(self) -> None:
         udp = joined()
         udp.start()
         udp.advance(200)
         udp.send(ALICE, publish(1, b"hi"))
         udp.take(BOB)
         udp.advance(110)
-        assert udp.take(BOB) == []
+        assert udp.take(BOB) == [DISCONNECT]
         assert udp.broker.counters.connections == 1
+        assert udp.broker.counters.refusals == {("cafe", "idle"): 1}
         assert udp.send(ALICE, PING) == [PONG]
         assert udp.send(BOB, hs_sub(b"", resume(b"bob", 2))) == [ack(0, status=1)]
+
+    def test_a_subscriber_on_loopback_may_be_silent(self) -> None:
+        udp = Udp()
+        udp.start()
+        home, publisher = ("127.0.0.1", 4001), ("127.0.0.1", 4002)
+        udp.join(home, hs_sub(b"\x01"))
+        udp.join(publisher, hs_pub(1))
+        udp.advance(310)
+        assert udp.take(home) == []
+        assert udp.take(publisher) == [DISCONNECT]
+        udp.publisher().send(publish(1, b"hi"))
+        assert [payloads(data) for data in udp.take(home)] == [[b"hi"]]
+
+    def test_a_subscriber_in_a_trusted_network_may_be_silent(self) -> None:
+        udp = joined(udp_trusted="192.0.2.0/28, 2001:db8::/32")
+        udp.start()
+        mapped, sixth = ("::ffff:192.0.2.3", 1), ("2001:db8::1", 1)
+        for address in (mapped, sixth, ("192.0.2.200", 1)):
+            udp.join(address, hs_sub(b"\x01"))
+        udp.advance(310)
+        assert udp.take(ALICE) == udp.take(("192.0.2.200", 1)) == [DISCONNECT]
+        assert udp.take(BOB) == udp.take(mapped) == udp.take(sixth) == []
+
+    def test_a_reload_changes_who_is_trusted(self) -> None:
+        udp = joined(udp_trusted="192.0.2.2")
+        udp.start()
+        udp.advance(310)
+        assert udp.take(BOB) == []
+        listener = udp.listeners["cafe"]
+        listener.reconfigure({**listener.settings, "udp-trusted": ()})
+        udp.advance(2)
+        assert udp.take(BOB) == [DISCONNECT]
+
+    def test_the_timeout_is_a_setting(self) -> None:
+        for seconds, gone in ((20, [DISCONNECT]), (0, [])):
+            udp = joined(udp_timeout=seconds)
+            udp.start()
+            udp.advance(400)
+            assert udp.take(BOB) == gone
 
     def test_the_idle_timeout_sends_the_goodbye(self) -> None:
         udp = joined(idle_timeout=20)
@@ -273,7 +327,7 @@ class LimitTests(SynchronousTestCase):
         for _ in range(20):
             fast.send(publish(1, b"." * 65_600))
         assert fast.stream.paused
-        assert udp.send(ALICE, publish(1, b"a", b"b")) == [error(0x04) * 2]
+        assert udp.send(ALICE, publish(1, b"a", b"b")) == [error(0x04)] * 2
         assert udp.send(ALICE, publish(2, b"a")) == []
         slow.stream.read()
         assert udp.send(ALICE, publish(1, b"a")) == []

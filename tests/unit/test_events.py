@@ -186,9 +186,9 @@ class DatagramTests(SynchronousTestCase):
         page = self.successResultOf(udp.store.read(0, frozenset({TOPIC}), 2**20))
         events = [json.loads(data) for batch in page.batches for data in batch.payloads()]
         assert [event["event"] for event in events] == [
-            "connect", "connect", "malformed", "disconnect", "malformed", "disconnect",
+            "connect", "connect", "malformed", "disconnect", "malformed", "refused", "disconnect",
         ]  # fmt: skip
-        alice, bob, truncated, gone, stranger, late = events
+        alice, bob, truncated, gone, stranger, _, late = events
         assert alice["session"] == truncated["session"] == gone["session"]
         assert truncated["reason"] == gone["reason"] == "truncated-datagram"
         assert (gone["messages"], gone["bytes"]) == (2, 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from datetime import date
+from ipaddress import ip_network
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.settings import (
     BOOLEAN,
     COUNT,
+    NETWORKS,
     PATTERNS,
     SECONDS,
     SIZE,
@@ -98,6 +100,13 @@ class KindTests(SynchronousTestCase):
         assert PATTERNS.parse(["a,b", " c"]) == ("a,b", "c")
         assert PATTERNS.parse("") == PATTERNS.parse([]) == ()
         self.refuses(PATTERNS, 1, None, ["a", 1], {"a": 1}, True)
+
+    def test_networks(self) -> None:
+        networks = (ip_network("192.0.2.0/24"), ip_network("::1"))
+        assert NETWORKS.parse("192.0.2.0/24, ::1,") == NETWORKS.parse(["192.0.2.0/24", "::1"])
+        assert NETWORKS.parse("192.0.2.0/24,::1") == networks
+        assert NETWORKS.parse("") == NETWORKS.parse([]) == ()
+        self.refuses(NETWORKS, 1, None, "x", "192.0.2.1/24", ["::1", 1], "192.0.2.0/33")
 
     def test_common_bounds(self) -> None:
         assert COUNT.parse(0) == 0

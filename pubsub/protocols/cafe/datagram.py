@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+from math import inf
 from typing import TYPE_CHECKING
 
 from twisted.internet.error import MessageLengthError
 from twisted.internet.protocol import DatagramProtocol
 
-from pubsub.broker.counters import OTHERS
 from pubsub.errors import Refused
 from pubsub.protocols.cafe.channels import Channels
 from pubsub.protocols.cafe.codec import (
@@ -17,6 +18,7 @@ from pubsub.protocols.cafe.codec import (
     OPCODES,
     CafeError,
     ErrorCode,
+    Message,
     needed,
     split_frames,
 )
@@ -33,10 +35,11 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import KeyChange, Topic
 
 MAX_DATAGRAM = 65_507
-# Frames are combined into datagrams of up to this many bytes, which no common path fragments.
+# Frames may share datagrams of up to this many bytes, which no common path fragments.
 FULL_DATAGRAM = 1_400
-SILENCE = 300.0
-"""Seconds without a datagram after which a peer's session ends."""
+# A limit that every frame is over: each has a datagram of its own.
+_ONE_FRAME = 1
+_MESSAGE = OPCODES[Message]
 _HANDSHAKES = frozenset(OPCODES[frame] for frame in HANDSHAKES)
 Address = tuple[str, int]
 
@@ -56,6 +59,8 @@ class CafePeer:
         self.address = address
         self.heard = server.listener.clock.seconds()
         """When the last datagram arrived."""
+        self.trusted = server.trusts(address)
+        """True if a subscriber may be silent."""
         self._server = server
         self._events = server.listener.connection_events(self.peer)
 
@@ -75,11 +80,17 @@ class CafePeer:
         return None
 
     def write(self, data: bytes) -> None:
-        """Send frames in as few datagrams as sensible (see ``Consumer``)."""
-        for piece in split_frames(data, FULL_DATAGRAM):
+        """Send frames in datagrams (see ``Consumer``)."""
+        packing = self.listener.settings["udp-packing"]
+        for piece in split_frames(data, FULL_DATAGRAM if packing else _ONE_FRAME):
             if not self._server.send(piece, self.address):
-                counters = self.listener.counters
-                counters.drop(self.label, OTHERS, "unsendable", 1)
+                self._count_unsent(piece)
+
+    def _count_unsent(self, datagram: bytes) -> None:
+        for frame in split_frames(datagram, _ONE_FRAME):
+            if frame[2] == _MESSAGE:
+                name = self._server.topic_name(frame[HEADER.size])
+                self.listener.counters.drop(self.label, name, "unsendable", 1)
 
     def reply(self, data: bytes) -> None:
         """See ``ServedClient``."""
@@ -151,11 +162,25 @@ class CafeDatagrams(DatagramProtocol):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        channels = Channels(
+        self._channels = Channels(
             listener.settings["channels"], listener.topics, MAX_DATAGRAM - MESSAGE_OVERHEAD
         )
-        self.conversations = Conversations(listener, channels)
+        self.conversations = Conversations(listener, self._channels)
         self._peers: dict[Address, CafePeer] = {}
+        # Those by which the peers are trusted.
+        self._settings = listener.settings
+
+    def topic_name(self, channel: int) -> str:
+        """Return the name of the topic of a channel that is offered."""
+        return self._channels.topics[channel].name
+
+    def trusts(self, address: Address) -> bool:
+        """Return whether a subscriber at ``address`` may be silent."""
+        host = ip_address(address[0])
+        host = getattr(host, "ipv4_mapped", None) or host
+        return host.is_loopback or any(
+            host in network for network in self.listener.settings["udp-trusted"]
+        )
 
     def startProtocol(self) -> None:
         """The port is open."""
@@ -244,11 +269,13 @@ class CafeDatagrams(DatagramProtocol):
 
     def sweep(self, now: float) -> None:
         """End the sessions of peers that have been silent for too long (see ``Client``)."""
-        timeout = self.listener.idle_timeout
+        if self._settings is not self.listener.settings:
+            self._settings = self.listener.settings
+            for peer in self._peers.values():
+                peer.trusted = self.trusts(peer.address)
+        idle, silent = self.listener.idle_timeout or inf, self._settings["udp-timeout"] or inf
         for peer in tuple(self._peers.values()):
-            silence = now - peer.heard
-            if timeout and silence > timeout:
+            only_listens = peer.trusted and peer.state is State.SUBSCRIBER
+            if now - peer.heard > (idle if only_listens else min(idle, silent)):
                 peer.refuse("idle")
                 peer.close(GOODBYE, "idle")
-            elif silence > SILENCE:
-                peer.close(end_reason="idle")

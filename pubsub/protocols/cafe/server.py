@@ -15,7 +15,7 @@ from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.datagram import CafeDatagrams
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
-from pubsub.settings import BOOLEAN, Setting
+from pubsub.settings import BOOLEAN, NETWORKS, SECONDS, Setting
 from pubsub.wire.connection import Connection, ConnectionFactory
 
 if TYPE_CHECKING:
@@ -36,6 +36,27 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "serve UDP too, on the same port; a source address proves nothing",
         flag="udp",
+    ),
+    Setting(
+        "udp-packing",
+        BOOLEAN,
+        False,
+        "send several frames in a datagram of up to 1400 bytes; the client must expect it",
+        flag="udp-packing",
+    ),
+    Setting(
+        "udp-timeout",
+        SECONDS,
+        300,
+        "seconds without a datagram after which a UDP client's session ends; 0: never",
+        flag="udp-timeout",
+    ),
+    Setting(
+        "udp-trusted",
+        NETWORKS,
+        "",
+        "networks whose UDP subscribers need not send anything, beside loopback",
+        flag="udp-trusted",
     ),
 )
 
