@@ -6,8 +6,9 @@ A record is a head of fixed size, the columns of a ``Block``, the operations, an
 Operations change the metadata. They are in the log so that they are atomic with the messages of the
 record; SQLite has a copy that is derived from them.
 
-The checksum begins with the salt of the segment. So a payload that holds the bytes of a record
-cannot pass for one, because publishers do not know the salt.
+The head has a checksum of its own, so that the length in it can be trusted where the rest of the
+record is damaged. Both begin with the salt of the segment. So a payload that holds the bytes of a
+record, or of its head, cannot pass for one, because publishers do not know the salt.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from pubsub.store.stored_runs import RunColumns, RunRecord, encode_runs
 
 MAGIC = b"PSLR"
 VERSION = 1
+START = MAGIC + bytes([VERSION, 0])
+"""The first bytes of a record."""
 LOST, CLOSED, SEALED = 1, 2, 4
 """Flags: the messages of the record are lost; the log was closed; the segment ends here."""
 _KNOWN_FLAGS = LOST | CLOSED | SEALED
 _HEAD = struct.Struct("<4sBBHIIQQQQqqQ8I")
 HEAD_BYTES = _HEAD.size
-# Where the checksum is in the head: it covers all bytes but these.
+# Where the checksums are: that of the head covers all bytes before it but that of the record, which
+# covers these too, and the bytes behind the head.
 _CRC_AT, _CRC_END = 8, 12
+_CHECK_AT = HEAD_BYTES - 4
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _EPOCH = struct.Struct("<IIq16s")
@@ -91,7 +96,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a record; ``length`` is that of the whole record in bytes."""
+    """The head of a record; ``length`` is that of the whole record in bytes.
+
+    ``crc`` is the checksum of the record, ``check`` that of the head.
+    """
 
     flags: int
     crc: int
@@ -104,6 +112,7 @@ class Head:
     last: int
     run: int
     sizes: tuple[int, ...]
+    check: int
 
     @property
     def stop(self) -> int:
@@ -152,42 +161,46 @@ def encode(
     """
     operations = encode_operations(record.operations)
     before = b"".join((*record.columns, operations))
-    sizes = (*map(len, record.columns), len(operations), 0)
+    sizes = (*map(len, record.columns), len(operations))
     length = HEAD_BYTES + len(before) + sum(map(len, record.payloads))
     fields = (
         MAGIC, VERSION, 0, record.flags, 0, epoch, length, record.base, record.count, ceiling,
-        record.first, record.last, record.run, *sizes,
+        record.first, record.last, record.run, *sizes, 0,
     )  # fmt: skip
     head = bytearray(_HEAD.pack(*fields))
-    crc = crc32(head[:_CRC_AT], crc32(salt))
-    crc = crc32(before, crc32(head[_CRC_END:], crc))
+    check = _check_of(head, salt)
+    crc = crc32(before, check)
     for payload in record.payloads:
         crc = crc32(payload, crc)
     _U32.pack_into(head, _CRC_AT, crc)
+    _U32.pack_into(head, _CHECK_AT, check)
     return [bytes(head) + before, *record.payloads], length
 
 
-def decode_head(data: bytes | memoryview, at: int = 0) -> Head | None:
-    """Return the head of the record at ``at``, not verified; None if no record begins there."""
+def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> Head | None:
+    """Return the head of the record at ``at``; None if no intact head is there."""
     if len(data) - at < HEAD_BYTES:
         return None
     (
         magic, version, _, flags, crc, epoch, length, base, count, ceiling, first, last, run,
-        *sizes,
+        *sizes, check,
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
-    if magic != MAGIC or version != VERSION or flags & ~_KNOWN_FLAGS:
+    if magic != MAGIC or check != _check_of(data[at : at + HEAD_BYTES], salt):
         return None
-    if length < HEAD_BYTES + sum(sizes):
+    if version != VERSION or flags & ~_KNOWN_FLAGS or length < HEAD_BYTES + sum(sizes):
         return None
-    return Head(flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes))
+    return Head(
+        flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes), check
+    )
 
 
-def is_intact(head: Head, data: memoryview, salt: bytes) -> bool:
+def _check_of(head: bytes | bytearray | memoryview, salt: bytes) -> int:
+    return crc32(head[_CRC_END:_CHECK_AT], crc32(head[:_CRC_AT], crc32(salt)))
+
+
+def is_intact(head: Head, data: memoryview) -> bool:
     """Return whether the checksum of ``data``, a whole record, is right."""
-    if len(data) != head.length:
-        return False
-    crc = crc32(data[:_CRC_AT], crc32(salt))
-    return crc32(data[_CRC_END:], crc) == head.crc
+    return len(data) == head.length and crc32(data[HEAD_BYTES:], head.check) == head.crc
 
 
 def decode_block(head: Head, data: memoryview) -> Block:

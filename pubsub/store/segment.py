@@ -30,7 +30,7 @@ from pubsub.store.record import (
     operations_of,
 )
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.record import MAGIC as RECORD_MAGIC
+from pubsub.store.record import START as RECORD_START
 from pubsub.store.segment_index import LOST, Entry, SegmentIndex
 
 SUFFIX, INDEX_SUFFIX = ".log", ".index"
@@ -221,26 +221,25 @@ class Segment:
             return os.pread(file, stop - start, start)
 
     def records(self, entry: Entry) -> Iterator[Found | tuple[int, int]]:
-        """Yield the records of an entry, and ranges of offsets (start, stop) that are damaged.
-
-        An index finds the next record behind damage, where the head of a record has no length.
-        """
-        data = memoryview(self.read(entry.position, entry.end))
+        """Yield the records of an entry, and ranges of offsets (start, stop) that are damaged."""
+        whole = self.read(entry.position, entry.end)
+        data = memoryview(whole)
+        salt = self.head.salt
         at, offset = 0, entry.base
-        while at < entry.end - entry.position:
-            head = decode_head(data, at)
-            if head is None or head.base != offset or head.stop > entry.stop:
-                yield offset, entry.stop
-                return
+        while at < len(data):
+            head = decode_head(data, salt, at)
+            if head is None or not offset <= head.base <= head.stop <= entry.stop:
+                at = whole.find(RECORD_START, at + 1)
+                if at < 0:
+                    break
+                continue
+            if head.base > offset:
+                yield offset, head.base
             record = data[at : at + head.length]
-            if is_intact(head, record, self.head.salt):
+            if is_intact(head, record):
                 yield Found(head, entry.position + at, record)
             else:
-                behind = at + head.length
-                if behind > len(data) or (behind < len(data) and not decode_head(data, behind)):
-                    yield offset, entry.stop
-                    return
-                yield offset, head.stop
+                yield head.base, head.stop
             at += head.length
             offset = head.stop
         if offset < entry.stop:
@@ -263,19 +262,19 @@ def scan(file: int, position: int, salt: bytes, size: int | None = None) -> Iter
     start = position
     while position + HEAD_BYTES <= size:
         at = position - start
-        head = decode_head(data, at)
+        head = decode_head(data, salt, at)
+        if head is None and len(data) - at >= HEAD_BYTES:
+            return
         if head is None or at + head.length > len(data):
-            if head is None and len(data) - at >= HEAD_BYTES:
+            wanted = HEAD_BYTES if head is None else head.length
+            if position + wanted > size:
                 return
-            wanted = _CHUNK if head is None else max(head.length, _CHUNK)
-            if position + (HEAD_BYTES if head is None else head.length) > size:
-                return
-            start, data = position, memoryview(os.pread(file, wanted, position))
-            if len(data) < HEAD_BYTES or (head is not None and len(data) < head.length):
+            start, data = position, memoryview(os.pread(file, max(wanted, _CHUNK), position))
+            if len(data) < wanted:
                 return
             continue
         record = data[at : at + head.length]
-        if not is_intact(head, record, salt):
+        if not is_intact(head, record):
             return
         yield Found(head, position, record)
         position += head.length
@@ -294,11 +293,10 @@ def survey(file: int, salt: bytes, index: SegmentIndex) -> Iterator[Found | tupl
                 break
             add_to_index(index, found)
             yield found
-        position = _next_record(file, index.end, index.stop, salt, size)
-        if position is None:
+        following = _next_record(file, index, salt, size)
+        if following is None:
             return
-        head = decode_head(os.pread(file, HEAD_BYTES, position))
-        assert head is not None
+        head, position = following
         lost = (index.stop, head.base)
         add_damage(index, head.base, position - index.end)
         yield lost
@@ -313,19 +311,22 @@ def add_damage(index: SegmentIndex, stop: int, length: int) -> None:
     index.close_entry()
 
 
-def _next_record(file: int, position: int, offset: int, salt: bytes, size: int) -> int | None:
-    """Return the position of the first intact record behind ``position``, from ``offset`` on."""
-    data = memoryview(os.pread(file, size - position, position))
-    whole = bytes(data)
-    at = 0
-    while (at := whole.find(RECORD_MAGIC, at + 1)) > 0:
-        head = decode_head(data, at)
-        if (
-            head is not None
-            and head.base >= offset
-            and is_intact(head, data[at : at + head.length], salt)
-        ):
-            return position + at
+def _next_record(file: int, index: SegmentIndex, salt: bytes, size: int) -> tuple[Head, int] | None:
+    """Return the head and the position of the first intact record behind damage."""
+    position = index.end + 1
+    while position + HEAD_BYTES <= size:
+        data = os.pread(file, _CHUNK, position)
+        if len(data) < HEAD_BYTES:
+            return None
+        at = data.find(RECORD_START)
+        while at >= 0:
+            head = decode_head(data, salt, at)
+            if head is not None and head.base >= index.stop:
+                record = memoryview(os.pread(file, head.length, position + at))
+                if is_intact(head, record):
+                    return head, position + at
+            at = data.find(RECORD_START, at + 1)
+        position += len(data) - HEAD_BYTES + 1
     return None
 
 
@@ -350,7 +351,7 @@ def is_sealed(file: int, size: int, salt: bytes) -> int | None:
     if size < SEGMENT_HEAD_BYTES + HEAD_BYTES:
         return None
     data = memoryview(os.pread(file, HEAD_BYTES, size - HEAD_BYTES))
-    head = decode_head(data)
-    if head is None or not head.flags & SEALED or not is_intact(head, data, salt):
+    head = decode_head(data, salt)
+    if head is None or not head.flags & SEALED or not is_intact(head, data):
         return None
     return head.stop
