@@ -82,6 +82,8 @@ class GroupCommit:
         self._unsynced: deque[Group] = deque()
         self._covered = 0
         self._write_runs = self._sync_runs = self._with_sync = False
+        # Whether a client waits for the disk with one of these groups.
+        self._awaited = False
         self._backlog = self._unsynced_bytes = 0
         self._due = self._examining = self._held = self._closing = False
         self._interval_timer: IDelayedCall | None = None
@@ -104,7 +106,7 @@ class GroupCommit:
 
     def end(self, topic: str, offset: int) -> None:
         """Commit the end of a topic at ``offset``."""
-        self._group.ends.append(End(topic, offset))
+        self._group.end(End(topic, offset))
         self._schedule()
 
     def put(self, table: str, key: str, value: Value | None) -> None:
@@ -146,6 +148,7 @@ class GroupCommit:
             self._writing.synced.append(call)
         elif self._unsynced:
             self._unsynced[-1].synced.append(call)
+            self._awaited = True
             self._go_on()
         else:
             call(True)
@@ -215,11 +218,7 @@ class GroupCommit:
     def _needs_sync(self) -> bool:
         if not self._unsynced:
             return False
-        return (
-            self._closing
-            or self._unsynced_bytes >= SYNC_BYTES
-            or any(group.synced for group in self._unsynced)
-        )
+        return self._closing or self._awaited or self._unsynced_bytes >= SYNC_BYTES
 
     # Results
 
@@ -232,11 +231,11 @@ class GroupCommit:
                 self.committed = last_offset_of(group.runs[-1]) + 1
             self._unsynced.append(group)
             self._unsynced_bytes += group.nbytes
+            self._awaited = self._awaited or bool(group.synced)
         if self._with_sync:
             self._with_sync = False
             self._take_synced(len(self._unsynced))
-        elif self._sync_timer is None and not self._closing:
-            self._sync_timer = self._effects.call_later(SYNC_SECONDS, self._sync_elapsed)
+        self._time_sync()
         self._works_again()
         if group is not None:
             for call in group.written:
@@ -248,6 +247,7 @@ class GroupCommit:
         """The sync that was started has ended."""
         self._sync_runs = False
         self._take_synced(self._covered)
+        self._time_sync()
         self._go_on()
         self._settle()
 
@@ -256,6 +256,7 @@ class GroupCommit:
         # A sync that runs covers the same groups.
         self._covered = max(self._covered - number, 0)
         groups = [self._unsynced.popleft() for _ in range(number)]
+        self._awaited = any(group.synced for group in self._unsynced)
         freed = sum(group.nbytes for group in groups)
         self._unsynced_bytes -= freed
         self._backlog -= freed
@@ -264,6 +265,11 @@ class GroupCommit:
         for group in groups:
             for call in group.synced:
                 call(True)
+
+    def _time_sync(self) -> None:
+        """Sync what is not synced yet within a second."""
+        if self._unsynced and self._sync_timer is None and not self._closing:
+            self._sync_timer = self._effects.call_later(SYNC_SECONDS, self._sync_elapsed)
 
     def _sync_elapsed(self) -> None:
         self._sync_timer = None
@@ -285,18 +291,17 @@ class GroupCommit:
 
     def _fail(self, reason: Any) -> None:
         self.failures += 1
-        text = self._effects.failed(reason) if self.failing is None else str(reason)
-        self.failing = text
+        if self.failing is None:
+            self.failing = self._effects.failed(reason)
         # Publishers are not held for so long: they are refused when they publish again.
         self.gate.open()
-        groups = [*self._unsynced, self._group]
-        if self._writing is not None:
-            groups.append(self._writing)
-        for group in groups:
+        writing = [] if self._writing is None else [self._writing]
+        for group in [*self._unsynced, *writing, self._group]:
             waiting = [*group.written, *group.synced]
             group.written, group.synced = [], []
             for call in waiting:
                 call(False)
+        self._awaited = False
         if self._retry_timer is None and not self._closing:
             self._retry_timer = self._effects.call_later(RETRY_SECONDS, self._retry)
         self._settle()

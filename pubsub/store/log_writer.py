@@ -18,8 +18,8 @@ import sqlite3
 import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from mmap import mmap
 from threading import Lock
 from zlib import crc32
 
@@ -66,29 +66,36 @@ class Group:
     """Messages and metadata that are committed together.
 
     ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the
-    topics that have ended. ``offset`` is the next offset of the log when the group was first
-    written. ``written`` and ``synced`` are the callbacks that wait; only the reactor thread uses
-    them.
+    topics that have ended, with the values that were put since the end before. ``offset`` is the
+    next offset of the log when the group was first written, ``done`` the number of its records
+    that are written. ``written`` and ``synced`` are the callbacks that wait; only the reactor
+    thread uses them.
     """
 
     runs: list[RunRecord] = field(default_factory=list)
     puts: dict[tuple[str, str], Put] = field(default_factory=dict)
-    ends: list[End] = field(default_factory=list)
+    ends: list[tuple[End, Sequence[Put]]] = field(default_factory=list)
     nbytes: int = 0
     offset: int = -1
+    done: int = 0
     written: list[Callable[[bool], None]] = field(default_factory=list)
     synced: list[Callable[[bool], None]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.runs or self.puts or self.ends)
 
+    def end(self, end: End) -> None:
+        """Add the end of a topic."""
+        self.ends.append((end, tuple(self.puts.values())))
+        self.puts = {}
+
     def pieces(self, offset: int) -> list[tuple[int, int, list[RunRecord], list[Operation]]]:
         """Return the records to be written: base, stop, runs and operations of each.
 
         ``offset`` is the next offset of the log. A record begins where a topic ends. The values of
-        the metadata are in the last, so that they are not there without the messages.
+        the metadata are in the record of the messages that they were put with.
         """
-        cuts = sorted({end.offset for end in self.ends} | {offset})
+        cuts = sorted({end.offset for end, _ in self.ends} | {offset})
         stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
         found: list[tuple[int, int, list[RunRecord], list[Operation]]] = []
         at = 0
@@ -96,8 +103,13 @@ class Group:
             start = at
             while at < len(self.runs) and first_offset_of(self.runs[at]) < limit:
                 at += 1
-            ends: list[Operation] = [end for end in self.ends if end.offset == base]
-            found.append((base, limit, self.runs[start:at], ends))
+            found.append((base, limit, self.runs[start:at], []))
+        number = 0
+        for end, puts in self.ends:
+            found[number][3].extend(puts)
+            while found[number][0] < end.offset:
+                number += 1
+            found[number][3].append(end)
         found[-1][3].extend(self.puts.values())
         return [piece for piece in found if piece[2] or piece[3]]
 
@@ -127,8 +139,8 @@ class _Open:
 class LogWriter:
     """Writes the log in ``directory``; ``run`` is the number from which message ids are made.
 
-    Its methods run in threads. They raise OSError or sqlite3.Error; the next ``write`` with
-    ``sync`` then does again what failed.
+    Its methods run in threads. They raise OSError or sqlite3.Error; the next ``write`` of the same
+    group continues it, and the next sync does again what failed.
     """
 
     def __init__(
@@ -158,7 +170,7 @@ class LogWriter:
         self._raised = 0.0
         self._lock = Lock()
         self._sync_lock = Lock()
-        self._note: mmap | None = None
+        self._note = -1
         self.metadata_failing: str | None = None
         """The reason why the metadata cannot be written; None while it can."""
 
@@ -191,36 +203,26 @@ class LogWriter:
         self._open_note()
 
     def _open_note(self) -> None:
-        size = _NOTE.size + _CRC.size
-        file = self._directory.open(POSITION, os.O_RDWR | os.O_CREAT)
-        try:
-            if os.fstat(file).st_size != size:
-                os.ftruncate(file, 0)
-                os.pwrite(file, bytes(size), 0)
-            self._note = mmap(file, size)
-        finally:
-            os.close(file)
+        self._note = self._directory.open(POSITION, os.O_RDWR | os.O_CREAT)
         self._note_position()
 
     def _note_position(self) -> None:
-        """Note the end of the log in memory that outlives the process."""
-        if self._note is not None:
-            note = _NOTE.pack(self._log_id, self._offset)
-            self._note[:] = note + _CRC.pack(crc32(note))
+        """Note the end of the log where it outlives the process, if not the machine."""
+        note = _NOTE.pack(self._log_id, self._offset)
+        # It is needed only if records are missing later.
+        with suppress(OSError):
+            os.pwrite(self._note, note + _CRC.pack(crc32(note)), 0)
 
     # Writing
 
     def write(self, group: Group | None, sync: bool) -> None:
         """Write ``group`` if there is one, then sync if asked to."""
-        if self._sync_failed:
-            self._write_again()
         if group is not None:
             if group.offset < 0:
                 group.offset = self._offset
-            for base, stop, runs, operations in group.pieces(group.offset):
-                # Unless it was written before a later one failed.
-                if stop > self._offset or not runs:
-                    self._write_piece(base, stop, runs, operations)
+            for piece in group.pieces(group.offset)[group.done :]:
+                self._write_piece(*piece)
+                group.done += 1
             self._note_position()
         if sync:
             self.sync()
@@ -314,20 +316,27 @@ class LogWriter:
             self._append(Record(base, flags=SEALED), {})
             os.ftruncate(active.file, active.index.end)
             active.segment.seal()
-            self._to_seal.append(active)
+            with self._lock:
+                self._to_seal.append(active)
 
     # Syncing
 
-    def sync(self) -> None:
-        """Wait until everything that was written is on disk, then apply the operations."""
+    def sync(self, final: bool = False) -> None:
+        """Wait until everything that was written is on disk, then apply the operations.
+
+        A ``final`` one also stores where the log ends.
+        """
         with self._sync_lock:
+            if self._sync_failed:
+                self._write_again()
             with self._lock:
                 written = self._unsynced.copy()
                 to_seal = self._to_seal.copy()
                 names_changed, self._names_changed = self._names_changed, False
             try:
                 self._directory.check()
-                for file in dict.fromkeys([one.segment.file for one in written]):
+                changed = [*to_seal, *[one.segment for one in written]]
+                for file in dict.fromkeys([one.file for one in changed]):
                     os.fdatasync(file)
                 if names_changed:
                     self._directory.sync()
@@ -341,16 +350,16 @@ class LogWriter:
                 one.buffers = []
             self._unapplied += [one for one in written[:-1] if one.operations] + written[-1:]
             try:
-                self._apply(to_seal)
+                self._apply(to_seal, final)
                 self.metadata_failing = None
             except sqlite3.Error as error:
                 # The operations are on disk all the same, and are applied with the next.
                 self.metadata_failing = str(error)
 
-    def _apply(self, to_seal: Sequence[_Open]) -> None:
+    def _apply(self, to_seal: Sequence[_Open], final: bool) -> None:
         """Copy the operations that are on disk to the metadata."""
         written = self._unapplied
-        if not written or not (to_seal or any(one.operations for one in written)):
+        if not written or not (final or to_seal or any(one.operations for one in written)):
             del self._unapplied[:-1]
             return
         sealed = [self._finish(one) for one in to_seal]
@@ -373,9 +382,14 @@ class LogWriter:
         )  # fmt: skip
 
     def _write_again(self) -> None:
-        """Write what a sync that failed may have lost."""
+        """Write what a sync that failed may have lost.
+
+        The operating system reports such a loss only once: the next sync succeeds all the same.
+        """
         with self._lock:
             written = self._unsynced.copy()
+        for active in dict.fromkeys([one.segment for one in written]):
+            _write_all(active.file, [active.segment.head.encode()], 0)
         for one in written:
             _write_all(one.segment.file, one.buffers, one.position)
         self._sync_failed = False
@@ -393,13 +407,12 @@ class LogWriter:
                 self._roll(self._offset)
             self._ceiling = self._offset
             self._append(Record(self._offset, flags=CLOSED), {})
-            self.sync()
+            self.sync(final=True)
         finally:
             for one in {*self._to_seal, *([] if self._open is None else [self._open])}:
                 os.close(one.file)
             self._open = None
-            if self._note is not None:
-                self._note.close()
+            os.close(self._note)
 
 
 def write_index(directory: LogDirectory, segment: Segment, index: SegmentIndex) -> None:
@@ -413,7 +426,8 @@ def write_index(directory: LogDirectory, segment: Segment, index: SegmentIndex) 
         finally:
             os.close(file)
     except OSError:
-        directory.remove(name)
+        with suppress(OSError):
+            directory.remove(name)
 
 
 def read_note(directory: LogDirectory, log_id: bytes) -> int:
