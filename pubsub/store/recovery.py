@@ -24,9 +24,10 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_writer import SALT_BYTES, read_note, write_index
 from pubsub.store.metadata import Metadata, Place, SealedSegment, State
-from pubsub.store.record import CLOSED, SEALED, Begin, Operation, Record, encode
+from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Operation, Record, encode
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
+    SUFFIX,
     Found,
     NotASegment,
     Segment,
@@ -61,9 +62,10 @@ class Recovered:
 
 
 @dataclass(slots=True)
-class _Newest:
-    """What a scan of the newest segment found."""
+class _Scanned:
+    """What a scan of a segment found. ``ceiling`` and the flags are those of its last record."""
 
+    segment: Segment
     index: SegmentIndex
     ceiling: int = 0
     closed: bool = False
@@ -129,25 +131,24 @@ class _Recovery:
         self._operations: list[tuple[int, Sequence[Operation]]] = []
 
     def run(self) -> Recovered:
-        state = self._state
         segments = self._without_leftovers(
             [one for name in self._names if (one := self._open(name))]
         )
-        sequence = max([state.newest[1], *(one.head.sequence for one in segments)]) + 1
-        catalog = Catalog(tuple(segments), low=state.first)
-        catalog.ended = self._metadata.ended()
+        catalog = Catalog(tuple(segments), low=self._state.first)
+        scanned = self._scan_all(segments)
         self._report_holes(segments)
-        newest = self._scan_newest(segments)
-        for segment in segments[:-1]:
-            place = Place(segment.base, segment.head.sequence, 2**62)
-            if place > state.applied:
-                self._collect(segment, SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
-        end = segments[-1].stop if segments else max(state.first, state.stop if self._rows else 0)
-        recovered = Recovered(catalog, self._metadata, end, sequence, clean=newest.closed)
-        self._find_end(recovered, newest, segments)
-        if segments and not newest.sealed:
-            self._seal(segments[-1], newest.index, max(newest.ceiling, recovered.offset))
-        self._apply(recovered, segments)
+        end = segments[-1].stop if segments else self._state.stop
+        clean = scanned[-1].closed if scanned else not self._rows
+        # Files that cannot be used keep their names.
+        sequence = max([self._state.newest[1], *[_numbers(name)[1] for name in self._names]]) + 1
+        recovered = Recovered(catalog, self._metadata, end, sequence, clean=clean)
+        self._find_end(recovered, scanned, segments)
+        sealed = [
+            self._complete(one, recovered.offset) for one in scanned
+            # What has changed since it was complete is left as it is.
+            if one is scanned[-1] or (one.segment.base, one.segment.head.sequence) not in self._rows
+        ]  # fmt: skip
+        self._apply(recovered, sealed)
         return recovered
 
     # The files
@@ -156,12 +157,12 @@ class _Recovery:
         """Return the segment; None if it cannot be used, which is reported."""
         directory, state = self._directory, self._state
         size = directory.size(name)
-        base, _, sequence = name.removesuffix(".log").partition("-")
-        if not (base.isdecimal() and sequence.isdecimal()):
+        try:
+            row = self._rows.get(_numbers(name))
+        except ValueError:
             raise StartError(
                 f"history: {directory.path / name} is not the name of a segment: move it away"
-            )
-        row = self._rows.get((int(base), int(sequence)))
+            ) from None
         if row is not None and row.size == size:
             head = SegmentHead(row.base, row.sequence, row.salt, state.log_id, row.created)
             return Segment(directory.file, head, row.stop, last_timestamp=row.last)
@@ -189,6 +190,10 @@ class _Recovery:
             self._unsealed.append(segment)
         return segment
 
+    def _is_applied(self, segment: Segment) -> bool:
+        """Return whether all operations of a segment were applied."""
+        return Place(segment.base, segment.head.sequence, 2**62) <= self._state.applied
+
     def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
         """Remove segments that were rewritten, and return the others in order."""
         segments.sort(key=lambda one: (one.base, one.head.sequence))
@@ -200,7 +205,7 @@ class _Recovery:
                 and other.base <= one.base < other.stop and one.stop <= other.stop
                 and other not in self._unsealed
             ]  # fmt: skip
-            if newer and one not in self._unsealed:
+            if newer and one not in self._unsealed and self._is_applied(one):
                 self._directory.remove(one.name)
                 self._directory.remove(index_name(one.name))
             else:
@@ -220,19 +225,24 @@ class _Recovery:
 
     # The end
 
-    def _scan_newest(self, segments: Sequence[Segment]) -> _Newest:
-        """Read the newest segment, which may have been written when the broker ended."""
-        if not segments:
-            return _Newest(SegmentIndex(0, 0), closed=not self._rows)
-        segment = segments[-1]
-        newest = _Newest(SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
-        last = self._collect(segment, newest.index)
+    def _scan_all(self, segments: Sequence[Segment]) -> list[_Scanned]:
+        """Scan what was written since operations were last applied, and the newest segment."""
+        found = []
+        for segment in segments:
+            newest = segment is segments[-1]
+            if newest or segment in self._unsealed or not self._is_applied(segment):
+                found.append(self._scan(segment))
+        return found
+
+    def _scan(self, segment: Segment) -> _Scanned:
+        found = _Scanned(segment, SegmentIndex(segment.base, SEGMENT_HEAD_BYTES))
+        last = self._collect(segment, found.index)
         if last is not None:
-            newest.ceiling = last.head.ceiling
-            newest.closed = bool(last.head.flags & CLOSED)
-            newest.sealed = bool(last.head.flags & SEALED)
-        segment.limit(newest.index.stop)
-        return newest
+            found.ceiling = last.head.ceiling
+            found.closed = bool(last.head.flags & CLOSED)
+            found.sealed = bool(last.head.flags & SEALED)
+        segment.limit(found.index.stop)
+        return found
 
     def _collect(self, segment: Segment, index: SegmentIndex) -> Found | None:
         """Read a segment; take operations that were not applied; return the last record."""
@@ -251,23 +261,30 @@ class _Recovery:
             os.close(file)
         return last
 
-    def _find_end(self, recovered: Recovered, newest: _Newest, segments: Sequence[Segment]) -> None:
+    def _find_end(
+        self, recovered: Recovered, scanned: Sequence[_Scanned], segments: Sequence[Segment]
+    ) -> None:
         """Set where the log continues, and what is lost before that."""
-        end = recovered.offset
-        continues = max(end, read_note(self._directory, self._state.log_id))
-        if not newest.closed and not self._same_boot():
-            continues = max(continues, newest.ceiling)
-        places = {(one.base, one.head.sequence) for one in segments}
-        if (
-            self._state.newest[1] > 0
-            and self._state.newest not in places
-            and (not segments or segments[-1].base < self._state.newest[0])
-        ):
-            continues = max(continues, self._state.ceiling + _FAR_AHEAD)
+        end, state = recovered.offset, self._state
+        continues = max(end, state.stop, read_note(self._directory, state.log_id))
+        if not recovered.clean and not self._same_boot():
+            continues = max([continues, state.ceiling, *[one.ceiling for one in scanned]])
+        if self._misses_end(scanned, segments):
+            continues = max(continues, state.ceiling + _FAR_AHEAD)
         if continues > end:
             recovered.lost = (end, continues)
             recovered.offset = continues
             _report_lost(end, continues)
+
+    def _misses_end(self, scanned: Sequence[_Scanned], segments: Sequence[Segment]) -> bool:
+        """Return whether a record that was on disk is missing at the end of the log."""
+        newest = self._state.newest
+        if newest[1] == 0 or (segments and segments[-1].base > newest[0]):
+            return False
+        for one in scanned:
+            if (one.segment.base, one.segment.head.sequence) == newest:
+                return one.index.end <= self._state.applied.position
+        return not segments or segments[-1].head.sequence < newest[1]
 
     def _same_boot(self) -> bool:
         boots = [row.boot for row in self._metadata.epochs()[-1:]]
@@ -276,33 +293,48 @@ class _Recovery:
         ]
         return not boots or boots[-1] == boot_id()
 
-    def _seal(self, segment: Segment, index: SegmentIndex, ceiling: int) -> None:
-        """End the segment that was written last, behind its last record."""
-        buffers, length = encode(Record(index.stop, flags=SEALED), segment.head.salt, 0, ceiling)
+    def _complete(self, found: _Scanned, offset: int) -> SealedSegment:
+        """Let a segment that was being written end behind its last record."""
+        segment, index = found.segment, found.index
         file = self._directory.open(segment.name, os.O_RDWR)
         try:
-            os.pwrite(file, buffers[0], index.end)
-            os.ftruncate(file, index.end + length)
+            if not found.sealed:
+                buffers, length = encode(
+                    Record(index.stop, flags=SEALED), segment.head.salt, 0,
+                    max(found.ceiling, offset),
+                )  # fmt: skip
+                os.pwrite(file, buffers[0], index.end)
+                index.close_entry()
+                index.add(index.stop, index.stop, length, 0, 0, {})
+            if os.fstat(file).st_size > index.end:
+                os.ftruncate(file, index.end)
             os.fdatasync(file)
         finally:
             os.close(file)
-        index.close_entry()
-        index.add(index.stop, index.stop, length, 0, 0, {})
         write_index(self._directory, segment, index)
-
-    def _apply(self, recovered: Recovered, segments: Sequence[Segment]) -> None:
-        """Bring the metadata up to date with the log."""
-        if not segments:
-            return
-        newest = segments[-1]
-        index = newest.index
-        sealed = SealedSegment(
-            newest.base, newest.head.sequence, newest.stop, index.end, newest.head.salt,
-            newest.head.created, index.last_timestamp,
+        return SealedSegment(
+            segment.base, segment.head.sequence, segment.stop, index.end, segment.head.salt,
+            segment.head.created, index.last_timestamp,
         )  # fmt: skip
-        place = Place(newest.base, newest.head.sequence, index.end)
-        self._metadata.apply(self._operations, place, recovered.offset, recovered.offset, [sealed])
+
+    def _apply(self, recovered: Recovered, sealed: Sequence[SealedSegment]) -> None:
+        """Bring the metadata up to date with the log."""
+        if not sealed:
+            return
+        newest = sealed[-1]
+        # The place of the last record.
+        place = Place(newest.base, newest.sequence, newest.size - HEAD_BYTES)
+        offset = recovered.offset
+        self._metadata.apply(self._operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    """Return the base and the sequence in the name of a segment; raises ValueError."""
+    base, _, sequence = name.removesuffix(SUFFIX).partition("-")
+    if not (base.isdecimal() and sequence.isdecimal()):
+        raise ValueError(name)
+    return int(base), int(sequence)
 
 
 def _report_lost(start: int, stop: int) -> None:
