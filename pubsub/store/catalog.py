@@ -49,7 +49,7 @@ class Catalog:
 
     def __post_init__(self) -> None:
         self._used: OrderedDict[Segment, None] = OrderedDict()
-        self._records: OrderedDict[tuple[int, int, int], list[Item]] = OrderedDict()
+        self._records: OrderedDict[tuple[int, int, int], tuple[int, list[Item]]] = OrderedDict()
         self._record_bytes = 0
         self._lock = Lock()
         self._horizon_of: dict[str, Horizon | None] = {}
@@ -109,21 +109,19 @@ class Catalog:
         """Return the records of an entry, verified, and its damaged ranges of offsets."""
         key = (segment.head.sequence, entry.number, entry.end)
         with self._lock:
-            found = self._records.get(key)
-            if found is not None:
+            cached = self._records.get(key)
+            if cached is not None:
                 self._records.move_to_end(key)
-                return found
+                return cached[1]
         found = list(segment.records(entry))
         size = entry.end - entry.position
         with self._lock:
             if size <= _CACHED_BYTES // 4 and key not in self._records:
-                self._records[key] = found
+                self._records[key] = size, found
                 self._record_bytes += size
                 while self._record_bytes > _CACHED_BYTES:
-                    _, least = self._records.popitem(last=False)
-                    self._record_bytes -= sum(
-                        one.head.length for one in least if isinstance(one, Found)
-                    )
+                    _, (least, _) = self._records.popitem(last=False)
+                    self._record_bytes -= least
         return found
 
     def replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:

@@ -31,11 +31,11 @@ class LogDirectory:
 
     def __init__(self, path: Path, create: bool = False) -> None:
         self.path = path
-        if create:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            if create:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except NotADirectoryError:
+        except (FileExistsError, NotADirectoryError):
             raise StartError(
                 f"history: {path} is a file; give a directory, --store log:DIR"
             ) from None

@@ -116,9 +116,7 @@ class LogStore:
         """Recover the log, and continue it in a new epoch."""
         self._run = run
         found = recover(self._directory)
-        self.last_timestamp = max(
-            [one.last_timestamp for one in found.catalog.segments[-1:]], default=0
-        )
+        self.last_timestamp = max([one.last_timestamp for one in found.catalog.segments], default=0)
         self._catalog, self._metadata, self._clean = found.catalog, found.metadata, found.clean
         try:
             horizons = [

@@ -121,7 +121,8 @@ class SegmentIndex:
             return
         for name, (count, nbytes) in self._newest.items():
             self._topics.append(self._names.setdefault(name, len(self._names)))
-            self._counts.append(count)
+            # A range that is lost may be longer.
+            self._counts.append(min(count, 2**32 - 1))
             self._bytes.append(nbytes)
         self._closed = True
         self._row_ends.append(len(self._topics))
