@@ -118,7 +118,7 @@ class Outbox:
         if self._state:
             if self.closed:
                 # Evicted between two deliveries of one tick.
-                self._router.dropped(self.label, source, "disconnected", count)
+                self._router.undeliverable(self, source, count)
                 return
             if not self._has_room(len(data), count, source):
                 return

@@ -9,13 +9,13 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import Audience, Share, joined
 from pubsub.broker.combination_cache import CombinationCache
-from pubsub.broker.compact_map import with_item, without_item
+from pubsub.broker.compact_map import EMPTY_MAP, with_item, without_item
 from pubsub.broker.counters import Counters
 from pubsub.broker.encoders import too_large
 from pubsub.broker.memory_budget import MemoryBudget
@@ -24,8 +24,12 @@ from pubsub.broker.topics import SubscriberGroup
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.slices import Slices, Work
     from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
+
+# Subscriptions that are ended at once, rather than in slices.
+_FEW = 64
 
 
 class Router:
@@ -42,6 +46,7 @@ class Router:
         memory: MemoryBudget,
         seconds: Callable[[], float],
         at_tick_end: Callable[[Callable[[], None]], object],
+        slices: Slices,
     ) -> None:
         self.counters = counters
         self.memory = memory
@@ -51,6 +56,10 @@ class Router:
         self._pending: list[Audience] = []
         self._order = 0
         self._mixes: CombinationCache[TopicMix] = CombinationCache()
+        self._slices = slices
+        self._delivering = False
+        # Outboxes that are shut and whose subscriptions are being ended in slices.
+        self._gone: set[Recipient] = set()
         self.dirty: list[Recipient] = []
         self.slow: set[Recipient] = set()
 
@@ -101,6 +110,8 @@ class Router:
     def flush(self) -> None:
         """Send everything that was routed in this tick."""
         self._scheduled = False
+        if self._pending:
+            self._delivering = True
         if len(self._pending) == 1:
             # Written at once: no other audience has messages.
             (audience,) = self._pending
@@ -113,6 +124,7 @@ class Router:
                 self.counters.delivered += count * len(targets)
         else:
             self._hand_over()
+        self._delivering = False
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
@@ -125,15 +137,17 @@ class Router:
         found = [(audience.targets, audience.pending) for audience in audiences]
         for audience in audiences:
             audience.pending = []
+        self._delivering = True
         together: set[Recipient] = set().union(*[targets for targets, _ in found])
         if len(together) == sum([len(targets) for targets, _ in found]):
             for targets, pending in found:
                 for delivery in joined(pending):
                     self._deliver(targets, delivery)
-            return
-        merged = [(targets, delivery) for targets, pending in found for delivery in pending]
-        for targets, delivery in sorted(merged, key=_order_of):
-            self._deliver(targets, delivery)
+        else:
+            merged = [(targets, delivery) for targets, pending in found for delivery in pending]
+            for targets, delivery in sorted(merged, key=_order_of):
+                self._deliver(targets, delivery)
+        self._delivering = False
 
     def _deliver(self, targets: Sequence[Recipient], delivery: Delivery) -> None:
         _order, data, count, offset, source = delivery
@@ -163,6 +177,11 @@ class Router:
         if encoding is None:
             return False
         outbox.subscriptions = without_item(outbox.subscriptions, topic)
+        self._leave(outbox, topic, encoding)
+        return True
+
+    def _leave(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
+        """Deliver ``topic`` to ``outbox`` no more, whose subscription has ended."""
         group = topic.groups.get(encoding)
         if group is not None:
             self._hand_over()
@@ -172,7 +191,6 @@ class Router:
                 self._reader_left(topic)
         topic.subscription_changed(outbox)
         topic.unblock(outbox)
-        return True
 
     @contextmanager
     def excluding(self, outbox: Recipient, topic: Topic) -> Iterator[None]:
@@ -207,9 +225,27 @@ class Router:
             topic.upstream.unwant(topic)
 
     def forget(self, outbox: Recipient) -> None:
-        """End every subscription of ``outbox``."""
-        for topic in tuple(outbox.subscriptions):
-            self.unsubscribe(outbox, topic)
+        """End every subscription of ``outbox``, which is being shut.
+
+        If there are many, their topics are left in slices; what is published meanwhile is not for
+        the outbox.
+        """
+        if len(outbox.subscriptions) <= _FEW:
+            for topic in tuple(outbox.subscriptions):
+                self.unsubscribe(outbox, topic)
+            return
+        self._hand_over()
+        subscriptions, outbox.subscriptions = outbox.subscriptions, EMPTY_MAP
+        if not self._delivering:
+            self._gone.add(outbox)
+        self._slices.run_later(self._leave_all(outbox, subscriptions))
+
+    def _leave_all(self, outbox: Recipient, subscriptions: Mapping[Topic, Encoding]) -> Work:
+        self._gone.add(outbox)
+        for topic, encoding in subscriptions.items():
+            self._leave(outbox, topic, encoding)
+            yield
+        self._gone.discard(outbox)
 
     def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
         """Recheck every subscription to ``topic``; return how many stay and how many end."""
@@ -218,6 +254,8 @@ class Router:
         self.flush()
         for group in tuple(topic.groups.values()):
             for outbox in tuple(group):
+                if outbox in self._gone:
+                    continue
                 if outbox.recheck(topic, change):
                     kept += 1
                 else:
@@ -244,6 +282,16 @@ class Router:
         self.counters.delivered -= count
         for topic, number in source.counts(count):
             self.counters.drop(label, topic.name, reason, number)
+
+    def undeliverable(self, outbox: Recipient, source: Source, count: int) -> None:
+        """Count ``count`` messages for ``outbox``, which is shut.
+
+        They are dropped if they were published before it was shut, and not for it otherwise.
+        """
+        if outbox in self._gone:
+            self.counters.delivered -= count
+        else:
+            self.dropped(outbox.label, source, "disconnected", count)
 
     def sweep(self) -> None:
         """Evict the subscribers that have been slow for longer than their policy allows."""

@@ -82,9 +82,9 @@ class BrokerService(MultiService):
         self.memory = MemoryBudget(limits.max_memory)
         # Set aside from the start, so that neither the history nor the clients can use up both.
         self.memory.add(limits.history_memory)
-        self.slices = Slices(clock, at_tick_end)
+        self.slices = Slices(at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
-        self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end)
+        self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
         self.tokens = TokenVerifier(ring or SecretRing())
         self.queue_keys = QueueKeys(self.router, self.tokens, self._audit, store)
         self.topic_lifecycle = TopicLifecycle(

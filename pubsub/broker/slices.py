@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator
 from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -29,12 +28,13 @@ Work: TypeAlias = Generator[None, None, None]
 
 
 class Slices:
-    """Does work in slices. ``at_tick_end`` runs a call at the end of the reactor tick."""
+    """Does work in slices.
 
-    def __init__(
-        self, clock: IReactorTime, at_tick_end: Callable[[Callable[[], None]], object]
-    ) -> None:
-        self._clock = clock
+    ``at_tick_end`` runs a call at the end of the reactor tick, or of the next one if such calls run
+    already.
+    """
+
+    def __init__(self, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
         self._at_tick_end = at_tick_end
         self._begun: deque[SlicedWork] = deque()
         self._left = STEPS
@@ -75,7 +75,7 @@ class Slices:
     def run_later(self, work: Work, then: Callable[[], None] | None = None) -> SlicedWork:
         """Do ``work`` in the ticks after this one; see ``run``."""
         if not self._begun:
-            self._clock.callLater(0, self._go_on)
+            self._at_tick_end(self._go_on)
         sliced = SlicedWork(work, then)
         self._begun.append(sliced)
         return sliced
@@ -93,7 +93,7 @@ class Slices:
             if sliced.step():
                 begun.append(sliced)
         if begun:
-            self._clock.callLater(0, self._go_on)
+            self._at_tick_end(self._go_on)
 
 
 class SlicedWork:

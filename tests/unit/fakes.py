@@ -29,6 +29,7 @@ from pubsub.broker.outbox import Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
+from pubsub.broker.slices import Slices
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.broker.wall_clock import WallClock
 from pubsub.interfaces import Encoding, IStore
@@ -255,7 +256,13 @@ class Bench:
         self.counters = Counters()
         self.memory = MemoryBudget(memory)
         self.turns = 0
-        self.router = Router(self.counters, self.memory, self.clock.seconds, self._at_turn_end)
+        self.router = Router(
+            self.counters,
+            self.memory,
+            self.clock.seconds,
+            self._at_turn_end,
+            Slices(self._at_turn_end),
+        )
         self.closed: list[str] = []
 
     def _at_turn_end(self, call: Callable[[], None]) -> None:

@@ -137,6 +137,24 @@ GRANTED: Mapping[str, Mapping[str, object]] = {
 }  # fmt: skip
 
 
+class ManyTopicsTests(FastCase):
+    """Many exclusive topics, which end in slices"""
+
+    def test_a_topic_can_be_created_again_before_its_turn(self) -> None:
+        fast = self.house()
+        names = [f"t{number}" for number in range(300)]
+        owner = fast.client(b"".join(create(OWNER, name, EXCLUSIVE) for name in names))
+        owner.stream.lose()
+        left = [topic.name for topic in fast.broker.topics]
+        assert 100 < len(left) < 300
+        again = fast.connect("fast")
+        again.stream.feed(create(OTHER, left[-1], EXCLUSIVE))
+        assert len(fast.broker.topics) == len(left)
+        fast.turn()
+        assert again.take() == b""
+        assert [topic.name for topic in fast.broker.topics] == [left[-1]]
+
+
 class OtherProtocolTests(FastCase):
     """No other protocol reads it, whatever ``grant`` permits"""
 

@@ -229,6 +229,7 @@ class SubscribeTests(FastCase):
         before = fast.broker.memory.used
         client = fast.client(create(OWNER, flags=2) + subscribe(grant(exp=1_700_000_100)))
         client.stream.lose()
+        fast.turn()
         assert not fast.broker.clients
         assert not len(fast.broker.topics)
         assert not fast.clock.getDelayedCalls()

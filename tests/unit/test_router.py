@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import WRITE_BYTES
 from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
-from pubsub.broker.topics import Topic
+from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 
 
@@ -207,6 +207,54 @@ class PortionTests(RouterCase):
             ("bob", "news", "slow-consumer"),
             ("bob", "news", "disconnected"),
         }
+
+
+class ManySubscriptionsTests(RouterCase):
+    """The end of a subscriber with many subscriptions, which takes several ticks"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.others = [Topic(f"t{number}") for number in range(500)]
+
+    def test_what_was_published_before_is_counted_and_what_comes_after_is_not_for_it(self) -> None:
+        bob, eve = self.subscriber(self.news, *self.others), self.subscriber(self.news)
+        self.route(self.news, b"a")
+        self.box(bob).shut("disconnected")
+        self.route(self.news, b"b")
+        assert self.others[-1].groups
+        self.bench.turn()
+        assert eve.data == b"a\nb\n"
+        assert bob.data == b""
+        assert self.bench.counters.delivered == 2
+        assert self.bench.counters.drops == {("bob", "news", "disconnected"): 1}
+        assert not any(topic.groups for topic in self.others)
+
+    def test_the_rest_of_a_tick_is_counted_when_it_is_evicted_in_it(self) -> None:
+        bob = self.bench.outbox(SlowPolicy(DISCONNECT, 2 * WRITE_BYTES, 30))
+        for topic in (self.news, *self.others):
+            self.router.subscribe(self.box(bob), topic, Lines())
+        self.box(bob).pause()
+        for _ in range(20):
+            self.route(self.news, b"." * 99_999)
+        self.bench.turn()
+        assert len(self.bench.closed) == 1
+        assert self.bench.counters.delivered == 0
+        assert sum(self.bench.counters.drops.values()) == 20
+        assert not self.news.groups
+
+    def test_it_is_not_checked_again(self) -> None:
+        checked: list[Topic] = []
+
+        def recheck(topic: Topic, change: KeyChange | None) -> bool:
+            checked.append(topic)
+            return True
+
+        bob = self.bench.outbox(recheck=recheck)
+        for topic in self.others:
+            self.router.subscribe(self.box(bob), topic, Lines())
+        self.box(bob).shut("disconnected")
+        assert self.router.recheck(self.others[-1]) == (0, 0)
+        assert checked == []
 
 
 class SubscriptionTests(RouterCase):

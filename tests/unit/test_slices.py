@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
 
 import pytest
-from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.slices import STEPS, Slices, Work
 
 
-class Ticks(Clock):
-    """A clock that runs calls as a reactor does: those that calls add are left to the next tick."""
+class Ticks:
+    """Runs calls at the end of a tick; those that they add are left to the next one."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.waiting: list[Callable[[], object]] = []
-
-    def callLater(
-        self, delay: float, callable: Callable[..., object], *args: object, **kw: object
-    ) -> Any:
-        """See IReactorTime."""
-        assert delay == 0
-        self.waiting.append(partial(callable, *args, **kw))
 
     def turn(self) -> None:
         """End a tick."""
@@ -38,8 +27,8 @@ class SlicesTests(SynchronousTestCase):
     """Slices"""
 
     def setUp(self) -> None:
-        self.clock = Ticks()
-        self.slices = Slices(self.clock, partial(self.clock.callLater, 0))
+        self.ticks = Ticks()
+        self.slices = Slices(lambda call: self.ticks.waiting.append(call))
         self.done: list[object] = []
 
     def work(self, steps: Iterable[object]) -> Work:
@@ -54,14 +43,14 @@ class SlicesTests(SynchronousTestCase):
     def turn(self) -> list[object]:
         """End the tick; return what was done in the next one."""
         del self.done[:]
-        self.clock.turn()
+        self.ticks.turn()
         return self.done
 
     def test_little_work_is_done_at_once(self) -> None:
         assert self.slices.run(self.work("ab"), lambda: self.done.append("then")) is None
         assert self.done == ["a", "b", "closed"]
-        self.clock.turn()
-        assert not self.clock.waiting
+        self.ticks.turn()
+        assert not self.ticks.waiting
 
     def test_much_work_is_done_in_slices(self) -> None:
         work = self.work(range(2 * STEPS))
@@ -70,7 +59,7 @@ class SlicesTests(SynchronousTestCase):
         assert self.turn() == list(range(STEPS, 2 * STEPS))
         assert self.turn() == ["closed", "then"]
         assert self.turn() == []
-        assert not self.clock.waiting
+        assert not self.ticks.waiting
 
     def test_all_work_shares_a_tick(self) -> None:
         for name in "abc":

@@ -10,6 +10,7 @@ from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 
 if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import Topic
 
@@ -18,6 +19,7 @@ class Owner(Protocol):
     """A connection that creates topics; ``owned`` are the exclusive topics that end with it."""
 
     owned: set[Topic] | None
+    closing: bool
 
     @property
     def label(self) -> str: ...
@@ -33,6 +35,7 @@ class TopicOwnership:
         self._topics = listener.topics
         self._keys = listener.queue_keys
         self._lifecycle = listener.topic_lifecycle
+        self._slices = listener.slices
         self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
 
     def create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
@@ -41,6 +44,7 @@ class TopicOwnership:
         Raises IdCollision, TopicExists, LimitReached or MemoryExhausted.
         """
         exclusive = bool(flags & EXCLUSIVE)
+        self._end_left(name)
         self._check_id(name)
         new = name not in self._topics
         topic = self._topics.create(name, hosted=False)
@@ -81,9 +85,24 @@ class TopicOwnership:
 
     def end_topics(self, owner: Owner) -> None:
         """End the exclusive topics of a connection that is closed."""
-        for topic in tuple(owner.owned or ()):
-            self._disown(topic, owner)
-            self._lifecycle.end(topic)
+        if owner.owned:
+            self._slices.run(self._end_all(owner))
+
+    def _end_all(self, owner: Owner) -> Work:
+        while owner.owned:
+            self._end(next(iter(owner.owned)), owner)
+            yield
+
+    def _end(self, topic: Topic, owner: Owner) -> None:
+        self._disown(topic, owner)
+        self._lifecycle.end(topic)
+
+    def _end_left(self, name: str) -> None:
+        """End the topic of this name if its owner is closed and the topic's turn has not come."""
+        topic = self._topics.get(name)
+        owner = None if topic is None else self._owners.get(topic)
+        if topic is not None and owner is not None and owner.closing:
+            self._end(topic, owner)
 
     def _check_id(self, name: str) -> None:
         try:
