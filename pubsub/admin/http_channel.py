@@ -118,6 +118,11 @@ class ApiRequest(Request):
         return body
 
     @property
+    def address(self) -> str:
+        """The client's address without the port."""
+        return _host(self.client)
+
+    @property
     def label(self) -> str:
         """The client's name for counters and logs."""
         return _label(self.client)
@@ -178,7 +183,7 @@ class Channel(HTTPChannel):
 
     @property
     def _host(self) -> str:
-        return getattr(self.getPeer(), "host", "unix")
+        return _host(self.getPeer())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Remove the connection from the counts."""
@@ -306,6 +311,10 @@ class Channel(HTTPChannel):
             self._end_reason = reason
         if self.transport is not None:
             cast(Any, self.transport).abortConnection()
+
+
+def _host(peer: object) -> str:
+    return getattr(peer, "host", "unix")
 
 
 def _label(peer: object) -> str:

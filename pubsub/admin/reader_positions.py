@@ -1,22 +1,39 @@
-"""The positions of readers: the offset that each reports to have reached, kept with the history."""
+"""The positions of readers: the offset that each reports to have reached, kept with the history.
+
+A position belongs to the subject of the token that reports it, or to nobody if there is no token.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from pubsub.admin.api_error import CONFLICT, FULL, NOT_SATISFIABLE, UNAVAILABLE, ApiError
+from pubsub.admin.api_error import (
+    CONFLICT,
+    FORBIDDEN,
+    FULL,
+    NOT_SATISFIABLE,
+    UNAVAILABLE,
+    ApiError,
+)
 from pubsub.admin.flow_control import all_stored
 from pubsub.admin.parameters import Parameters, check_name, invalid
+from pubsub.admin.request_access import request_access
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
     from pubsub.broker.listener import Listener
 
 READERS = "readers"
-"""The table of the store's metadata."""
+"""The table of the store's metadata with the positions that belong to nobody; keys are names."""
+OWNED_READERS = "owned-readers"
+"""The table with all others; keys are the owner and the name as a JSON list."""
 PREFIX = b"/v1/readers/"
+_READER_BYTES = 1500
+_Reader: TypeAlias = tuple[str | None, str]
+"""The owner of a reader, and its name."""
 
 
 class ReaderPositions:
@@ -26,24 +43,35 @@ class ReaderPositions:
         self._listener = listener
         self._store = listener.store
         self._timestamp = listener.wall.timestamp
-        self._known: dict[str, dict[str, object]] = {}
+        self._known: dict[_Reader, dict[str, object]] = {}
+        # The number of readers of each owner.
+        self._counts: Counter[str | None] = Counter()
 
     def restore(self) -> None:
         """Load the stored positions."""
-        self._known = {name: json.loads(row) for name, row in self._store.items(READERS)}
+        for name, row in self._store.items(READERS):
+            self._known[None, name] = json.loads(row)
+        for key, row in self._store.items(OWNED_READERS):
+            owner, name = json.loads(key)
+            self._known[owner, name] = json.loads(row)
+        self._counts.update(owner for owner, _ in self._known)
+        self._listener.memory.add(_READER_BYTES * len(self._known))
 
     async def list(self, request: ApiRequest) -> None:
         """GET /v1/readers"""
+        access = request_access(request, self._listener)
         end = self._store.committed
         rows = [
-            {"name": name, **row, "lag": max(end - int(str(row["offset"])), 0)}
-            for name, row in sorted(self._known.items())
+            {"name": name, "owner": owner, **row, "lag": max(end - int(str(row["offset"])), 0)}
+            for (owner, name), row in self._known.items()
+            if owner in (None, access.owner) or access.is_admin
         ]
+        rows.sort(key=lambda row: (row["name"], row["owner"] or ""))
         request.answer(200, json.dumps({"readers": rows}, ensure_ascii=False).encode() + b"\n")
 
     async def put(self, request: ApiRequest) -> None:
         """PUT /v1/readers/NAME"""
-        name = _name(request)
+        reader = (request_access(request, self._listener).owner, _name(request))
         parameters = Parameters.of_body(request, "offset", "epoch")
         offset = parameters.number("offset")
         store = self._store
@@ -54,20 +82,35 @@ class ReaderPositions:
         if offset > store.committed:
             message = f"the history ends at offset {store.committed}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.committed)
+        if reader not in self._known:
+            self._make_room(reader[0])
+        row: dict[str, object] = {"offset": offset, "epoch": epoch, "updated": self._timestamp()}
+        self._known[reader] = row
+        store.put(*_key(reader), json.dumps(row).encode())
+        await self._confirm(request)
+
+    def _make_room(self, owner: str | None) -> None:
+        """Count a new reader; raises ApiError, or MemoryExhausted."""
         limit = self._listener.settings["max-readers"]
-        if name not in self._known and len(self._known) >= limit:
+        if self._counts[owner] >= limit:
             message = f"limit reached: {limit} readers; delete one or raise --admin-max-readers"
             raise ApiError(FULL, "limit-reached", message)
-        row: dict[str, object] = {"offset": offset, "epoch": epoch, "updated": self._timestamp()}
-        self._known[name] = row
-        store.put(READERS, name, json.dumps(row).encode())
-        await self._confirm(request)
+        self._listener.memory.reserve(_READER_BYTES)
+        self._counts[owner] += 1
 
     async def delete(self, request: ApiRequest) -> None:
         """DELETE /v1/readers/NAME"""
-        name = _name(request)
-        self._known.pop(name, None)
-        self._store.delete(READERS, name)
+        access = request_access(request, self._listener)
+        parameters = Parameters.of_url(request, "owner")
+        owner = parameters.text("owner") if "owner" in parameters else access.owner
+        if owner != access.owner and not access.is_admin:
+            message = f"permission denied: delete readers of {owner!r}"
+            raise ApiError(FORBIDDEN, "not-authorized", message)
+        reader = (owner, _name(request))
+        if self._known.pop(reader, None) is not None:
+            self._counts[owner] -= 1
+            self._listener.memory.free(_READER_BYTES)
+            self._store.delete(*_key(reader))
         await self._confirm(request)
 
     async def _confirm(self, request: ApiRequest) -> None:
@@ -76,6 +119,12 @@ class ReaderPositions:
             message = "the change is not on disk yet"
             raise ApiError(UNAVAILABLE, "history-unavailable", message)
         request.answer(204, b"")
+
+
+def _key(reader: _Reader) -> tuple[str, str]:
+    """Return the table and the key of a reader."""
+    owner, name = reader
+    return (READERS, name) if owner is None else (OWNED_READERS, json.dumps([owner, name]))
 
 
 def _name(request: ApiRequest) -> str:

@@ -25,6 +25,19 @@ class RequestAccess:
         self.token = token
 
     @property
+    def owner(self) -> str | None:
+        """The owner of what the client stages, commits and reports: the token's subject.
+
+        None stands for nobody: clients without a token are not told apart.
+        """
+        return None if self.token is None else self.token.subject
+
+    @property
+    def is_admin(self) -> bool:
+        """Return whether the token has the permission ``admin``."""
+        return self.token is not None and self.token.permits("admin")
+
+    @property
     def token_is_valid(self) -> bool:
         """False once the token has expired; True without a token."""
         listener = self._listener

@@ -32,7 +32,7 @@ Handler = Callable[[ApiRequest], Awaitable[None]]
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("max-streams", integer(1, 10_000), 16, "streams of the history at a time"),
-    Setting("max-readers", integer(0, 10**6), 1000, "readers whose positions are stored"),
+    Setting("max-readers", integer(0, 10**6), 1000, "readers of one owner that are stored"),
     # Subscribers receive a batch at once, so this is far below the default of slow-bytes.
     Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
     Setting("max-staged", SIZE, "256M", "bytes staged for batches that are not committed yet"),

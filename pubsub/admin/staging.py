@@ -1,6 +1,7 @@
 """Exactly-once writing: parts of a batch are staged, then committed together, once.
 
-A batch is identified by the id of the query that produces it and its number there. The commit is
+A batch is identified by the id of the query that produces it, the owner of that query (see
+``committed_batches``) and its number there. The commit is
 recorded with the history, in the transaction that stores the messages, so a client that does not
 know whether its commit succeeded repeats it. Staged parts do not survive a restart of the broker;
 their query finds out when it commits, and runs the batch again.
@@ -12,7 +13,7 @@ import json
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IDelayedCall
@@ -25,6 +26,7 @@ from pubsub.admin.api_error import (
     UNAVAILABLE,
     ApiError,
 )
+from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
 from pubsub.admin.history_handler import RunInThread
 from pubsub.admin.parameters import Parameters
@@ -40,20 +42,21 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
 
-COMMITS = "commits"
-"""The table of the store's metadata with the last committed batch of each query."""
-# Queries whose last commit is kept, and parts that may be staged at a time.
-_MAX_QUERIES = 10_000
+# Parts that may be staged at a time.
 _MAX_PARTS = 10_000
 PROTOCOL = "http"
 """The protocol of messages that were published over HTTP."""
+
+
+_Query: TypeAlias = tuple[str | None, str]
+"""The owner of a query, and its id."""
 
 
 @dataclass(slots=True, eq=False)
 class _StagedPart:
     """Messages of one task that wait for the commit of their batch."""
 
-    query: str
+    query: _Query
     batch: int
     run: str
     body: Body
@@ -64,6 +67,15 @@ class _StagedPart:
     timer: IDelayedCall | None = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A batch to commit; ``address`` is that of the client if the query belongs to nobody."""
+
+    query: _Query
+    number: int
+    address: str
+
+
 class StagingHandler:
     """The endpoints /v1/stage, /v1/commit and /v1/abort."""
 
@@ -72,13 +84,12 @@ class StagingHandler:
         self._store = listener.store
         self._run_in_thread = run_in_thread
         self._parts: dict[str, _StagedPart] = {}
-        self._committed: dict[str, dict[str, int]] = {}
-        self._locks: dict[str, DeferredLock] = {}
+        self._committed = CommittedBatches(listener.store, listener.memory)
+        self._locks: dict[_Query, DeferredLock] = {}
 
     def restore(self) -> None:
         """Load the stored commits."""
-        rows = [(query, json.loads(row)) for query, row in self._store.items(COMMITS)]
-        self._committed = dict(sorted(rows, key=lambda row: row[1]["at"]))
+        self._committed.restore()
 
     # Staging
 
@@ -88,6 +99,7 @@ class StagingHandler:
         name, batch = parameters.text("query"), parameters.number("batch")
         run = parameters.text("run") if "run" in parameters else ""
         access = request_access(request, self._listener)
+        query = (access.owner, name)
         if len(self._parts) >= _MAX_PARTS:
             message = f"limit reached: {_MAX_PARTS} parts are staged"
             raise ApiError(FULL, "staged", message)
@@ -98,13 +110,13 @@ class StagingHandler:
             if len(topics) > self._listener.topics.limit:
                 raise LimitReached("topics")
             await self._listener.slices.finish(access.check_publish(topics))
-            self._drop_all(name, lambda part: part.run != run)
-            self._check_limits(name, batch, body.nbytes, messages)
+            self._drop_all(query, lambda part: part.run != run)
+            self._check_limits(query, batch, body.nbytes, messages)
         except BaseException:
             body.close()
             raise
         id = secrets.token_hex(16)
-        part = self._parts[id] = _StagedPart(name, batch, run, body, topics, messages, sender)
+        part = self._parts[id] = _StagedPart(query, batch, run, body, topics, messages, sender)
         seconds = self._listener.settings["stage-seconds"]
         part.timer = self._listener.clock.callLater(seconds, self._drop, id)
         if request.client_left:
@@ -115,7 +127,7 @@ class StagingHandler:
         answer = {"part": id, "messages": messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
-    def _check_limits(self, query: str, batch: int, nbytes: int, messages: int) -> None:
+    def _check_limits(self, query: _Query, batch: int, nbytes: int, messages: int) -> None:
         """Raise ApiError if the batch becomes too large or exceeds the listener's rate."""
         limit = self._listener.settings["max-batch"]
         staged = sum(
@@ -138,7 +150,7 @@ class StagingHandler:
                 part.timer.cancel()
             part.body.close()
 
-    def _drop_all(self, query: str, which: Callable[[_StagedPart], bool]) -> None:
+    def _drop_all(self, query: _Query, which: Callable[[_StagedPart], bool]) -> None:
         """Drop those parts of a query for which ``which`` returns True."""
         for id, part in tuple(self._parts.items()):
             if part.query == query and which(part):
@@ -148,7 +160,8 @@ class StagingHandler:
         """POST /v1/abort"""
         parameters = Parameters.of_body(request, "query", "batch")
         batch = parameters.number("batch")
-        self._drop_all(parameters.text("query"), lambda part: part.batch == batch)
+        query = (request_access(request, self._listener).owner, parameters.text("query"))
+        self._drop_all(query, lambda part: part.batch == batch)
         request.answer(204, b"")
 
     # Committing
@@ -159,39 +172,41 @@ class StagingHandler:
         name, batch = parameters.text("query"), parameters.number("batch")
         ids = parameters.texts("parts")
         access = request_access(request, self._listener)
-        lock = self._locks.setdefault(name, DeferredLock())
+        query = (access.owner, name)
+        lock = self._locks.setdefault(query, DeferredLock())
         await lock.acquire()
         try:
-            answer = await self._commit(request, name, batch, ids, access)
+            answer = await self._commit(request, query, batch, ids, access)
         finally:
             lock.release()
             if not lock.locked:
-                self._locks.pop(name, None)
+                self._locks.pop(query, None)
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(
-        self, request: ApiRequest, query: str, batch: int, ids: list[str], access: RequestAccess
+        self, request: ApiRequest, query: _Query, batch: int, ids: list[str], access: RequestAccess
     ) -> dict[str, object]:
-        known = self._committed.get(query)
-        if known is not None and batch <= known["batch"]:
+        known = self._committed.last(*query)
+        if known is not None and batch <= known.batch:
             await self._stored()
-            same = {key: known[key] for key in ("first", "next", "messages")}
             self._drop_all(query, lambda part: part.batch <= batch)
-            return {**(same if batch == known["batch"] else {}), "duplicate": True}
+            return {**(_range(known) if batch == known.batch else {}), "duplicate": True}
         parts = self._claim(query, batch, ids)
         try:
             runs, names = await self._run_in_thread(lambda: _contents(parts))
-            row = await self._publish_all(query, batch, runs, names, access)
-            if row["messages"]:
-                request.count_published(row["messages"], sum(one.columns.nbytes for one in runs))
+            address = request.address if access.owner is None else ""
+            identified = _Batch(query, batch, address)
+            commit = await self._publish_all(identified, runs, names, access)
+            if commit.messages:
+                request.count_published(commit.messages, sum(one.columns.nbytes for one in runs))
         finally:
             self._release(ids)
         # This includes the parts of tasks that failed after staging.
         self._drop_all(query, lambda part: part.batch <= batch)
         await self._stored()
-        return {**{key: row[key] for key in ("first", "next", "messages")}, "duplicate": False}
+        return {**_range(commit), "duplicate": False}
 
-    def _claim(self, query: str, batch: int, ids: list[str]) -> list[_StagedPart]:
+    def _claim(self, query: _Query, batch: int, ids: list[str]) -> list[_StagedPart]:
         """Return the parts, which do not expire until ``_release``; raises ApiError."""
         parts = []
         for id in dict.fromkeys(ids):
@@ -215,12 +230,11 @@ class StagingHandler:
 
     async def _publish_all(
         self,
-        query: str,
-        batch: int,
+        batch: _Batch,
         runs: list[PublishableRun],
         names: frozenset[str],
         access: RequestAccess,
-    ) -> dict[str, int]:
+    ) -> Commit:
         """Publish all runs, on the topics of ``names``, or change nothing and raise."""
         listener = self._listener
         topics = ProvisionalTopics(listener.topics, listener.router)
@@ -234,12 +248,12 @@ class StagingHandler:
                 version = access.version
                 await listener.slices.finish(access.check_publish(names))
             self._check_hosts(topics)
-            row = self._publish(query, batch, runs, topics)
+            commit = self._publish(batch, runs, topics)
         except BaseException:
             await listener.slices.finish(topics.withdraw())
             raise
         topics.keep()
-        return row
+        return commit
 
     def _check_hosts(self, topics: ProvisionalTopics) -> None:
         """Raise unless this broker hosts the topics, or may begin to."""
@@ -251,11 +265,12 @@ class StagingHandler:
                 self._listener.topics.check_claim(topic.name)
 
     def _publish(
-        self, query: str, batch: int, runs: list[PublishableRun], topics: ProvisionalTopics
-    ) -> dict[str, int]:
+        self, batch: _Batch, runs: list[PublishableRun], topics: ProvisionalTopics
+    ) -> Commit:
         """Publish all runs in one reactor tick and one transaction.
 
-        Raises HistoryUnavailable; nothing has been published in that case.
+        A batch without messages is not recorded: nothing is lost if it is committed again. Raises
+        HistoryUnavailable; nothing has been published in that case.
         """
         store = self._store
         first = store.next_offset
@@ -265,15 +280,11 @@ class StagingHandler:
             for one in runs:
                 self._publish_run(one, [topics[name] for name in one.topics])
             messages = sum(one.columns.count for one in runs)
-            row = {
-                "batch": batch,
-                "first": first,
-                "next": store.next_offset,
-                "messages": messages,
-                "at": self._listener.wall.timestamp(),
-            }
-            self._record(query, row)
-        return row
+            at = self._listener.wall.timestamp()
+            commit = Commit(batch.number, first, store.next_offset, messages, at, batch.address)
+            if messages:
+                self._committed.record(*batch.query, commit)
+        return commit
 
     def _publish_run(self, run: PublishableRun, topics: list[Topic]) -> None:
         dispatcher = self._listener.dispatcher
@@ -293,16 +304,6 @@ class StagingHandler:
                 dispatcher.publish(topics[index], columns, run.sender, PROTOCOL, headers)
                 start = stop
 
-    def _record(self, query: str, row: dict[str, int]) -> None:
-        # The newest is last.
-        self._committed.pop(query, None)
-        self._committed[query] = row
-        self._store.put(COMMITS, query, json.dumps(row).encode())
-        while len(self._committed) > _MAX_QUERIES:
-            oldest = next(iter(self._committed))
-            del self._committed[oldest]
-            self._store.delete(COMMITS, oldest)
-
     async def _stored(self) -> None:
         if not await all_stored(self._store):
             message = "the batch is not on disk yet; repeat the commit to learn when it is"
@@ -313,3 +314,8 @@ def _contents(parts: list[_StagedPart]) -> tuple[list[PublishableRun], frozenset
     """Return the runs of all parts, and their topics."""
     runs = [run for part in parts for run in read_runs(part.body, part.sender)]
     return runs, frozenset().union(*[part.topics for part in parts])
+
+
+def _range(commit: Commit) -> dict[str, object]:
+    """Return the place of a batch in the history, as responses show it."""
+    return {"first": commit.first, "next": commit.next, "messages": commit.messages}

@@ -66,13 +66,17 @@ class HistoryBounds:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The position of a reader. ``updated`` is in µs since the Unix epoch."""
+    """The position of a reader. ``updated`` is in µs since the Unix epoch.
+
+    ``owner`` is the subject of the token that reported it, or None.
+    """
 
     name: str
     offset: int
     epoch: str
     updated: int
     lag: int
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect((HOST, broker.port("admin")))
-        sock.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert sock.recv(1)
         yield sock
 

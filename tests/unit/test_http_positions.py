@@ -41,7 +41,7 @@ class ReaderTests(SynchronousTestCase):
         stamp = self.house.broker.listeners[0].wall.timestamp()
         first, second = self.readers()
         assert first == {
-            "name": "a /ü", "offset": 1, "epoch": epoch, "updated": stamp, "lag": 3,
+            "name": "a /ü", "owner": None, "offset": 1, "epoch": epoch, "updated": stamp, "lag": 3,
         }  # fmt: skip
         assert (second["name"], second["lag"]) == ("b", 1)
         assert self.put("b", offset=4).status == 204

@@ -216,12 +216,12 @@ class WebHouse:
             self.clock.advance(min(seconds, 0.5))
             seconds -= 0.5
 
-    def token(self, *permissions: str, key: str = "k", lasts: float = 3600.0) -> bytes:
-        """Return a token for ``sub`` bob."""
+    def token(
+        self, *permissions: str, key: str = "k", lasts: float = 3600.0, sub: str = "bob"
+    ) -> bytes:
+        """Return a token for ``sub``."""
         ends = self.clock.seconds() + lasts
-        return token(
-            {"sub": "bob", "queue_key": key, "permissions": list(permissions), "exp": ends}
-        )
+        return token({"sub": sub, "queue_key": key, "permissions": list(permissions), "exp": ends})
 
 
 def stream_of(table: pa.Table, **options: Any) -> bytes:
