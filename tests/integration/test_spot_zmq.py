@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,27 @@ def endpoint(broker: Broker) -> str:
     return f"tcp://{HOST}:{broker.port('spot')}"
 
 
+@contextmanager
+def proxy(broker: Broker) -> Iterator[str]:
+    """Run a proxy with a ROUTER for clients and a DEALER for the broker; yield its address."""
+    with zmq.Context() as context:
+        front, back = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        port = front.bind_to_random_port(f"tcp://{HOST}")
+        back.connect(endpoint(broker))
+
+        def run() -> None:
+            with suppress(zmq.ContextTerminated):
+                zmq.proxy(front, back)
+            front.close(0)
+            back.close(0)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield f"tcp://{HOST}:{port}"
+        context.term()
+        thread.join()
+
+
 # libzmq connects to the broker
 
 
@@ -79,6 +102,34 @@ def test_router(broker: Broker, connect: Open) -> None:
         connect(zmq.PUB, endpoint(broker))
         router.send(b"broker", b"\x01", b"game", b"mine")
         assert router.receive() == [b"broker", b"", b"\x01", b"game", b"mine"]
+
+
+def test_req_with_numbered_requests(broker: Broker, connect: Open) -> None:
+    with zmq.Context() as context, context.socket(zmq.REQ) as bare:
+        asker = Socket(bare)
+        asker.zmq.setsockopt(zmq.REQ_CORRELATE, 1)
+        asker.zmq.setsockopt(zmq.REQ_RELAXED, 1)
+        asker.zmq.connect(endpoint(broker))
+        for _ in range(3):
+            asker.send(b"\x04")
+            assert asker.receive() == [b"\x05", bytes(4)]
+
+
+def test_clients_behind_a_proxy(broker: Broker, connect: Open) -> None:
+    with proxy(broker) as address:
+        ann, ben = connect(zmq.DEALER, address), connect(zmq.DEALER, address)
+        asker = connect(zmq.REQ, address)
+        subscribe(ann, b"a")
+        subscribe(ben, b"b*")
+        # The original programs omit the delimiter.
+        ben.send(b"\x01", b"a", b"for ann")
+        ann.send(b"", b"\x01", b"b1", b"for ben")
+        assert ann.receive() == [b"", b"\x01", b"a", b"for ann"]
+        assert ben.receive() == [b"", b"\x01", b"b1", b"for ben"]
+        asker.send(b"\x04")
+        assert asker.receive() == [b"\x05", b"\x02\0\0\0", b"a", b"b1"]
+    broker.stop()
+    assert broker.totals()["refused"] == 0
 
 
 @pytest.mark.parametrize("kind", [zmq.SUB, zmq.XSUB])

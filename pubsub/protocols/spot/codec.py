@@ -16,6 +16,8 @@ from pubsub.protocols.spot.zmtp import MORE, encode_message, frame_head
 
 PUBLISH, SUBSCRIBE, UNSUBSCRIBE, QUERY, QUERY_RESP = b"\x01", b"\x02", b"\x03", b"\x04", b"\x05"
 _COUNT_BYTES = 4
+# Bytes of a routing id (RFC 28).
+_MAX_ROUTING_ID = 255
 
 
 class SpotError(Exception):
@@ -76,6 +78,24 @@ def decode_request(frames: Sequence[bytes]) -> Request:
         case [b"\x05", count, *topics] if len(count) == _COUNT_BYTES:
             if int.from_bytes(count, "little") == len(topics):
                 return QueryResponse(topics)
+    raise SpotError
+
+
+def decode_routed(frames: Sequence[bytes]) -> tuple[bytes, Request]:
+    """Return the routing ids before a command, as frames with MORE, and the command.
+
+    They are the frames up to an empty one, or one frame (spot §3.6). Raises SpotError.
+    """
+    delimiter = next((at for at, frame in enumerate(frames) if not frame), 1)
+    for count in (delimiter, 1):
+        ids, rest = frames[:count], frames[count:]
+        if not (ids and ids[0] and rest) or max(map(len, ids)) > _MAX_ROUTING_ID:
+            continue
+        try:
+            request = decode_request(rest)
+        except SpotError:
+            continue
+        return b"".join([frame_head(len(one), MORE) + one for one in ids]), request
     raise SpotError
 
 

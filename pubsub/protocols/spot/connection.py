@@ -248,9 +248,17 @@ class ZmtpConnection(Connection):
             self.release("request")
             self.parse_buffered()
 
+    def pauseProducing(self) -> None:
+        """See ``Connection``."""
+        super().pauseProducing()
+        if self._role is not None:
+            self._role.pause()
+
     def resumeProducing(self) -> None:
         """See ``Connection``."""
         super().resumeProducing()
+        if self._role is not None:
+            self._role.resume()
         self._send_latest()
         self._resume_input()
 

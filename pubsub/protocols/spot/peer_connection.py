@@ -198,6 +198,12 @@ class PeerConnection(ZmtpConnection):
         if listener.memory.full:
             listener.memory.wait(self)
 
+    def pause(self) -> None:
+        """See ``Role``: nothing, as there is one outbox."""
+
+    def resume(self) -> None:
+        """See ``Role``."""
+
     def closed(self) -> None:
         """See ``Role``: nothing, as ``ended`` does all of it."""
 

@@ -22,5 +22,11 @@ class Role(Protocol):
     def receive(self, columns: Columns) -> None:
         """Handle publications; the addresses of ``columns`` are ``Publication`` objects."""
 
+    def pause(self) -> None:
+        """The transport has more than it can send now."""
+
+    def resume(self) -> None:
+        """The transport has sent all it had."""
+
     def closed(self) -> None:
         """The connection has ended."""

@@ -10,36 +10,30 @@ PUB, XPUB             topic, data                           one subscription to 
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from pubsub.broker.topics import topic_name
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
 from pubsub.protocols.spot.codec import (
     Publish,
-    Query,
-    QueryResponse,
-    QueryResponseEncoder,
+    Request,
     SpotError,
-    Subscribe,
-    Unsubscribe,
     decode_request,
+    decode_routed,
 )
-from pubsub.protocols.spot.heads import publish_prefix, topic_prefix
+from pubsub.protocols.spot.heads import topic_prefix
+from pubsub.protocols.spot.requests import Requests
+from pubsub.protocols.spot.routed_clients import RoutedClients
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
 from pubsub.protocols.spot.zmtp import Command
 
 if TYPE_CHECKING:
     from pubsub.broker.mixes import AddressMixes
     from pubsub.broker.sessions import Session
-    from pubsub.broker.slices import Work
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.heads import Publication
 
 _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
-# Topics that one step of the answer to a query looks at.
-_PAGE = 32
 
 
 class XSubSide:
@@ -91,6 +85,12 @@ class XSubSide:
             if over_limit:
                 self._connection.refuse(RateLimited.reason, over_limit, name)
 
+    def pause(self) -> None:
+        """See ``Role``."""
+
+    def resume(self) -> None:
+        """See ``Role``."""
+
     def closed(self) -> None:
         """See ``Role``."""
 
@@ -109,89 +109,53 @@ class RouterSide(XSubSide):
         self._session = session
         kept = None if session is None else session.state
         assert kept is None or isinstance(kept, KeptSubscriptions)
-        self._subscriptions = Subscriptions(connection, prefix_readers, publish_prefix, kept)
-        if kept is not None:
-            # The program at the other end does not know that its connection is a new one.
-            self._subscriptions.restore(kept)
+        self._requests = Requests(connection, prefix_readers, kept=kept)
+        self._prefix_readers = prefix_readers
+        self._routed: RoutedClients | None = None
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
-        request = decode_request(frames)
-        match request:
-            case Publish():
-                return request
-            case Subscribe(topic):
-                self._subscribe(topic)
-            case Unsubscribe(topic):
-                self._unsubscribe(topic)
-            case Query():
-                self._connection.carry_out(self._answer_query())
-            case QueryResponse():
-                # A well-formed command without meaning here, as nothing was queried.
-                pass
+        try:
+            request = decode_request(frames)
+        except SpotError:
+            return self._routed_message(*decode_routed(frames))
+        if isinstance(request, Publish):
+            return request
+        self._requests.carry_out(request)
         return None
 
-    def _subscribe(self, topic: bytes) -> None:
-        if topic.endswith(b"*"):
-            if not self._subscriptions.has_prefix(topic[:-1]):
-                self._subscriptions.add_prefix(topic[:-1])
-            return
-        topics = self._connection.listener.topics
-        name = topic_name(topic)
-        if self._connection.is_node and name in topics and topics.named(name).upstream is not None:
-            # Messages of one broker are not relayed to a third (spot §7.4).
-            raise TopicUnreachable(name)
-        self._subscriptions.add(topic, hosted=self._connection.is_node)
+    def _routed_message(self, route: bytes, request: Request) -> Publish | None:
+        if isinstance(request, Publish):
+            return request
+        if self._routed is None:
+            self._routed = RoutedClients(self._connection, self._prefix_readers)
+        self._routed.carry_out(route, request)
+        return None
 
-    def _unsubscribe(self, topic: bytes) -> None:
-        if topic.endswith(b"*"):
-            self._subscriptions.discard_prefix(topic[:-1], all_of_it=True)
-        else:
-            self._subscriptions.discard(topic)
+    def pause(self) -> None:
+        """See ``Role``."""
+        if self._routed is not None:
+            self._routed.pause()
 
-    def _answer_query(self) -> Work:
-        """Reply with the names of the topics hosted here that the peer may use (spot §3.3)."""
-        connection = self._connection
-        memory = connection.listener.memory
-        response = QueryResponseEncoder()
-        held = 0
-        try:
-            topics = connection.listener.topics.with_prefix(b"")
-            while page := list(islice(topics, _PAGE)):
-                added = response.add(
-                    [t.name.encode() for t in page if t.hosted and self._may_use(t.name)]
-                )
-                memory.add(added)
-                held += added
-                yield
-                if connection.closing:
-                    return
-            data = response.finish()
-            connection.reply_latest("topics", lambda: data)
-        finally:
-            memory.free(held)
-
-    def _may_use(self, name: str) -> bool:
-        access = self._connection.listener.access
-        if access.may_subscribe(name):
-            return True
-        try:
-            access.check_publish(name)
-        except Refused:
-            return False
-        return True
+    def resume(self) -> None:
+        """See ``Role``."""
+        if self._routed is not None:
+            self._routed.resume()
 
     def closed(self) -> None:
         """See ``Role``."""
+        if self._routed is not None:
+            self._routed.close()
         session, sessions = self._session, self._connection.listener.sessions
+        subscriptions = self._requests.subscriptions
         if session is not None:
-            kept = self._subscriptions.end() if sessions.keeps(session) else None
+            kept = subscriptions.end() if sessions.keeps(session) else None
             session.state = kept
             if kept is None:
                 sessions.close(session)
             else:
                 sessions.detach(session, kept.positions)
-        self._subscriptions.clear()
+        subscriptions.clear()
 
 
 class XPubSide:
@@ -220,6 +184,12 @@ class XPubSide:
 
     def receive(self, columns: Columns) -> None:
         """See ``Role``: these peers do not publish."""
+
+    def pause(self) -> None:
+        """See ``Role``."""
+
+    def resume(self) -> None:
+        """See ``Role``."""
 
     def closed(self) -> None:
         """See ``Role``."""

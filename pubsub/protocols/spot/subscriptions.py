@@ -21,7 +21,7 @@ from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
-    from pubsub.protocols.spot.connection import ZmtpConnection
+    from pubsub.protocols.spot.requests import RequestingClient
 
 
 class PrefixReaders:
@@ -73,7 +73,7 @@ class KeptSubscriptions:
 
 
 class Subscriptions:
-    """The subscriptions of one connection; ``prefix_of`` returns the frames before a
+    """The subscriptions of one client; ``prefix_of`` returns the frames before a
     topic's payloads.
 
     ``kept`` are those of the client's last connection. A change of one takes as long as there are
@@ -82,7 +82,7 @@ class Subscriptions:
 
     def __init__(
         self,
-        connection: ZmtpConnection,
+        connection: RequestingClient,
         prefix_readers: PrefixReaders,
         prefix_of: Callable[[bytes], bytes],
         kept: KeptSubscriptions | None = None,
@@ -98,6 +98,9 @@ class Subscriptions:
         # Topics to catch up with, and the offsets from which on.
         self._missed: dict[Topic, int] = {}
         self._catch_up: CatchUp | None = None
+
+    def __len__(self) -> int:
+        return len(self._names) + len(self._prefixes)
 
     # Sessions
 
@@ -186,7 +189,7 @@ class Subscriptions:
 
     def _check_limit(self) -> None:
         limit: int = self._listener.settings["max-subscriptions"]
-        if len(self._names) + len(self._prefixes) >= limit:
+        if len(self) >= limit:
             raise LimitReached("subscriptions")
 
     # Prefixes

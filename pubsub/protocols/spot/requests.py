@@ -1,0 +1,142 @@
+"""The requests of a client to the ROUTER, other than publications (spot §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.topics import topic_name
+from pubsub.errors import Refused, TopicUnreachable
+from pubsub.protocols.spot.codec import (
+    Publish,
+    Query,
+    QueryResponse,
+    QueryResponseEncoder,
+    Request,
+    Subscribe,
+    Unsubscribe,
+)
+from pubsub.protocols.spot.heads import publish_prefix
+from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.slices import Work
+
+# Topics that one step of the answer to a query looks at.
+_PAGE = 32
+
+
+class RequestingClient(Protocol):
+    """The client that makes the requests: a connection, or one client behind a connection."""
+
+    listener: Listener
+    outbox: Outbox | None
+
+    @property
+    def closing(self) -> bool:
+        """True if no more requests are carried out."""
+
+    @property
+    def is_node(self) -> bool:
+        """True if the client is a broker of this kind."""
+
+    def open_outbox(self) -> Outbox:
+        """Return the client's outbox, which is created by the first call."""
+
+    def carry_out(self, work: Work) -> None:
+        """See ``ZmtpConnection``."""
+
+    def refuse(self, reason: str, count: int = 1, topic: str | None = None) -> None:
+        """Count refused requests."""
+
+    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
+        """See ``ZmtpConnection``."""
+
+
+class Requests:
+    """Carries out the requests of one client.
+
+    ``prefix_of`` returns the frames before a topic's payloads. ``kept`` are the subscriptions of
+    the client's last connection.
+    """
+
+    def __init__(
+        self,
+        client: RequestingClient,
+        prefix_readers: PrefixReaders,
+        prefix_of: Callable[[bytes], bytes] = publish_prefix,
+        kept: KeptSubscriptions | None = None,
+    ) -> None:
+        self._client = client
+        self.subscriptions = Subscriptions(client, prefix_readers, prefix_of, kept)
+        if kept is not None:
+            # The program at the other end does not know that its connection is a new one.
+            self.subscriptions.restore(kept)
+
+    def carry_out(self, request: Request) -> None:
+        """Carry out a request that is not a publication; raises Refused."""
+        match request:
+            case Subscribe(topic):
+                self._subscribe(topic)
+            case Unsubscribe(topic):
+                self._unsubscribe(topic)
+            case Query():
+                self._client.carry_out(self._answer_query())
+            case QueryResponse():
+                # A well-formed command without meaning here, as nothing was queried.
+                pass
+            case Publish():
+                raise AssertionError("received by the role")
+
+    def _subscribe(self, topic: bytes) -> None:
+        if topic.endswith(b"*"):
+            if not self.subscriptions.has_prefix(topic[:-1]):
+                self.subscriptions.add_prefix(topic[:-1])
+            return
+        client, topics = self._client, self._client.listener.topics
+        name = topic_name(topic)
+        if client.is_node and name in topics and topics.named(name).upstream is not None:
+            # Messages of one broker are not relayed to a third (spot §7.4).
+            raise TopicUnreachable(name)
+        self.subscriptions.add(topic, hosted=client.is_node)
+
+    def _unsubscribe(self, topic: bytes) -> None:
+        if topic.endswith(b"*"):
+            self.subscriptions.discard_prefix(topic[:-1], all_of_it=True)
+        else:
+            self.subscriptions.discard(topic)
+
+    def _answer_query(self) -> Work:
+        """Reply with the names of the topics hosted here that the peer may use (spot §3.3)."""
+        client = self._client
+        memory = client.listener.memory
+        response = QueryResponseEncoder()
+        held = 0
+        try:
+            topics = client.listener.topics.with_prefix(b"")
+            while page := list(islice(topics, _PAGE)):
+                added = response.add(
+                    [t.name.encode() for t in page if t.hosted and self._may_use(t.name)]
+                )
+                memory.add(added)
+                held += added
+                yield
+                if client.closing:
+                    return
+            data = response.finish()
+            client.reply_latest("topics", lambda: data)
+        finally:
+            memory.free(held)
+
+    def _may_use(self, name: str) -> bool:
+        access = self._client.listener.access
+        if access.may_subscribe(name):
+            return True
+        try:
+            access.check_publish(name)
+        except Refused:
+            return False
+        return True
