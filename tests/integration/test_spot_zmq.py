@@ -220,6 +220,43 @@ def test_many_messages_in_order(broker: Broker, connect: Open) -> None:
     assert [int(reader.receive()[-1]) for _ in range(count)] == list(range(count))
 
 
+# The broker connects to libzmq
+
+
+@pytest.mark.parametrize("kind", [zmq.PUB, zmq.XPUB])
+def test_a_bound_publisher_is_a_peer(start: Start, connect: Open, kind: int) -> None:
+    with zmq.Context() as context:
+        bound = context.socket(kind)
+        port = bound.bind_to_random_port(f"tcp://{HOST}")
+        broker = start(*listen("spot"), f"--peer=tcp://{HOST}:{port}", "--spot-heartbeat=1")
+        broker.wait_line(f"tcp://{HOST}:{port} is connected")
+        reader = subscribe(connect(zmq.DEALER, endpoint(broker)), b"news")
+
+        def arrives() -> bool:
+            bound.send_multipart([b"news", b"x"])
+            return bool(reader.zmq.poll(50))
+
+        until(arrives, "the subscription")
+        assert reader.receive() == [b"", b"\x01", b"news", b"x"]
+        bound.close(0)
+        broker.wait_line(f"tcp://{HOST}:{port} is disconnected")
+        again = context.socket(kind)
+        until(lambda: not bind_fails(again, port), "the port")
+        broker.wait_line(f"tcp://{HOST}:{port} is connected", 2)
+        again.close(0)
+    broker.stop()
+    assert broker.totals()["refused"] == 0
+
+
+def bind_fails(bare: zmq.Socket[bytes], port: int) -> bool:
+    """Try to bind; return whether that fails."""
+    try:
+        bare.bind(f"tcp://{HOST}:{port}")
+    except zmq.ZMQError:
+        return True
+    return False
+
+
 # Our codec connects to libzmq
 
 

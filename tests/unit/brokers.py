@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from pubsub.protocols.spot.cluster import Cluster
-from pubsub.protocols.spot.peer_connection import PeerConnection
+from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from tests.unit.fakes import clock_at, drawing
 from tests.unit.streams import Client, House, Stream
 
@@ -65,7 +65,7 @@ class Cable:
     ``carry`` moves what was written, unless it is cut. ``sent`` is all that the link wrote.
     """
 
-    def __init__(self, clock: Clock, link: PeerConnection, far: House) -> None:
+    def __init__(self, clock: Clock, link: OutgoingConnection, far: House) -> None:
         self._clock = clock
         self.link = link
         self.near = LinkStream(clock, IPv4Address("TCP", "192.0.2.9", 7073))
@@ -185,7 +185,7 @@ class Road:
                 done.errback(Refusal())
                 return
             link = protocolFactory.buildProtocol(IPv4Address("TCP", "192.0.2.9", 7073))
-            assert isinstance(link, PeerConnection)
+            assert isinstance(link, OutgoingConnection)
             world.cables.append(Cable(world.clock, link, world.houses[self._name]))
             done.callback(link)
 

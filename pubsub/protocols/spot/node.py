@@ -14,7 +14,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from pubsub.errors import TopicUnreachable
+from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
+from pubsub.protocols.spot.publisher_connection import PublisherConnection
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -60,16 +62,19 @@ class PeerConnectionFactory(Factory):
 
     noisy = False
 
-    def __init__(self, make: Callable[[], PeerConnection]) -> None:
+    def __init__(self, make: Callable[[], OutgoingConnection]) -> None:
         self._make = make
 
-    def buildProtocol(self, addr: IAddress | None) -> PeerConnection:
+    def buildProtocol(self, addr: IAddress | None) -> OutgoingConnection:
         """See IProtocolFactory."""
         return self._make()
 
 
 class Node:
     """The broker at ``endpoint``; the ``Upstream`` of the topics it hosts (spot §7).
+
+    It may also be a PUB or XPUB socket, which has no topics and only publishes (spot §7.6). That
+    is known once its handshake has been read, or guessed if it does not complete the handshake.
 
     ``random`` returns a number from 0 to 1, for the back-off.
     """
@@ -94,6 +99,7 @@ class Node:
         self._listed: frozenset[str] | None = None
         self._topics: set[Topic] = set()
         self._connection: PeerConnection | None = None
+        self._is_publisher = self._publisher_is_open = False
         self._failures = 0
         self._stopped = False
         self._retry: IDelayedCall | None = None
@@ -104,7 +110,8 @@ class Node:
     def connect(self) -> None:
         """Connect, and connect again whenever the connection fails or ends, until ``stop``."""
         self._retry = None
-        factory = PeerConnectionFactory(lambda: PeerConnection(self._listener, self))
+        kind = PublisherConnection if self._is_publisher else PeerConnection
+        factory = PeerConnectionFactory(lambda: kind(self._listener, self))
         self._attempt = attempt = self._endpoint.connect(factory)
         attempt.addCallbacks(self._connected, self._failed)
 
@@ -143,19 +150,25 @@ class Node:
 
     # Events of the connection
 
-    def opened(self, connection: PeerConnection) -> None:
+    def opened(self, connection: OutgoingConnection) -> None:
         """See ``PeerEvents``: subscribe again to the topics that have readers here."""
-        self._connection = connection
         self._failures = 0
         self._listed = None
         log.info("{node} is connected", node=self.endpoint)
+        if not isinstance(connection, PeerConnection):
+            self._publisher_is_open = self.tried = True
+            return
+        self._connection = connection
         for topic in self._topics:
             if topic.has_readers:
                 connection.subscribe(topic)
 
-    def lost(self, connection: PeerConnection) -> None:
+    def lost(self, connection: OutgoingConnection) -> None:
         """See ``PeerEvents``: the topics of the broker cannot be reached for now."""
         self.tried = True
+        if self._publisher_is_open:
+            self._publisher_is_open = False
+            log.warn("{node} is disconnected", node=self.endpoint)
         if self._connection is connection:
             self._connection = None
             log.warn(
@@ -163,6 +176,8 @@ class Node:
                 node=self.endpoint,
                 count=len(self._topics),
             )
+        if connection.handshake_refused:
+            self._is_publisher = not self._is_publisher
         self._retry_later("the connection ended")
 
     def listed(self, names: list[bytes]) -> None:
@@ -174,6 +189,10 @@ class Node:
     def query_timed_out(self) -> None:
         """See ``PeerEvents``."""
         self.tried = True
+
+    def set_publisher(self, publisher: bool) -> None:
+        """See ``PeerEvents``."""
+        self._is_publisher = publisher
 
     def connected_to_itself(self) -> None:
         """See ``PeerEvents``."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-from twisted.internet.interfaces import ITCPTransport
+from typing import TYPE_CHECKING
 
 from pubsub.broker.encoders import make_encoder
 from pubsub.errors import MessageTooLarge, Refused
@@ -19,93 +17,46 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.connection import NODE, ZmtpConnection
-from pubsub.protocols.spot.heads import KnownPublications, MessageEncoding, publish_prefix
-from pubsub.protocols.spot.zmtp import Command, FrameLimits, ZmtpError, ping, ready
+from pubsub.protocols.spot.connection import NODE
+from pubsub.protocols.spot.heads import MessageEncoding, publish_prefix
+from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
+from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping
 
 if TYPE_CHECKING:
-    from twisted.python.failure import Failure
-
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.role import Role
 
-# Another broker is trusted more than a client: it may have larger limits and many topics.
-FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
-# Heartbeats without any input after which the other broker is considered gone.
-_MISSED_HEARTBEATS = 3
 
-
-class PeerEvents(Protocol):
-    """The broker at the other end, which is notified of the connection's events."""
-
-    endpoint: str
-
-    def opened(self, connection: PeerConnection) -> None:
-        """The handshake is done."""
-
-    def lost(self, connection: PeerConnection) -> None:
-        """The connection has ended."""
-
-    def listed(self, names: list[bytes]) -> None:
-        """The other broker hosts the topics of these names."""
-
-    def query_timed_out(self) -> None:
-        """The other broker has not answered a query in time."""
-
-    def connected_to_itself(self) -> None:
-        """The other end turned out to be this very broker."""
-
-
-class PeerConnection(ZmtpConnection):
+class PeerConnection(OutgoingConnection):
     """One connection to another broker; it is its own ``Role``."""
+
+    socket_type = b"DEALER"
 
     # Messages sent, and how many of them the other broker has confirmed.
     _sent = 0
     _confirmed = 0
     # When the query that waits for an answer was sent.
     _query_sent: float | None = None
-    _ticks_since_ping = 0
     _ticks_since_query = 0
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
-        super().__init__(listener, FRAME_LIMITS)
-        self.known = KnownPublications(FRAME_LIMITS.frame)
-        self._node = node
+        super().__init__(listener, node)
         self._subscribed: set[Topic] = set()
-        self.is_open = False
-
-    @property
-    def peer(self) -> str:
-        """See ``Connection``."""
-        return self._node.endpoint
 
     # Opening
-
-    def connectionMade(self) -> None:
-        """Not counted among the listener's clients, as it is an outgoing connection."""
-        self.listener.clients.add(self)
-        transport = self.transport
-        if ITCPTransport.providedBy(transport):
-            transport.setTcpNoDelay(True)
-        self.stream.registerProducer(self, True)
-        self.start()
-
-    def greeting_received(self) -> None:
-        """See ``ZmtpConnection``: the side that connects sends READY first (RFC 37, NULL)."""
-        self.reply(ready(b"DEALER", {b"Identity": b"", NODE: self._node_id}))
-
-    @property
-    def _node_id(self) -> bytes:
-        return b"%015x" % self.listener.dispatcher.run_id
 
     def handshake_done(self) -> Role:
         """See ``ZmtpConnection``."""
         if self.handshake.metadata.get(NODE.lower()) == self._node_id:
             self._node.connected_to_itself()
             raise ZmtpError("itself")
+        if self._is_publisher:
+            self._node.set_publisher(True)
+            self.abort("a publisher")
+            return self
         if self.handshake.socket_type not in (b"ROUTER", b"DEALER", b"REP"):
             raise ZmtpError("socket-type")
         self.is_open = True
@@ -215,15 +166,6 @@ class PeerConnection(ZmtpConnection):
         if self.closing or not self.is_open:
             return
         settings = self.listener.settings
-        allowed_silence = _MISSED_HEARTBEATS * settings["heartbeat"]
-        if self._silent_ticks > allowed_silence and self._expects_pongs:
-            self.listener.refuse("heartbeat", self.label)
-            self.abort(f"silent for {_MISSED_HEARTBEATS} heartbeats")
-            return
-        self._ticks_since_ping += 1
-        if self._ticks_since_ping >= settings["heartbeat"]:
-            self._ticks_since_ping = 0
-            self._ping()
         if self._query_sent is not None and now - self._query_sent > settings["query-timeout"]:
             self._query_sent = None
             self._node.query_timed_out()
@@ -232,14 +174,10 @@ class PeerConnection(ZmtpConnection):
         if self._ticks_since_query >= settings["sync"] > 0:
             self.query()
 
-    @property
-    def _expects_pongs(self) -> bool:
-        """False if the other broker knows no PING, or a slow subscriber keeps us from reading."""
-        return self.handshake.has_commands and not self._hold_reasons
-
-    def _ping(self) -> None:
+    def send_ping(self) -> None:
+        """See ``OutgoingConnection``."""
         outbox = self.outbox
-        if outbox is not None and self.handshake.has_commands and not self.output_full:
+        if outbox is not None:
             # Sent after all messages before it, so that its PONG confirms those.
             outbox.flush()
             if not outbox.queued:
@@ -263,9 +201,3 @@ class PeerConnection(ZmtpConnection):
         lost = self._sent - self._confirmed - (counters.dropped - before)
         if lost > 0:
             counters.drop(self.label, "*", "unconfirmed", lost)
-
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        """See ``Connection``."""
-        super().connectionLost()
-        self.listener.clients.discard(self)
-        self._node.lost(self)

@@ -37,13 +37,16 @@ _SUBSCRIBE, _CANCEL = b"\x01", b"\x00"
 
 
 class XSubSide:
-    """The role for PUB and XPUB sockets (spot §4.2)."""
+    """The role for PUB and XPUB sockets (spot §4.2). ``sender`` is by default their identity."""
 
-    def __init__(self, connection: ZmtpConnection, mixes: AddressMixes) -> None:
+    def __init__(
+        self, connection: ZmtpConnection, mixes: AddressMixes, sender: bytes | None = None
+    ) -> None:
         self._connection = connection
         self._mixes = mixes
-        identity = connection.handshake.metadata.get(b"identity", b"")
-        self._publisher = connection.listener.publisher(connection, identity)
+        if sender is None:
+            sender = connection.handshake.metadata.get(b"identity", b"")
+        self._publisher = connection.listener.publisher(connection, sender)
 
     def command(self, command: Command) -> None:
         """See ``Role``: no command has a meaning here."""

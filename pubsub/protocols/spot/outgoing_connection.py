@@ -1,0 +1,123 @@
+"""A connection to another program: it is no client of the listener, and is kept alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.interfaces import ITCPTransport
+
+from pubsub.protocols.spot.connection import NODE, ZmtpConnection
+from pubsub.protocols.spot.heads import KnownPublications
+from pubsub.protocols.spot.zmtp import FrameLimits, ready
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from pubsub.broker.listener import Listener
+
+# Another broker is trusted more than a client: it may have larger limits and many topics.
+FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
+PUBLISHERS = (b"PUB", b"XPUB")
+"""The socket types to which one connects as SUB, and not as DEALER."""
+# Heartbeats without any input after which the other program is considered gone.
+_MISSED_HEARTBEATS = 3
+
+
+class PeerEvents(Protocol):
+    """The program at the other end, which is notified of the connection's events."""
+
+    endpoint: str
+
+    def opened(self, connection: OutgoingConnection) -> None:
+        """The handshake is done."""
+
+    def lost(self, connection: OutgoingConnection) -> None:
+        """The connection has ended."""
+
+    def listed(self, names: list[bytes]) -> None:
+        """The other broker hosts the topics of these names."""
+
+    def query_timed_out(self) -> None:
+        """The other broker has not answered a query in time."""
+
+    def connected_to_itself(self) -> None:
+        """The other end turned out to be this very broker."""
+
+    def set_publisher(self, publisher: bool) -> None:
+        """The other end is a PUB or XPUB socket, or is not: the next connection is for that."""
+
+
+class OutgoingConnection(ZmtpConnection):
+    """The base of the connections to peers; ``socket_type`` is this side's."""
+
+    socket_type: bytes
+    is_open = False
+    handshake_refused = False
+    """True if the other end closed the connection in the handshake; perhaps for the socket type."""
+    _ticks_since_ping = 0
+
+    def __init__(self, listener: Listener, node: PeerEvents) -> None:
+        super().__init__(listener, FRAME_LIMITS)
+        self.known = KnownPublications(FRAME_LIMITS.frame)
+        self._node = node
+
+    @property
+    def peer(self) -> str:
+        """See ``Connection``."""
+        return self._node.endpoint
+
+    def connectionMade(self) -> None:
+        """Not counted among the listener's clients, as it is an outgoing connection."""
+        self.listener.clients.add(self)
+        transport = self.transport
+        if ITCPTransport.providedBy(transport):
+            transport.setTcpNoDelay(True)
+        self.stream.registerProducer(self, True)
+        self.start()
+
+    def greeting_received(self) -> None:
+        """See ``ZmtpConnection``: the side that connects sends READY first (RFC 37, NULL)."""
+        self.reply(ready(self.socket_type, {b"Identity": b"", NODE: self._node_id}))
+
+    @property
+    def _node_id(self) -> bytes:
+        return b"%015x" % self.listener.dispatcher.run_id
+
+    @property
+    def _is_publisher(self) -> bool:
+        """True if the other end is a socket that only publishes. Brokers are none, in any role."""
+        return self.handshake.socket_type in PUBLISHERS and not self.is_node
+
+    def sweep(self, now: float) -> None:
+        """See ``Client``: heartbeats that are due."""
+        super().sweep(now)
+        if self.closing or not self.is_open:
+            return
+        heartbeat = self.listener.settings["heartbeat"]
+        if self._silent_ticks > _MISSED_HEARTBEATS * heartbeat and self._expects_pongs:
+            self.listener.refuse("heartbeat", self.label)
+            self.abort(f"silent for {_MISSED_HEARTBEATS} heartbeats")
+            return
+        self._ticks_since_ping += 1
+        if self._ticks_since_ping >= heartbeat:
+            self._ticks_since_ping = 0
+            if self.handshake.has_commands and not self.output_full:
+                self.send_ping()
+
+    def send_ping(self) -> None:
+        """Send a PING."""
+        raise NotImplementedError
+
+    @property
+    def _expects_pongs(self) -> bool:
+        """False if the other end knows no PING, or a slow subscriber keeps us from reading."""
+        return self.handshake.has_commands and not self._hold_reasons
+
+    def connectionLost(self, reason: Failure | None = None) -> None:
+        """See ``Connection``."""
+        handshake = self.handshake
+        greeted = handshake.minor is not None and not handshake.done
+        self.handshake_refused = greeted and not self.closing
+        super().connectionLost()
+        self.listener.clients.discard(self)
+        self._node.lost(self)

@@ -1,0 +1,48 @@
+"""A SUB connected to a PUB or XPUB socket: its messages are published here (spot §7.6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pubsub.broker.mixes import AddressMixes
+from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
+from pubsub.protocols.spot.roles import XSubSide
+from pubsub.protocols.spot.zmtp import Command, encode_command, encode_message, ping
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.spot.heads import Publication
+    from pubsub.protocols.spot.role import Role
+
+
+class PublisherConnection(OutgoingConnection):
+    """One connection to a program that only publishes."""
+
+    socket_type = b"SUB"
+
+    def __init__(self, listener: Listener, node: PeerEvents) -> None:
+        super().__init__(listener, node)
+        self._mixes = AddressMixes(listener.router, self._topic_of)
+
+    def _topic_of(self, publication: Publication) -> Topic:
+        return self.listener.topics.named(publication.topic)
+
+    def handshake_done(self) -> Role:
+        """See ``ZmtpConnection``."""
+        role = XSubSide(self, self._mixes, self._node.endpoint.encode())
+        if not self._is_publisher:
+            self._node.set_publisher(False)
+            self.abort("not a publisher")
+            return role
+        self.is_open = True
+        if self.handshake.has_commands:
+            self.reply(encode_command(Command(b"SUBSCRIBE")))
+        else:
+            self.reply(encode_message([b"\x01"]))
+        self._node.opened(self)
+        return role
+
+    def send_ping(self) -> None:
+        """See ``OutgoingConnection``."""
+        self.reply(ping(b""))
