@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from sys import maxsize
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
 
 _Value = TypeVar("_Value")
 
@@ -10,16 +14,24 @@ MAX_COMBINATION = 1024
 """Items of the largest combination that is worth remembering."""
 # Items of all keys together, so that combinations that clients choose cannot fill memory.
 _MAX_ITEMS = 65_536
+# Estimated bytes of a key with its value, and of an item of a key, for the memory budget. The items
+# themselves are counted elsewhere.
+KEY_BYTES = 400
+ITEM_BYTES = 32
 
 
 class CombinationCache(Generic[_Value]):
-    """Remembers values by combination; begins again when it is full."""
+    """Remembers values by combination; begins again when it is full.
 
-    __slots__ = ("_items", "_values")
+    With ``memory`` it is charged there, and begins again when that is full too.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_account", "_items", "_values")
+
+    def __init__(self, memory: MemoryBudget | None = None) -> None:
         self._values: dict[tuple[Any, ...], _Value] = {}
         self._items = 0
+        self._account = None if memory is None else memory.cache(maxsize, self._forget)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -31,12 +43,27 @@ class CombinationCache(Generic[_Value]):
     def put(self, key: tuple[Any, ...], value: _Value) -> None:
         """Remember ``value`` for ``key``, which is not there yet."""
         if self._items + len(key) > _MAX_ITEMS:
-            self._values.clear()
-            self._items = 0
+            self.clear()
         self._values[key] = value
         self._items += len(key)
+        self._charge(KEY_BYTES + ITEM_BYTES * len(key))
 
     def discard(self, key: tuple[Any, ...]) -> None:
         """Forget ``key`` if it is there."""
         if self._values.pop(key, None) is not None:
             self._items -= len(key)
+            self._charge(-KEY_BYTES - ITEM_BYTES * len(key))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._forget()
+        if self._account is not None:
+            self._account.clear()
+
+    def _forget(self) -> None:
+        self._values.clear()
+        self._items = 0
+
+    def _charge(self, nbytes: int) -> None:
+        if self._account is not None:
+            self._account.charge(nbytes)

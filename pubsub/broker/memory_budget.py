@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pubsub.errors import MemoryExhausted
 from pubsub.interfaces import Holdable, MemoryHolder
 
@@ -9,14 +11,16 @@ from pubsub.interfaces import Holdable, MemoryHolder
 class MemoryBudget:
     """Counts the bytes that the broker holds for its clients, up to ``limit`` (zero: no bound).
 
-    At the bound ``reserve`` refuses new objects, publishers are held after their next batch, and
-    housekeeping evicts the largest holder if that does not help in time.
+    At the bound the caches are emptied. If that does not help, ``reserve`` refuses new objects,
+    publishers are held after their next batch, and housekeeping evicts the largest holder if that
+    does not help in time either.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.holders: set[MemoryHolder] = set()
+        self._caches: list[CacheAccount] = []
         self._waiting: set[Holdable] = set()
 
     @property
@@ -28,11 +32,20 @@ class MemoryBudget:
         """Count ``nbytes`` for a new object; raises MemoryExhausted at the bound."""
         if self.full:
             raise MemoryExhausted(f"{self.used} bytes are in use, the bound is {self.limit}")
-        self.used += nbytes
+        self.add(nbytes)
 
     def add(self, nbytes: int) -> None:
         """Count ``nbytes`` that are already in use, regardless of the bound."""
         self.used += nbytes
+        if self.full:
+            for cache in self._caches:
+                cache.clear()
+
+    def cache(self, limit: int, forget: Callable[[], None]) -> CacheAccount:
+        """Return the account of a new cache; see there."""
+        account = CacheAccount(self, limit, forget)
+        self._caches.append(account)
+        return account
 
     def free(self, nbytes: int) -> None:
         """Return ``nbytes``; below the bound the waiting publishers are released."""
@@ -64,3 +77,36 @@ class MemoryBudget:
     def largest(self) -> MemoryHolder | None:
         """Return the holder of the most bytes, or None if there is no large holder."""
         return max(self.holders, key=lambda holder: holder.held, default=None)
+
+
+class CacheAccount:
+    """The bytes of one cache: what the broker remembers of its clients only to be faster.
+
+    ``forget`` empties the cache. It is called when more than ``limit`` bytes are charged, and when
+    the budget has reached its bound.
+    """
+
+    __slots__ = ("_forget", "_limit", "_memory", "nbytes")
+
+    def __init__(self, memory: MemoryBudget, limit: int, forget: Callable[[], None]) -> None:
+        self.nbytes = 0
+        self._memory = memory
+        self._limit = limit
+        self._forget = forget
+
+    def charge(self, nbytes: int) -> None:
+        """Count ``nbytes`` more, or fewer if negative; this can empty the cache."""
+        self.nbytes += nbytes
+        if nbytes < 0:
+            self._memory.free(-nbytes)
+        else:
+            self._memory.add(nbytes)
+        if self.nbytes > self._limit:
+            self.clear()
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        if self.nbytes:
+            nbytes, self.nbytes = self.nbytes, 0
+            self._forget()
+            self._memory.free(nbytes)

@@ -25,7 +25,7 @@ class AddressMixes:
     def __init__(self, router: Router, resolve: Callable[[Any], Topic]) -> None:
         self._router = router
         self._resolve = resolve
-        self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache()
+        self._known: CombinationCache[tuple[TopicMix, list[int]]] = CombinationCache(router.memory)
 
     def find(self, columns: Columns) -> tuple[TopicMix, Columns] | None:
         """Return the mix of the messages' topics, and the messages with its indexes.
@@ -52,3 +52,7 @@ class AddressMixes:
                 self._known.discard(key)
                 return None
         return mix, columns.remap(indexes)
+
+    def clear(self) -> None:
+        """Forget all mixes, and with them the addresses."""
+        self._known.clear()

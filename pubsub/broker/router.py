@@ -55,7 +55,7 @@ class Router:
         self._scheduled = False
         self._pending: list[Audience] = []
         self._order = 0
-        self._mixes: CombinationCache[TopicMix] = CombinationCache()
+        self._mixes: CombinationCache[TopicMix] = CombinationCache(memory)
         self._slices = slices
         self._delivering = False
         # Outboxes that are shut and whose subscriptions are being ended in slices.

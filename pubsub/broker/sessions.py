@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.topics import Topic
 
-# Estimated cost of a session, for the memory budget.
+# Estimated cost of a session and of a topic of a detached one, for the memory budget.
 SESSION_BYTES = 768
+TOPIC_BYTES = 128
 
 
 class Owner(Protocol):
@@ -32,7 +33,7 @@ class Session:
     ``kind`` identifies the listener and the role; a session is only resumed with the same kind.
     ``owner`` is the connection that uses the session, None while it is detached. ``subscriptions``
     has the offset for each topic at which delivery stopped, ``state`` what else the protocol needs
-    to resume.
+    to resume. ``charged`` are the bytes that both are charged with while the session is detached.
     """
 
     id: int
@@ -41,6 +42,7 @@ class Session:
     owner: Owner | None
     subscriptions: Mapping[Topic, int] = field(default_factory=lambda: EMPTY_MAP)
     state: object = None
+    charged: int = 0
 
 
 class SessionRegistry:
@@ -107,13 +109,20 @@ class SessionRegistry:
         self._attach(session)
         session.owner = owner
 
-    def detach(self, session: Session, subscriptions: Mapping[Topic, int]) -> None:
-        """Keep a session whose connection is lost, to be resumed at these offsets."""
+    def detach(
+        self, session: Session, subscriptions: Mapping[Topic, int], state_bytes: int = 0
+    ) -> None:
+        """Keep a session whose connection is lost, to be resumed at these offsets.
+
+        ``state_bytes`` are the estimated bytes of its ``state``.
+        """
         if not self.window:
             self.close(session)
             return
         session.owner = None
         session.subscriptions = subscriptions
+        session.charged = state_bytes + TOPIC_BYTES * len(subscriptions)
+        self._memory.add(session.charged)
         self._detached[session] = self._seconds() + self.window
         self._absent[session.kind, session.client] = session
 
@@ -126,6 +135,8 @@ class SessionRegistry:
     def _attach(self, session: Session) -> None:
         """Remove ``session`` from the detached ones."""
         self._detached.pop(session, None)
+        nbytes, session.charged = session.charged, 0
+        self._memory.free(nbytes)
         key = (session.kind, session.client)
         if self._absent.get(key) is session:
             del self._absent[key]

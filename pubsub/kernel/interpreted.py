@@ -25,6 +25,8 @@ Address = Hashable
 Learn = Callable[[bytes, int], "tuple[Head, Address] | None"]
 MAX_DATA = 0x7FFFFFFF
 MAX_HEADS = 16_384
+# Heads with the length of their payload included, of one table or one encoder.
+_MAX_LENGTHS = 4096
 _MIXED = -1
 # Frames cut by one call, and the number from which that is faster than one by one.
 _MOST_CUT = 128
@@ -282,7 +284,7 @@ class HeadTable:
             for learnt, address in heads.get(_without_lengths(head, fields), ()):
                 size = _size_after(learnt, head)
                 if size is not None:
-                    if len(self._known) >= MAX_HEADS:
+                    if len(self._known) >= _MAX_LENGTHS:
                         self._known.clear()
                     self._known[head] = (address, size)
                     return head
@@ -358,7 +360,7 @@ class FrameEncoder:
 
     def _around(self, key: tuple[int, int]) -> tuple[bytes, bytes] | None:
         """Return what stands around the variable bytes before a payload; None if nothing fits."""
-        if len(self._made) >= MAX_HEADS:
+        if len(self._made) >= _MAX_LENGTHS:
             self._made.clear()
         index, size = key
         around = None

@@ -22,6 +22,7 @@ from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
 
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.build_info import build_kind
 from pubsub.interfaces import HeadEncoding
 from pubsub.kernel import FrameEncoder, HeadTable
@@ -113,7 +114,7 @@ def _rheos(topics: int) -> Case:
 
 
 def _spot(topics: int) -> Case:
-    known = spot.KnownPublications(1 << 20)
+    known = spot.KnownPublications(1 << 20, MemoryBudget(0), lambda call: call())
     prefixes = [spot.publish_prefix(b"topic/%d" % n) for n in range(topics)]
     for prefix in prefixes:
         known.add(spot.Publication(prefix, "topic", None))

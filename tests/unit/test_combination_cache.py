@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
 from pubsub.broker.combination_cache import CombinationCache
+from pubsub.broker.memory_budget import MemoryBudget
 
 
 class CacheTests(SynchronousTestCase):
@@ -37,3 +38,20 @@ class CacheTests(SynchronousTestCase):
         cache.put((4,), 2)
         cache.put((5, 6, 7), 3)
         assert len(cache) == 2
+
+    def test_keys_are_charged_until_memory_is_short(self) -> None:
+        memory = MemoryBudget(10_000)
+        cache: CombinationCache[int] = CombinationCache(memory)
+        cache.put((1, 2, 3), 1)
+        one = memory.used
+        assert one >= 400
+        cache.put((4, 5, 6), 2)
+        assert memory.used == 2 * one
+        cache.discard((1, 2, 3))
+        assert memory.used == one
+        memory.add(10_000)
+        assert (len(cache), memory.used) == (0, 10_000)
+        memory.free(10_000)
+        cache.put((1, 2, 3), 1)
+        cache.clear()
+        assert (cache.get((1, 2, 3)), memory.used) == (None, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.memory_budget import MemoryBudget
+from pubsub.broker.memory_budget import CacheAccount, MemoryBudget
 from pubsub.errors import MemoryExhausted
 from tests.unit.fakes import Big, Held
 
@@ -80,3 +80,48 @@ class MemoryBudgetTests(SynchronousTestCase):
         assert memory.largest() is small
         memory.holders.discard(small)
         assert memory.largest() is large
+
+
+class CacheTests(SynchronousTestCase):
+    """CacheAccount"""
+
+    def setUp(self) -> None:
+        self.memory = MemoryBudget(100)
+        self.forgotten: list[str] = []
+
+    def cache(self, name: str, limit: int = 1000) -> CacheAccount:
+        return self.memory.cache(limit, lambda: self.forgotten.append(name))
+
+    def test_what_is_cached_is_used(self) -> None:
+        cache = self.cache("a")
+        cache.charge(60)
+        cache.charge(-10)
+        assert (self.memory.used, cache.nbytes) == (50, 50)
+        cache.clear()
+        cache.clear()
+        assert (self.memory.used, cache.nbytes, self.forgotten) == (0, 0, ["a"])
+
+    def test_a_cache_has_a_limit_of_its_own(self) -> None:
+        cache = self.cache("a", 30)
+        cache.charge(30)
+        assert self.forgotten == []
+        cache.charge(1)
+        assert (self.memory.used, self.forgotten) == (0, ["a"])
+
+    def test_at_the_bound_all_caches_are_emptied_and_nothing_is_refused(self) -> None:
+        first, second, _empty = self.cache("a"), self.cache("b"), self.cache("c")
+        first.charge(40)
+        second.charge(40)
+        publisher = Held()
+        self.memory.reserve(30)
+        assert (self.memory.used, self.forgotten) == (30, ["a", "b"])
+        self.memory.wait(publisher)
+        second.charge(71)
+        assert (self.memory.used, second.nbytes, publisher.releases) == (30, 0, 1)
+
+    def test_without_a_bound_caches_are_kept(self) -> None:
+        memory = MemoryBudget(0)
+        cache = memory.cache(2**40, lambda: self.forgotten.append("a"))
+        cache.charge(2**30)
+        memory.add(2**40)
+        assert self.forgotten == []

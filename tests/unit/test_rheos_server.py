@@ -12,6 +12,7 @@ from pubsub.broker.limits import CONNECTION_BYTES
 from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.protocols.rheos.server import PARENTS
+from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit.rheos_wire import (
     ALICE,
     BOB,
@@ -295,10 +296,11 @@ class LimitTests(SynchronousTestCase):
         used = rheos.broker.memory.used
         request = publish(ALICE, bytes(50_000))
         alice.send(request[:40_000])
-        assert rheos.broker.memory.used == used + 40_000
+        # The head of the request is remembered as well.
+        assert rheos.broker.memory.used == used + 40_000 + HEAD_BYTES
         alice.send(request[40_000:])
         assert len(message_ids(alice.take())) == 1
-        assert rheos.broker.memory.used == used + CLIENT_BYTES
+        assert rheos.broker.memory.used == used + CLIENT_BYTES + HEAD_BYTES
 
     def test_everything_is_released_at_the_end(self) -> None:
         rheos = Rheos()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.protocols.spot import heads
+from pubsub.broker.memory_budget import MemoryBudget
 from pubsub.protocols.spot.codec import Publish, encode_request
 from pubsub.protocols.spot.heads import (
     KnownPublications,
@@ -22,6 +22,7 @@ from pubsub.protocols.spot.heads import (
     topic_prefix,
 )
 from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode, encode_message
+from pubsub.wire import known_heads
 from tests.unit.fakes import batch_of, encoded
 from tests.unit.kernel_forms import each_form, messages
 from tests.unit.kernel_forms import encode as encode_columns
@@ -41,8 +42,8 @@ def known(
     kernel: Any, limit: int = 100, found: Iterable[Publication] | None = None
 ) -> KnownPublications:
     """Return known publications that are scanned with the form ``kernel``."""
-    with patch.object(heads, "HeadTable", kernel.HeadTable):
-        made = KnownPublications(limit)
+    with patch.object(known_heads, "HeadTable", kernel.HeadTable):
+        made = KnownPublications(limit, MemoryBudget(0), lambda call: None)
     for publication in publications(b"t") if found is None else found:
         made.add(publication)
     return made
@@ -160,12 +161,51 @@ class TestScan:
         assert scan(table, data) == (len(data), [("t", b"a"), ("u", b"b"), ("t", b"c")])
 
     def test_known_publications_are_bounded(self, kernel: Any) -> None:
-        with patch.object(heads, "HeadTable", kernel.HeadTable):
+        with patch.object(known_heads, "HeadTable", kernel.HeadTable):
             table = known(kernel, 100, publications(*[b"%d" % n for n in range(4096)]))
             assert scan(table, message(b"a", b"0"))[1] == [("0", b"a")]
             table.add(*publications(b"one more"))
-            assert scan(table, message(b"a", b"0"))[1] == []
-            assert scan(table, message(b"a", b"one more"))[1] == [("one more", b"a")]
+            for name in (b"0", b"one more"):
+                assert scan(table, message(b"a", name))[1] == []
+            table.add(*publications(b"again"))
+            assert scan(table, message(b"a", b"again"))[1] == [("again", b"a")]
+
+    def test_what_is_known_is_charged_until_memory_is_short(self, kernel: Any) -> None:
+        memory, forgotten = MemoryBudget(100_000), []
+        at_tick_end: list[Callable[[], None]] = []
+        with patch.object(known_heads, "HeadTable", kernel.HeadTable):
+            table = KnownPublications(
+                100, memory, at_tick_end.append, lambda: forgotten.append(True)
+            )
+            for found in publications(b"t", b"u"):
+                table.add(found)
+            table.add(*publications(b"t"))
+            publications_bytes = memory.used
+            assert publications_bytes > 2 * 600
+            scan(table, message(b"a") * 2 + message(b"a", b"u") + message(b"a", b"t"))
+            # Charged when the table is not in use.
+            assert memory.used == publications_bytes
+            (charge,) = at_tick_end
+            charge()
+            assert memory.used == publications_bytes + 2 * known_heads.HEAD_BYTES
+            memory.add(99_000)
+            assert memory.used == 99_000
+            assert forgotten
+            assert scan(table, message(b"a"))[1] == []
+            memory.free(50_000)
+            table.add(*publications(b"t"))
+            assert scan(table, message(b"a"))[1] == [("t", b"a")]
+
+    def test_a_prefix_that_cannot_be_found_is_not_remembered(self, kernel: Any) -> None:
+        memory = MemoryBudget(0)
+        table = KnownPublications(100, memory, lambda call: None)
+        table.add(Publication(b"\x01\xff" + b"r" * 255, "t", None))
+        used = memory.used
+        assert used
+        table.add(Publication((b"\x01\xff" + b"r" * 255) * 3, "t", None))
+        # A short topic in a long frame.
+        table.add(Publication(b"\x01\x01\x01\x03" + bytes(7) + b"\x01t", "t", None))
+        assert memory.used == used
 
     @given(
         sent=st.lists(st.tuples(st.sampled_from(TOPICS), PAYLOADS), max_size=12),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.topic_registry import TOPIC_BYTES
 from pubsub.errors import ConfigurationError
 from pubsub.plugin import installed_protocols
 from pubsub.protocols.spot.prefixes import Prefixes
@@ -99,6 +100,49 @@ class RefusalTests(SynchronousTestCase):
             client.stream.lose()
         assert home.broker.counters.refusals == {("spot", "eproto"): 3}
         assert home.broker.memory.used == before
+
+    def test_origins_cost_no_more_than_what_is_charged_and_are_given_up(self) -> None:
+        home = house()
+        memory = home.broker.memory
+        client = join(home)
+        before = memory.used
+        for number in range(150):
+            origin = b"%03d" % number + b"o" * 252
+            client.send(encode_message([b"\x01", origin, b"t", b"x"]) * 2)
+        charged = memory.used - before - TOPIC_BYTES
+        assert 150 * 2000 < charged < 150 * 3000
+        memory.limit = memory.used
+        memory.add(0)
+        assert memory.used == before + TOPIC_BYTES
+        client.send(encode_message([b"\x01", b"me", b"t", b"y"]))
+        assert home.broker.counters.published == 301
+
+    def test_prefixes_and_names_are_charged_until_they_end(self) -> None:
+        home = house()
+        memory = home.broker.memory
+        before = memory.used
+        for kind, requests, ended in (
+            (b"DEALER", [subscribe(b"%03d*" % n) for n in range(300)], unsubscribe(b"007*")),
+            (b"DEALER", [subscribe(b"%03d" % (n % 2)) for n in range(300)], unsubscribe(b"001")),
+            (b"SUB", [message(b"\x01%03d" % n) for n in range(300)], message(b"\x00" + b"007")),
+        ):
+            client = join(home, kind, *requests)
+            own = memory.used - before
+            client.send(ended)
+            each = own - (memory.used - before)
+            assert each >= 700
+            client.send(requests[7] * 2)
+            assert memory.used == before + own
+            client.stream.lose()
+            before = TOPIC_BYTES * len(home.broker.topics)
+            assert memory.used == before
+
+    def test_no_more_prefixes_at_the_memory_bound(self) -> None:
+        home = house()
+        client = join(home)
+        home.broker.memory.limit = home.broker.memory.used
+        client.send(subscribe(b"a*"))
+        assert home.broker.counters.refusals == {("spot", "memory"): 1}
 
     def test_messages_over_the_rate_are_counted(self) -> None:
         home = house(rate_messages=3)

@@ -6,6 +6,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.limits import TokenBucket
 from pubsub.broker.token_throttle import VERIFICATIONS, TokenThrottle
+from pubsub.wire.known_heads import HEAD_BYTES
 from tests.unit.fakes import clock_at
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -204,7 +205,9 @@ class FloodTests(ForgeryCase):
         self.owner.send(publish(OWNER, b"y"))
         assert late.take() == message(b"y")
 
-    def test_a_flood_costs_no_memory(self) -> None:
+    def test_a_flood_costs_no_memory_but_that_of_heads_which_are_given_up_when_it_is_short(
+        self,
+    ) -> None:
         before = self.fast.broker.memory.used
         for n in range(20):
             client = self.fast.client()
@@ -213,4 +216,8 @@ class FloodTests(ForgeryCase):
             self.fast.advance(2)
             client.stream.lose()
         assert len(self.fast.broker.tokens) == 1
-        assert self.fast.broker.memory.used == before
+        memory = self.fast.broker.memory
+        assert memory.used == before + 1000 * HEAD_BYTES
+        memory.limit = memory.used
+        memory.add(0)
+        assert memory.used == before

@@ -80,8 +80,9 @@ class Conversations:
     def __init__(self, listener: Listener, channels: Channels) -> None:
         self._listener = listener
         self._channels = channels
-        self._heads = HeadTable(learn_publish)
         self._mixes = AddressMixes(listener.router, self._topic)
+        # At most 256 heads, one for each channel.
+        self._heads = HeadTable(learn_publish)
 
     # Input
 

@@ -16,7 +16,7 @@ from pubsub.errors import (
     TopicNotFound,
     WrongKey,
 )
-from pubsub.kernel import Columns, Head, HeadTable
+from pubsub.kernel import Columns, Head
 from pubsub.protocols.fast.codec import (
     DURABLE,
     EXCLUSIVE,
@@ -43,6 +43,7 @@ from pubsub.protocols.fast.proofs import Proofs
 from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.known_heads import KnownHeads
 from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
@@ -296,13 +297,19 @@ class FastFactory(ConnectionFactory):
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener)
         self.max_payload: int = listener.settings["max-payload"]
-        self.heads = HeadTable(self._learn)
         self.mixes = AddressMixes(listener.router, self._topic_of)
         self.proofs = Proofs(listener)
+        self.heads = KnownHeads(
+            self._learn, listener.memory, listener.at_tick_end, self._heads_forgotten
+        )
         self.ownership = TopicOwnership(listener)
 
     def _learn(self, data: bytes, at: int) -> tuple[Head, Source] | None:
         return learn_publish(data, at, self.max_payload)
+
+    def _heads_forgotten(self) -> None:
+        self.mixes.clear()
+        self.proofs.clear()
 
     def _topic_of(self, source: Source) -> Topic:
         return self.listener.topics.by_id(source.topic_id)

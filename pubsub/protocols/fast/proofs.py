@@ -35,7 +35,7 @@ class Proofs:
         self._keys = listener.queue_keys
         self._topics = listener.topics
         self._seconds = listener.wall.system
-        self._proofs: CombinationCache[_Proof] = CombinationCache()
+        self._proofs: CombinationCache[_Proof] = CombinationCache(listener.memory)
 
     def sender_of(self, sources: Sequence[Source]) -> bytes | None:
         """Return the sender of all messages from ``sources``; None if some are to be refused.
@@ -59,6 +59,10 @@ class Proofs:
                 return None
             self._proofs.put(key, proof)
         return proof.sender
+
+    def clear(self) -> None:
+        """Forget all proofs, and with them the sources."""
+        self._proofs.clear()
 
     def _prove(self, sources: Sequence[Source], now: float) -> _Proof | None:
         subjects = set()

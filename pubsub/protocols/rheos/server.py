@@ -15,7 +15,7 @@ from pubsub.errors import (
     Refused,
     TopicExists,
 )
-from pubsub.kernel import Columns, Head, HeadTable
+from pubsub.kernel import Columns, Head
 from pubsub.protocols.rheos.acknowledgments import Replies
 from pubsub.protocols.rheos.client_ids import Client, Clients, Place
 from pubsub.protocols.rheos.codec import (
@@ -32,6 +32,7 @@ from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
 from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
+from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -243,8 +244,10 @@ class RheosFactory(ConnectionFactory):
         super().__init__(listener)
         settings = listener.settings
         self.codec = Codec(settings["layout"], settings["checksum"] == "crc32")
-        self._heads = HeadTable(self._learn)
         self.mixes = AddressMixes(listener.router, self._topic_of)
+        self._heads = KnownHeads(
+            self._learn, listener.memory, listener.at_tick_end, self.mixes.clear
+        )
         self.clients = Clients(listener)
         self._envelope = settings["envelope"] == "topic"
 

@@ -6,18 +6,24 @@ message to a topic, and the same bytes in both directions. The data is a short o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
-from pubsub.kernel import Columns, Head, HeadTable, LengthField
+from pubsub.kernel import Columns, Head, LengthField
 from pubsub.protocols.spot.zmtp import LONG, MORE, frame_head
+from pubsub.wire.known_heads import KnownHeads
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch
+    from pubsub.broker.memory_budget import MemoryBudget
 
-# Prefixes of publications that are remembered.
+# Publications that are remembered, with prefixes of up to so many bytes, and the estimated bytes of
+# one, for the memory budget. Only with several routing ids is a prefix longer.
 _MAX_KNOWN = 4096
+_MAX_PREFIX = 640
+_PUBLICATION_BYTES = 1200
 # The most a frame can hold (RFC 37), and a short one.
 MAX_FRAME = 2**63 - 1
 _MAX_SHORT = 255
@@ -90,24 +96,40 @@ class Publication:
 class KnownPublications:
     """Publications by their prefix, for connections whose roles are alike.
 
-    ``limit`` is the largest data, in bytes, that they accept.
+    ``limit`` is the largest data, in bytes, that they accept. The publications are charged to
+    ``memory``; ``forgotten`` is called when they were forgotten, so that others forget them too.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        memory: MemoryBudget,
+        at_tick_end: Callable[[Callable[[], None]], object],
+        forgotten: Callable[[], None] = lambda: None,
+    ) -> None:
         self._limit = limit
+        self._forgotten = forgotten
         self._known: dict[bytes, Publication] = {}
-        self._heads = HeadTable(self.learn)
+        self._account = memory.cache(_MAX_KNOWN * _PUBLICATION_BYTES, self._forget)
+        self._heads = KnownHeads(self.learn, memory, at_tick_end, forgotten)
 
     def at(self, data: bytes, at: int) -> Publication | None:
         """Return the publication that begins at ``at``, if its prefix is known."""
         return self._known.get(prefix_at(data, at))
 
     def add(self, publication: Publication) -> None:
-        """Remember a publication."""
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-            self._heads = HeadTable(self.learn)
-        self._known[publication.prefix] = publication
+        """Remember a publication, unless ``at`` would not find it or its prefix is too long."""
+        prefix = publication.prefix
+        if len(prefix) > _MAX_PREFIX:
+            return
+        if prefix not in self._known and prefix_at(prefix + b"\0\0", 0) == prefix:
+            self._known[prefix] = publication
+            self._account.charge(_PUBLICATION_BYTES)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._heads.clear()
+        self._forgotten()
 
     def scan(self, data: bytes, at: int) -> Columns:
         """Return the messages from ``at`` on whose prefixes are known; see ``HeadTable.scan``."""

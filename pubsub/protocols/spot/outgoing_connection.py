@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from twisted.internet.interfaces import ITCPTransport
@@ -58,7 +59,9 @@ class OutgoingConnection(ZmtpConnection):
 
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, FRAME_LIMITS)
-        self.known = KnownPublications(FRAME_LIMITS.frame)
+        # Shared by the connections that read the same bytes alike.
+        key = ("spot-peer-publications", self.socket_type)
+        self.known = listener.shared(key, partial(_make_known, listener))
         self._node = node
 
     @property
@@ -121,3 +124,7 @@ class OutgoingConnection(ZmtpConnection):
         super().connectionLost()
         self.listener.clients.discard(self)
         self._node.lost(self)
+
+
+def _make_known(listener: Listener) -> KnownPublications:
+    return KnownPublications(FRAME_LIMITS.frame, listener.memory, listener.at_tick_end)

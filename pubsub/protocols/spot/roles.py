@@ -157,7 +157,7 @@ class RouterSide(XSubSide):
             if kept is None:
                 sessions.close(session)
             else:
-                sessions.detach(session, kept.positions)
+                sessions.detach(session, kept.positions, kept.nbytes)
         subscriptions.clear()
 
 

@@ -132,10 +132,13 @@ class SpotFactory(ConnectionFactory):
         )
         self.limits = FrameLimits(frame=listener.settings["max-message"])
         # By our socket type: a ROUTER and an XSUB read the same bytes differently.
-        self.known: Mapping[bytes, KnownPublications] = {
-            ours: KnownPublications(self.limits.frame) for ours in SERVER_TYPES.values()
-        }
         self.mixes = AddressMixes(listener.router, self._topic_of)
+        self.known: Mapping[bytes, KnownPublications] = {
+            ours: KnownPublications(
+                self.limits.frame, listener.memory, listener.at_tick_end, self.mixes.clear
+            )
+            for ours in SERVER_TYPES.values()
+        }
 
     def _topic_of(self, publication: Publication) -> Topic:
         return self.listener.topics.named(publication.topic)

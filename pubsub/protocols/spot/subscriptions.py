@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
 from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
+from pubsub.broker.sessions import TOPIC_BYTES
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import MAX_NAME, Topic, topic_name
-from pubsub.errors import InvalidTopicName, LimitReached, Refused
+from pubsub.errors import InvalidTopicName, LimitReached, MemoryExhausted, Refused
 from pubsub.protocols.spot.heads import MessageEncoding
 from pubsub.protocols.spot.prefixes import Prefixes
 
@@ -54,6 +55,10 @@ class PrefixReaders:
                 reader.join(topic)
 
 
+# Estimated bytes of a subscription by name or by prefix, for the memory budget.
+SUBSCRIPTION_BYTES = 768
+
+
 @dataclass(frozen=True, slots=True)
 class KeptSubscriptions:
     """The subscriptions of a client whose connection ended when the history ended at ``end``."""
@@ -62,6 +67,11 @@ class KeptSubscriptions:
     prefixes: Prefixes
     positions: Mapping[Topic, int]
     end: int
+
+    @property
+    def nbytes(self) -> int:
+        """The estimated bytes without ``positions``, for the memory budget."""
+        return SUBSCRIPTION_BYTES * (len(self.names) + len(self.prefixes))
 
     def position(self, topic: Topic) -> int | None:
         """Return the offset where the client stopped receiving ``topic``; None if it never did."""
@@ -94,6 +104,10 @@ class Subscriptions:
         self._names: set[str] = set()
         self._prefixes = Prefixes()
         self._kept = kept
+        # Bytes charged to the memory budget.
+        self._charged = 0
+        if kept is not None:
+            self._charge(kept.nbytes + TOPIC_BYTES * len(kept.positions))
         self._restoring = False
         # Topics to catch up with, and the offsets from which on.
         self._missed: dict[Topic, int] = {}
@@ -160,6 +174,14 @@ class Subscriptions:
         """The connection has ended. Its outbox leaves the topics by itself."""
         for prefix in self._prefixes:
             self._prefix_readers.discard(prefix, self)
+        self._charge(-self._charged)
+
+    def _charge(self, nbytes: int) -> None:
+        self._charged += nbytes
+        if nbytes > 0:
+            self._listener.memory.add(nbytes)
+        else:
+            self._listener.memory.free(-nbytes)
 
     # Topics
 
@@ -170,19 +192,23 @@ class Subscriptions:
         """
         name = topic_name(raw)
         self._listener.access.check_subscribe(name)
-        if name not in self._names:
+        is_new = name not in self._names
+        if is_new:
             self._check_limit()
         # Subscribed again even if it is not new: the subscription may have been revoked.
         topic = self._listener.topics.create(name, hosted=False)
         topic.hosted = topic.hosted or hosted
         self._subscribe(topic)
-        self._names.add(name)
+        if is_new:
+            self._names.add(name)
+            self._charge(SUBSCRIPTION_BYTES)
 
     def discard(self, raw: bytes) -> None:
         """Unsubscribe from the topic of this name, unless a prefix covers it."""
         name = topic_name(raw)
         if name in self._names:
             self._names.discard(name)
+            self._charge(-SUBSCRIPTION_BYTES)
             topics = self._listener.topics
             if name in topics:
                 self._unsubscribe(topics.named(name))
@@ -191,6 +217,8 @@ class Subscriptions:
         limit: int = self._listener.settings["max-subscriptions"]
         if len(self) >= limit:
             raise LimitReached("subscriptions")
+        if self._listener.memory.full:
+            raise MemoryExhausted("subscriptions")
 
     # Prefixes
 
@@ -209,6 +237,7 @@ class Subscriptions:
         self._check_limit()
         self._prefixes.add(prefix)
         self._prefix_readers.add(prefix, self)
+        self._charge(SUBSCRIPTION_BYTES)
 
     def _join_all(self, prefix: bytes) -> Work:
         for topic in self._listener.topics.with_prefix(prefix):
@@ -221,6 +250,7 @@ class Subscriptions:
         """End one subscription to ``prefix``, or all of them."""
         if self._prefixes.discard(prefix, all_of_it):
             self._prefix_readers.discard(prefix, self)
+            self._charge(-SUBSCRIPTION_BYTES)
             if not self._prefixes.cover(prefix):
                 self._connection.carry_out(self._leave_all(prefix))
 

@@ -1,0 +1,70 @@
+"""The heads that the frames of a listener's clients begin with, charged to the memory budget.
+
+Clients choose the heads: each token, topic or origin that one of them uses is another. They are
+remembered only so that messages are recognized faster, so they are the first to go when memory is
+short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeAlias
+
+from pubsub.kernel import Columns, Head, HeadTable
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
+
+Learn: TypeAlias = Callable[[bytes, int], "tuple[Head, Hashable] | None"]
+HEAD_BYTES = 1200
+"""Estimated bytes of a head with its address, for the memory budget."""
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+class KnownHeads:
+    """A ``HeadTable`` that is charged to ``memory``.
+
+    ``learn`` is as there. ``forgotten`` is called when the table was emptied, so that others forget
+    its addresses too. ``scan`` is the table's own method, as a call more would cost each read.
+    """
+
+    def __init__(
+        self,
+        learn: Learn,
+        memory: MemoryBudget,
+        at_tick_end: Callable[[Callable[[], None]], object],
+        forgotten: Callable[[], None],
+    ) -> None:
+        self._learn_head = learn
+        self._at_tick_end = at_tick_end
+        self._forgotten = forgotten
+        self._account = memory.cache(_MAX_BYTES, self._forget)
+        self._scheduled = False
+        self._begin()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _begin(self) -> None:
+        self._table = HeadTable(self._learn)
+        self.scan: Callable[[bytes, int], Columns] = self._table.scan
+
+    def _learn(self, data: bytes, at: int) -> tuple[Head, Hashable] | None:
+        if not self._scheduled:
+            # The table must not be emptied within its scan.
+            self._scheduled = True
+            self._at_tick_end(self._charge)
+        return self._learn_head(data, at)
+
+    def _charge(self) -> None:
+        self._scheduled = False
+        self._account.charge(len(self._table) * HEAD_BYTES - self._account.nbytes)
+
+    def clear(self) -> None:
+        """Forget all heads."""
+        self._begin()
+        self._account.clear()
+
+    def _forget(self) -> None:
+        self._begin()
+        self._forgotten()
