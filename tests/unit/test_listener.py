@@ -181,12 +181,31 @@ class CountersTests(SynchronousTestCase):
         self.counters.refuse("toy", "too-large", "bob", 5)
         assert self.warned() == [1, 10, 5]
 
-    def test_kinds_beyond_the_limit_are_counted_together(self) -> None:
+    def test_the_clients_that_dropped_last_are_counted_alone(self) -> None:
         with patch.object(counters_module, "_MAX_KINDS", 3):
-            for number in range(6):
+            for number in (0, 1, 2, 0, 3, 4):
+                self.counters.drop(f"client {number}", "t", "x", 2)
+            self.counters.drop("client 5", "u", "y", 5)
+            self.counters.drop("client 5", "u", "y", 5)
+        assert self.counters.dropped == 22
+        assert self.counters.drops == {
+            ("client 3", "t", "x"): 2,
+            ("client 4", "t", "x"): 2,
+            ("client 5", "u", "y"): 10,
+            (OTHERS, "t", "x"): 8,
+        }
+
+    def test_topics_beyond_the_limit_are_counted_together(self) -> None:
+        with patch.object(counters_module, "_MAX_KINDS", 3):
+            for number in range(8):
+                self.counters.drop("client", f"topic {number}", "x", 1)
+        assert self.counters.dropped == self.counters.drops.total() == 8
+        assert self.counters.drops[OTHERS, "topic 0", "x"] == 1
+        assert self.counters.drops[OTHERS, OTHERS, "x"] == 2
+        assert len(self.counters.drops) == 7
+
+    def test_any_number_of_clients_is_a_few_lines_of_the_log(self) -> None:
+        with patch.object(counters_module, "_MAX_KINDS", 3):
+            for number in range(1003):
                 self.counters.drop(f"client {number}", "t", "x", 1)
-            self.counters.drop("client 0", "t", "x", 1)
-        assert self.counters.dropped == 7
-        assert self.counters.drops["client 0", "t", "x"] == 2
-        assert self.counters.drops[OTHERS, OTHERS, "x"] == 3
-        assert len(self.counters.drops) == 4
+        assert self.warned() == [1, 1, 1, 1, 10, 100, 1000]
