@@ -238,7 +238,8 @@ class GroupCommit:
         self._time_sync()
         self._works_again()
         if group is not None:
-            for call in group.written:
+            waiting, group.written = group.written, []
+            for call in waiting:
                 call(True)
         self._go_on()
         self._settle()
@@ -330,14 +331,18 @@ class GroupCommit:
                 timer.cancel()
         self._retry_timer = self._interval_timer = self._sync_timer = None
         await self._until_settled()
-        if self.failing is not None:
-            self._start_write(True)
+        retried = False
+        while self.failing is not None or self._group or self._unsynced:
+            if self.failing is None:
+                self._due = True
+                self._go_on()
+            elif retried:
+                return False
+            else:
+                retried = True
+                self._start_write(True)
             await self._until_settled()
-        while self.failing is None and (self._group or self._unsynced):
-            self._due = True
-            self._go_on()
-            await self._until_settled()
-        return self.failing is None
+        return True
 
     async def _until_settled(self) -> None:
         while self._write_runs or self._sync_runs:

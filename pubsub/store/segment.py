@@ -313,7 +313,7 @@ def add_damage(index: SegmentIndex, stop: int, length: int) -> None:
 
 def _next_record(file: int, index: SegmentIndex, salt: bytes, size: int) -> tuple[Head, int] | None:
     """Return the head and the position of the first intact record behind damage."""
-    position = index.end + 1
+    position = index.end
     while position + HEAD_BYTES <= size:
         data = os.pread(file, _CHUNK, position)
         if len(data) < HEAD_BYTES:

@@ -1,0 +1,520 @@
+"""Group commits: over all orders of events, callbacks are called once, and truly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.store.group_commit import (
+    BACKLOG,
+    RETRY_SECONDS,
+    SYNC_BYTES,
+    SYNC_SECONDS,
+    GroupCommit,
+)
+from pubsub.store.log_writer import Group
+from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import RunRecord, last_offset_of
+from tests.unit.fakes import Held, batch_of
+
+INTERVAL = 0.01
+SMALL, GROUP, LARGE = 10, 2000, SYNC_BYTES // 2
+
+
+class Disk:
+    """The outside of a ``GroupCommit``: the test decides when writes and syncs end, and how.
+
+    ``written`` and ``synced`` are the offsets before which all messages are.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.commits = GroupCommit(self, INTERVAL, GROUP, 0)
+        self.writing: tuple[Group | None, bool] | None = None
+        self.syncing: int | None = None
+        self.written = self.synced = 0
+        self.values: dict[str, bytes] = {}
+        self.ended: list[str] = []
+        self.tick_end: list[Callable[[], None]] = []
+        self.reports: list[str] = []
+        self._group: Group | None = None
+
+    # Effects
+
+    def write(self, group: Group | None, sync: bool) -> None:
+        assert self.writing is None, "two writes at once"
+        assert self._group is None or group is self._group, "a group that failed was left out"
+        assert group is not None or sync, "a write of nothing"
+        self.writing = (group, sync)
+
+    def sync(self) -> None:
+        assert self.syncing is None, "two syncs at once"
+        self.syncing = self.written
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> IDelayedCall:
+        later: IDelayedCall = self.clock.callLater(seconds, call)
+        return later
+
+    def at_tick_end(self, call: Callable[[], None]) -> object:
+        self.tick_end.append(call)
+        return None
+
+    def failed(self, reason: Any) -> str:
+        self.reports.append(f"failed: {reason}")
+        return str(reason)
+
+    def recovered(self) -> None:
+        self.reports.append("recovered")
+
+    # The test's side
+
+    def end_write(self, works: bool = True) -> None:
+        """End the write that runs."""
+        assert self.writing is not None
+        (group, sync), self.writing = self.writing, None
+        if not works:
+            self._group = group
+            self.commits.write_failed("no space")
+            return
+        self._group = None
+        if group is not None:
+            if group.runs:
+                self.written = last_offset_of(group.runs[-1]) + 1
+            for put in group.puts.values():
+                assert isinstance(put.value, bytes)
+                self.values[put.key] = put.value
+            self.ended += [end.topic for end, _ in group.ends]
+        if sync:
+            self.synced = self.written
+        self.commits.wrote()
+
+    def end_sync(self, works: bool = True) -> None:
+        """End the sync that runs."""
+        assert self.syncing is not None
+        covered, self.syncing = self.syncing, None
+        if works:
+            self.synced = max(self.synced, covered)
+            self.commits.synced()
+        else:
+            self.commits.sync_failed("no disk")
+
+    def tick(self) -> None:
+        """End the tick."""
+        due, self.tick_end = self.tick_end, []
+        for call in due:
+            call()
+
+    def settle(self) -> None:
+        """Let everything that is under way end well, and time pass, until nothing happens."""
+        for _ in range(200):
+            self.tick()
+            if self.writing is not None:
+                self.end_write()
+            if self.syncing is not None:
+                self.end_sync()
+            self.clock.advance(RETRY_SECONDS)
+            if not (
+                self.tick_end
+                or self.clock.getDelayedCalls()
+                or self.writing
+                or self.syncing is not None
+            ):
+                return
+        raise AssertionError("it never ends")
+
+
+class CommitMachine(RuleBasedStateMachine):
+    """All orders of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = Disk()
+        self.commits = self.disk.commits
+        self.log = RunLog(2**62, 2**40)
+        self.asked = 0
+        self.called: dict[int, bool] = {}
+        self.order: dict[str, list[int]] = {"written": [], "synced": []}
+
+    def _callback(self, kind: str) -> Callable[[bool], None]:
+        number, offset = self.asked, self.log.next_offset
+        self.asked += 1
+
+        def call(done: bool) -> None:
+            assert number not in self.called, "called twice"
+            self.called[number] = done
+            if done:
+                there = self.disk.written if kind == "written" else self.disk.synced
+                assert there >= offset, f"{kind} up to {there}, not {offset}"
+                self.order[kind].append(number)
+            else:
+                assert self.commits.failing is not None
+
+        return call
+
+    @rule(size=st.sampled_from([SMALL, GROUP, LARGE]), count=st.integers(1, 3))
+    @precondition(lambda self: self.commits.failing is None)
+    def add(self, size: int, count: int) -> None:
+        for _ in range(count):
+            self.commits.add(run_of(self.log, size))
+
+    @rule(key=st.sampled_from("ab"))
+    def put(self, key: str) -> None:
+        self.commits.put("t", key, b"v")
+
+    @rule()
+    def end(self) -> None:
+        self.commits.end("t", self.log.next_offset)
+
+    @rule()
+    @precondition(lambda self: self.commits.failing is None)
+    def together(self) -> None:
+        self.commits.hold()
+        self.commits.add(run_of(self.log, GROUP))
+        self.commits.add(run_of(self.log, SMALL))
+        self.commits.put("t", "a", b"w")
+        self.commits.release()
+
+    @rule(kind=st.sampled_from(["written", "synced"]))
+    def ask(self, kind: str) -> None:
+        getattr(self.commits, f"when_{kind}")(self._callback(kind))
+
+    @rule()
+    def tick(self) -> None:
+        self.disk.tick()
+
+    @rule(seconds=st.sampled_from([INTERVAL, RETRY_SECONDS, SYNC_SECONDS]))
+    def advance(self, seconds: float) -> None:
+        self.disk.clock.advance(seconds)
+
+    @rule(works=st.booleans())
+    @precondition(lambda self: self.disk.writing is not None)
+    def end_write(self, works: bool) -> None:
+        self.disk.end_write(works)
+
+    @rule()
+    @precondition(lambda self: self.disk.writing is not None)
+    def write_well(self) -> None:
+        self.disk.end_write()
+
+    @rule(works=st.booleans())
+    @precondition(lambda self: self.disk.syncing is not None)
+    def end_sync(self, works: bool) -> None:
+        self.disk.end_sync(works)
+
+    @invariant()
+    def readers_see_what_is_written(self) -> None:
+        assert self.commits.committed == self.disk.written
+
+    @invariant()
+    def calls_are_in_order(self) -> None:
+        for numbers in self.order.values():
+            assert numbers == sorted(numbers)
+
+    @invariant()
+    def publishers_are_held_by_the_backlog(self) -> None:
+        if self.commits.gate.shut:
+            assert self.commits.failing is None
+            assert self.commits._backlog > BACKLOG // 2
+
+    def teardown(self) -> None:
+        self.disk.settle()
+        assert sorted(self.called) == list(range(self.asked))
+        assert self.commits.failing is None
+        assert self.disk.synced == self.disk.written == self.log.next_offset
+        assert not self.commits.gate.shut
+        assert self.commits._backlog == self.commits._unsynced_bytes == 0
+
+
+def run_of(log: RunLog, size: int) -> RunRecord:
+    """A run of one message, appended to ``log``."""
+    run = log.append(batch_of([bytes(size)]))
+    assert run is not None
+    return run
+
+
+class OrderTests(SynchronousTestCase):
+    """All orders of events"""
+
+    def test_callbacks_are_called_once_and_truly(self) -> None:
+        run_state_machine_as_test(
+            CommitMachine, settings=settings(settings(), stateful_step_count=40)
+        )
+
+
+class CommitCase(SynchronousTestCase):
+    """A disk, and runs for it."""
+
+    def setUp(self) -> None:
+        self.disk = Disk()
+        self.commits = self.disk.commits
+        self.log = RunLog(2**62, 2**40)
+        self.called: list[object] = []
+
+    def add(self, size: int = SMALL) -> None:
+        self.commits.add(run_of(self.log, size))
+
+
+class CommitTests(CommitCase):
+    """When groups are written and synced"""
+
+    def test_a_group_waits_for_the_interval(self) -> None:
+        self.add()
+        self.disk.tick()
+        self.add()
+        assert self.disk.writing is None
+        self.disk.clock.advance(INTERVAL)
+        assert self.disk.writing is not None
+        group, sync = self.disk.writing
+        assert group is not None
+        assert (len(group.runs), sync) == (2, False)
+
+    def test_a_full_one_does_not_wait(self) -> None:
+        self.add(GROUP)
+        assert self.disk.writing is not None
+
+    def test_one_that_a_client_waits_for_is_written_at_the_end_of_the_tick(self) -> None:
+        for when, synced in ((self.commits.when_written, False), (self.commits.when_synced, True)):
+            self.add()
+            when(self.called.append)
+            self.add()
+            assert self.disk.writing is None
+            self.disk.tick()
+            assert self.disk.writing is not None
+            assert self.disk.writing[1] is synced
+            self.disk.end_write()
+        assert self.called == [True, True]
+
+    def test_nothing_to_wait_for(self) -> None:
+        self.commits.when_written(self.called.append)
+        self.commits.when_synced(self.called.append)
+        assert self.called == [True, True]
+
+    def test_what_is_written_and_not_synced_is_waited_for(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_written(self.called.append)
+        assert self.called == [True]
+        self.commits.when_synced(self.called.append)
+        assert self.called == [True]
+        self.disk.end_sync()
+        assert self.called == [True, True]
+
+    def test_a_client_that_waits_with_a_group_that_is_being_written(self) -> None:
+        self.add(GROUP)
+        self.commits.when_synced(self.called.append)
+        self.disk.end_write()
+        assert self.called == []
+        self.disk.end_sync()
+        assert self.called == [True]
+
+    def test_everything_is_synced_within_a_second(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        assert self.disk.synced == 1
+
+    def test_so_is_what_is_written_while_a_sync_runs(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.disk.clock.advance(SYNC_SECONDS - INTERVAL)
+        self.commits.when_synced(self.called.append)
+        self.add(GROUP)
+        self.disk.end_write()
+        # The timer ends while the sync runs.
+        self.disk.clock.advance(INTERVAL)
+        self.disk.end_sync()
+        assert self.disk.synced == 1
+        self.disk.clock.advance(SYNC_SECONDS)
+        self.disk.end_sync()
+        assert self.disk.synced == 2
+
+    def test_many_bytes_are_synced_at_once(self) -> None:
+        for _ in range(2):
+            self.add(LARGE)
+            self.disk.end_write()
+        assert self.disk.syncing == 2
+
+    def test_writes_go_on_while_a_sync_runs(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.add(GROUP)
+        self.disk.end_write()
+        self.add(GROUP)
+        assert self.disk.writing is not None
+        assert self.called == []
+        self.disk.end_sync()
+        assert self.called == [True]
+
+    def test_a_write_with_a_sync_covers_one_that_runs(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.add()
+        self.commits.when_synced(self.called.append)
+        self.disk.tick()
+        self.disk.end_write()
+        assert self.called == [True, True]
+        self.disk.end_sync()
+        assert self.called == [True, True]
+        self.disk.settle()
+
+    def test_publishers_are_held_while_too_much_waits(self) -> None:
+        held = Held()
+        self.add(BACKLOG)
+        assert self.commits.gate.shut
+        self.commits.gate.wait(held)
+        self.disk.end_write()
+        assert held.reasons
+        self.disk.end_sync()
+        assert not held.reasons
+
+    def test_values_go_with_their_messages(self) -> None:
+        self.add()
+        self.commits.put("t", "before", b"1")
+        self.commits.end("t", 1)
+        self.add()
+        self.commits.put("t", "after", b"2")
+        self.disk.tick()
+        self.disk.clock.advance(INTERVAL)
+        assert self.disk.writing is not None
+        group, _ = self.disk.writing
+        assert group is not None
+        pieces = group.pieces(0)
+        assert [(base, stop, len(runs)) for base, stop, runs, _ in pieces] == [(0, 1, 1), (1, 2, 1)]
+        keys = [[getattr(one, "key", "end") for one in piece[3]] for piece in pieces]
+        assert keys == [["before"], ["end", "after"]]
+
+
+class FailureTests(CommitCase):
+    """Writes and syncs that fail"""
+
+    def test_who_waits_is_told_and_it_is_tried_again(self) -> None:
+        self.add(GROUP)
+        self.commits.when_written(self.called.append)
+        self.commits.when_synced(self.called.append)
+        self.add()
+        self.commits.when_synced(self.called.append)
+        self.disk.end_write(works=False)
+        assert self.called == [False, False, False]
+        assert self.commits.failing == "no space"
+        self.commits.when_written(self.called.append)
+        assert self.called[3:] == [False]
+        for _ in range(2):
+            self.disk.clock.advance(RETRY_SECONDS)
+            assert self.disk.writing is not None
+            assert self.disk.writing[1]
+            self.disk.end_write(works=False)
+        assert self.commits.failures == 3
+        self.disk.clock.advance(RETRY_SECONDS)
+        self.disk.end_write()
+        assert self.commits.failing is None
+        assert self.disk.reports == ["failed: no space", "recovered"]
+        self.disk.settle()
+        assert self.disk.synced == 2
+
+    def test_a_sync_that_fails_while_a_write_runs(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.add(GROUP)
+        self.commits.when_written(self.called.append)
+        self.disk.end_sync(works=False)
+        assert self.called == [False, False]
+        self.disk.end_write()
+        assert self.commits.failing == "no disk"
+        self.disk.clock.advance(RETRY_SECONDS)
+        assert self.disk.writing == (None, True)
+        self.disk.end_write()
+        assert self.commits.failing is None
+        assert self.disk.synced == 2
+
+    def test_a_write_that_fails_while_a_sync_runs(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        self.commits.when_synced(self.called.append)
+        self.add(GROUP)
+        self.disk.end_write(works=False)
+        assert self.called == [False]
+        self.disk.clock.advance(RETRY_SECONDS)
+        assert self.disk.writing is None
+        self.disk.end_sync()
+        self.disk.clock.advance(RETRY_SECONDS)
+        self.disk.end_write()
+        assert self.commits.failing is None
+        assert self.disk.synced == 2
+
+    def test_the_gate_is_open_meanwhile(self) -> None:
+        held = Held()
+        self.add(BACKLOG)
+        self.commits.gate.wait(held)
+        self.disk.end_write(works=False)
+        assert not held.reasons
+
+    def test_values_are_collected_meanwhile(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write(works=False)
+        self.commits.put("t", "k", b"v")
+        self.disk.settle()
+        assert self.disk.values == {"k": b"v"}
+
+
+class FinishTests(CommitCase):
+    """The end"""
+
+    def finish(self) -> Deferred[bool]:
+        return ensureDeferred(self.commits.finish())
+
+    def test_everything_is_written_and_synced(self) -> None:
+        self.add(GROUP)
+        self.add()
+        self.commits.when_written(self.called.append)
+        done = self.finish()
+        self.disk.end_write()
+        assert not done.called
+        while not done.called:
+            if self.disk.writing is not None:
+                self.disk.end_write()
+            elif self.disk.syncing is not None:
+                self.disk.end_sync()
+        assert self.successResultOf(done) is True
+        assert self.disk.synced == 2
+        assert self.called == [True]
+        assert not self.disk.clock.getDelayedCalls()
+
+    def test_with_nothing_to_do(self) -> None:
+        assert self.successResultOf(self.finish()) is True
+
+    def test_a_failure_is_tried_once_more(self) -> None:
+        for works in (True, False):
+            self.setUp()
+            self.add(GROUP)
+            self.disk.end_write(works=False)
+            done = self.finish()
+            self.disk.end_write(works)
+            assert self.successResultOf(done) is works
+            assert not self.disk.clock.getDelayedCalls()
+
+    def test_a_sync_that_fails_at_the_end(self) -> None:
+        self.add(GROUP)
+        self.disk.end_write()
+        done = self.finish()
+        self.disk.end_sync(works=False)
+        assert self.disk.writing == (None, True)
+        self.disk.end_write(works=False)
+        assert self.successResultOf(done) is False

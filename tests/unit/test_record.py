@@ -1,0 +1,151 @@
+"""Records of the log: what is decoded was encoded, and no damage passes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.store.block import decode_block as runs_of_block
+from pubsub.store.record import (
+    CLOSED,
+    HEAD_BYTES,
+    LOST,
+    START,
+    Begin,
+    End,
+    Operation,
+    Put,
+    Record,
+    decode_block,
+    decode_head,
+    decode_operations,
+    encode,
+    encode_operations,
+    is_intact,
+    operations_of,
+    record_of_block,
+    record_of_runs,
+)
+from pubsub.store.run_log import RunLog
+from pubsub.store.stored_runs import topics_of
+from tests.profiles import examples
+from tests.unit.fakes import batch_of
+from tests.unit.logs import any_batches, messages, runs_of
+
+SALT, OTHER_SALT = b"saltsalt", b"sugarsug"
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+OPERATIONS = st.lists(
+    st.builds(Put, _TEXTS, _TEXTS, st.none() | st.binary(max_size=20))
+    | st.builds(End, _TEXTS, st.integers(0, 2**63))
+    | st.builds(
+        Begin,
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**62),
+        st.binary(min_size=16, max_size=16),
+    ),
+    max_size=4,
+)
+GROUPS = st.lists(any_batches(), max_size=5)
+
+
+def encoded(record: Record, salt: bytes = SALT, epoch: int = 3, ceiling: int = 2**40) -> bytes:
+    """The bytes of a record."""
+    buffers, length = encode(record, salt, epoch, ceiling)
+    data = b"".join(buffers)
+    assert len(data) == length
+    return data
+
+
+def record_of(
+    group: list[Batch], base: int = 0, operations: list[Operation] | None = None
+) -> Record:
+    """A record of batches from the offset ``base`` on."""
+    log = RunLog(2**62, 2**30, base)
+    return record_of_runs(runs_of(group, log), operations or [], base, log.next_offset, 7)
+
+
+class RoundTripTests(SynchronousTestCase):
+    """Encoding and decoding"""
+
+    @given(GROUPS, OPERATIONS, st.integers(0, 2**50))
+    def test_messages_and_operations_are_those_that_were_encoded(
+        self, group: list[Batch], operations: list[Operation], base: int
+    ) -> None:
+        data = memoryview(encoded(record_of(group, base, operations)))
+        head = decode_head(data, SALT)
+        assert head is not None
+        assert is_intact(head, data)
+        assert (head.base, head.stop) == (base, base + sum(batch.count for batch in group))
+        assert (head.epoch, head.ceiling, head.run, head.flags) == (3, 2**40, 7, 0)
+        assert operations_of(head, data) == operations
+        block = decode_block(head, data)
+        found = [run.batch() for run in runs_of_block(block)]
+        assert messages(found) == messages(group)
+        assert [b.timestamp for b in found] == [b.timestamp for b in group]
+        log = RunLog(2**62, 2**30)
+        assert block.totals() == topics_of(runs_of(group, log))
+        # A rewrite makes a record of the block.
+        again = encoded(record_of_block(block))
+        assert decode_block(decode_head(again, SALT) or head, memoryview(again)).runs == block.runs
+
+    @given(OPERATIONS)
+    def test_operations_alone(self, operations: list[Operation]) -> None:
+        assert decode_operations(encode_operations(operations)) == operations
+
+    def test_a_slow_value_is_made_when_it_is_encoded(self) -> None:
+        data = encode_operations([Put("t", "k", lambda: b"made")])
+        assert decode_operations(data) == [Put("t", "k", b"made")]
+
+    def test_flags(self) -> None:
+        for flags in (LOST, CLOSED, LOST | CLOSED):
+            head = decode_head(encoded(Record(5, 10, flags=flags)), SALT)
+            assert head is not None
+            assert (head.flags, head.base, head.stop) == (flags, 5, 15)
+
+
+class DamageTests(SynchronousTestCase):
+    """Bytes that have changed"""
+
+    @examples(0.3)
+    @given(st.lists(any_batches(), min_size=1, max_size=3), OPERATIONS, st.data())
+    def test_any_byte(
+        self, group: list[Batch], operations: list[Operation], data: st.DataObject
+    ) -> None:
+        good = encoded(record_of(group, 9, operations))
+        at = data.draw(st.integers(0, len(good) - 1))
+        changed = bytearray(good)
+        changed[at] ^= data.draw(st.integers(1, 255))
+        head = decode_head(bytes(changed), SALT)
+        # The checksum of the record is not covered by that of its head.
+        in_head = at < HEAD_BYTES and not 8 <= at < 12
+        assert (head is None) == in_head
+        if head is not None:
+            assert (head.base, head.length) == (9, len(good))
+            assert not is_intact(head, memoryview(changed))
+
+    def test_every_byte_of_a_head(self) -> None:
+        good = encoded(Record(1, flags=CLOSED))
+        for at in range(len(good)):
+            changed = bytearray(good)
+            changed[at] ^= 1
+            head = decode_head(bytes(changed), SALT)
+            assert head is None or not is_intact(head, memoryview(changed)), at
+
+    @given(st.integers(0, 300))
+    def test_a_record_that_is_cut(self, size: int) -> None:
+        good = encoded(record_of([batch_of([b"x" * 200])]))
+        data = memoryview(good)[:size]
+        head = decode_head(data, SALT)
+        assert (head is None) == (size < HEAD_BYTES)
+        assert head is None or is_intact(head, data) == (size >= len(good))
+
+    def test_a_record_with_the_salt_of_another_segment(self) -> None:
+        data = encoded(record_of([batch_of([b"x"])]), OTHER_SALT)
+        assert data.startswith(START)
+        assert decode_head(data, SALT) is None
+
+    def test_flags_of_a_later_version(self) -> None:
+        assert decode_head(encoded(Record(0, flags=1 << 15)), SALT) is None
