@@ -98,6 +98,18 @@ class HistoryUnavailable(Refused):
     reason = "history-unavailable"
 
 
+class FrameTimeout(Refused):
+    """A frame that did not arrive in full in time; the connection cannot continue."""
+
+    reason = "frame-timeout"
+
+
+class HandshakeTimeout(Refused):
+    """A handshake that was not done in time; the connection cannot continue."""
+
+    reason = "handshake-timeout"
+
+
 class SessionUnknown(Refused):
     """No session with this id can be resumed by this client."""
 

@@ -2,7 +2,7 @@
 
 twisted.web limits lines and headers (16 KiB together, 500 headers). Bodies are limited here while
 they arrive, and a request must arrive at a minimum speed. Each connection is a client of the
-broker: it is counted, swept and drained.
+broker: it is counted, swept and drained, and leaves as every stream does (``departure.py``).
 
 A connection causes events only when it publishes or is refused. A client that only reads may open
 a connection for each range, as Spark's tasks do. If that caused events, reading the events would
@@ -11,30 +11,30 @@ produce more of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import ensureDeferred
-from twisted.internet.interfaces import IDelayedCall, ISSLTransport, ITCPTransport
+from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import connectionDone
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
-from twisted.web.http import RESPONSES, HTTPChannel, Request
+from twisted.web.http import RESPONSES, Request
 from twisted.web.iweb import INonQueuedRequestFactory
-from zope.interface import provider
+from zope.interface import implementer, provider
 
 from pubsub.admin.api_error import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.leaving_channel import LeavingChannel
 from pubsub.admin.request_body import Body, ByteBudget
-from pubsub.errors import Refused
-from pubsub.wire.linger import LINGER
+from pubsub.errors import HandshakeTimeout, Refused
+from pubsub.wire.life_cycle import Event
+from pubsub.wire.peer_address import address_text, host_of
+from pubsub.wire.read_buffer import arrival_seconds
 
 if TYPE_CHECKING:
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
 
 JSON = "application/json"
-# A request may take this many seconds to arrive, and one more for each _ARRIVAL_BYTES of it.
-_ARRIVAL_SECONDS = 20.0
-_ARRIVAL_BYTES = 64 * 1024
 # Seconds that a connection without a request stays open.
 _KEEP_ALIVE = 60.0
 # The reason of a disconnect that the client caused.
@@ -120,12 +120,12 @@ class ApiRequest(Request):
     @property
     def address(self) -> str:
         """The client's address without the port."""
-        return _host(self.client)
+        return host_of(self.client)
 
     @property
     def label(self) -> str:
         """The client's name for counters and logs."""
-        return _label(self.client)
+        return address_text(self.client)
 
     def head(self, status: int, headers: dict[str, str], kind: str) -> None:
         """Set the status and the headers of the response."""
@@ -145,7 +145,8 @@ class ApiRequest(Request):
         self.finish()
 
 
-class Channel(HTTPChannel):
+@implementer(IHandshakeListener)
+class Channel(LeavingChannel):
     """One connection; also a ``Client`` of the broker."""
 
     requestFactory = ApiRequest  # type: ignore[assignment]
@@ -153,16 +154,14 @@ class Channel(HTTPChannel):
     refused = False
     cut: Any = None
     """Called if the broker stops while a stream is being sent: the stream is cut."""
-    _admitted = False
+    _admitted_host: str | None = None
     _busy = False
     _events: ConnectionEvents | None = None
     _end_reason = _LEFT
-    _lingering: IDelayedCall | None = None
 
     def __init__(self, server: ApiServer) -> None:
-        super().__init__()
+        super().__init__(server.listener)
         self.server = server
-        self._listener = server.listener
         self._since = self._listener.clock.seconds()
         self._arriving = False
         self._arrived = 0
@@ -173,17 +172,25 @@ class Channel(HTTPChannel):
     def connectionMade(self) -> None:
         """Count the connection, or refuse it."""
         super().connectionMade()
+        host = host_of(self.getPeer())
         try:
-            self._listener.admit(self._host)
+            self._listener.admit(host)
         except Refused as refused:
             self.refuse(ApiError(UNAVAILABLE, refused.reason, str(refused)))
             return
-        self._admitted = True
+        self._admitted_host = host
         self._listener.clients.add(self)
+        if isinstance(self.transport, ProtocolWrapper):
+            self._listener.handshakes.begin(self)
 
-    @property
-    def _host(self) -> str:
-        return _host(self.getPeer())
+    def handshakeCompleted(self) -> None:
+        """See IHandshakeListener: that of TLS, or the header of a proxy."""
+        self._listener.handshakes.done(self)
+
+    def handshake_overdue(self) -> None:
+        """See ``Shaking``."""
+        self.count_refusal(HandshakeTimeout.reason)
+        self.abort(HandshakeTimeout.reason)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Remove the connection from the counts."""
@@ -192,22 +199,14 @@ class Channel(HTTPChannel):
             if request.content is not None:
                 request.content.close()
         super().connectionLost(reason)
-        if self._lingering is not None and self._lingering.active():
-            self._lingering.cancel()
-        if self._admitted:
-            self._admitted = False
-            if self._events is not None:
-                self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
-            self._listener.leave(self._host)
+        host, self._admitted_host = self._admitted_host, None
+        if host is not None:
+            self._listener.leave(host)
             self._listener.clients.discard(self)
-
-    @property
-    def _label(self) -> str:
-        return _label(self.getPeer())
 
     def _report_connect(self) -> ConnectionEvents | None:
         """Report the connection, unless that has been done."""
-        if self._events is None and self._admitted:
+        if self._events is None and self._admitted_host is not None:
             self._events = self._listener.connection_events(self._label)
         return self._events
 
@@ -235,19 +234,13 @@ class Channel(HTTPChannel):
         lines = [b"HTTP/1.1 %d %s" % (error.status, RESPONSES.get(error.status, b""))]
         lines += [f"{name}: {value}".encode() for name, value in headers.items()]
         self.write(b"\r\n".join([*lines, b"Connection: close", b"", body]))
-        transport = cast(Any, self.transport)
-        if ITCPTransport.providedBy(transport) and not ISSLTransport.providedBy(transport):
-            # Closing with unread input would send a reset, which can overtake the response.
-            transport.loseWriteConnection()
-            self._lingering = self._listener.clock.callLater(LINGER, transport.abortConnection)
-        else:
-            self.loseConnection()
+        self.loseConnection()
 
     # Requests
 
     def dataReceived(self, data: bytes) -> None:
         """See IProtocol."""
-        if self.refused:
+        if self._discards_input:
             return
         if not self._arriving and not self._busy:
             self._arriving = True
@@ -255,11 +248,6 @@ class Channel(HTTPChannel):
             self._arrived = 0
         self._arrived += len(data)
         super().dataReceived(data)
-
-    def rawDataReceived(self, data: bytes) -> None:
-        """See LineReceiver."""
-        if not self.refused:
-            super().rawDataReceived(data)
 
     def _send100Continue(self) -> None:
         if not self.refused:
@@ -286,10 +274,11 @@ class Channel(HTTPChannel):
 
     def sweep(self, now: float) -> None:
         """See ``Client``: close idle connections, refuse requests that arrive too slowly."""
-        if self._busy or self.refused:
+        if self._busy or self._departure is not None:
             return
         if self._arriving:
-            if now - self._since > _ARRIVAL_SECONDS + self._arrived / _ARRIVAL_BYTES:
+            seconds = self._listener.frame_seconds
+            if seconds and now - self._since > arrival_seconds(seconds, self._arrived):
                 self.refuse(ApiError(TIMEOUT, "timeout", "the request took too long to arrive"))
         elif now - self._since > (self._listener.idle_timeout or _KEEP_ALIVE):
             self._end_reason = "idle"
@@ -297,11 +286,10 @@ class Channel(HTTPChannel):
 
     def drain(self) -> None:
         """See ``Client``: the current request is answered, but a stream is cut."""
-        self._end_reason = "stopped"
-        if not self._busy:
-            self.loseConnection()
-            return
+        if self._departure is None:
+            self._end_reason = "stopped"
         self.persistent = 0
+        self._leave().on(Event.DRAIN)
         if self.cut is not None:
             self.cut("the broker stops")
 
@@ -309,15 +297,16 @@ class Channel(HTTPChannel):
         """See ``Client``."""
         if self._end_reason == _LEFT:
             self._end_reason = reason
-        if self.transport is not None:
-            cast(Any, self.transport).abortConnection()
+        super().abort(reason)
 
+    def owes_answers(self) -> bool:
+        """See ``Leaver``."""
+        return self._busy
 
-def _host(peer: object) -> str:
-    return getattr(peer, "host", "unix")
-
-
-def _label(peer: object) -> str:
-    if isinstance(peer, IPv4Address | IPv6Address):
-        return f"{peer.host}:{peer.port}"
-    return "unix"
+    def end(self) -> None:
+        """See ``Leaver``."""
+        super().end()
+        self._listener.handshakes.done(self)
+        if self._events is not None:
+            self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
+            self._events = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.access import AccessRules
 from pubsub.broker.catch_up import CatchUp
+from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
 from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
 from pubsub.broker.publisher import Publisher
@@ -39,6 +40,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("slow-bytes", SIZE, "64M", "bytes that may be queued for a slow subscriber"),
     Setting("slow-seconds", SECONDS, 30, "seconds a subscriber may be slow before disconnection"),
     Setting("idle-timeout", SECONDS, 0, "seconds without input before disconnection; 0: never"),
+    Setting(
+        "frame-seconds",
+        SECONDS,
+        20,
+        "seconds for a frame to arrive, and one more for each 64 KiB of it; 0: no limit",
+    ),
+    Setting("handshake-seconds", SECONDS, 10, "seconds for a handshake; 0: no limit"),
 )
 """The settings that every listener has, whatever its protocol."""
 
@@ -100,6 +108,8 @@ class Listener:
             settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
         )
         self.idle_timeout: float = settings["idle-timeout"]
+        self.frame_seconds: float = settings["frame-seconds"]
+        self.handshakes = Handshakes(self.clock, settings["handshake-seconds"])
         self._session_kinds: dict[Hashable, Hashable] = {}
 
     # Rules

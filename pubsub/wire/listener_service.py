@@ -31,11 +31,14 @@ from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
 from pubsub.wire.accept_errors import count_accept_errors
 from pubsub.wire.light_transport import serve
+from pubsub.wire.proxy_protocol import use_proxied_streams
 
 log = Logger()
 # Connections that the kernel completes before they are accepted. With Twisted's 50, SYNs are
 # dropped when thousands of clients connect, each of which costs a client a second.
 BACKLOG = 4096
+KEEPALIVE = {"TCP_KEEPIDLE": 120, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
+"""TCP keepalive: a probe after so many idle seconds, then at this interval, and how many."""
 _UNIX = re.compile(r"(haproxy:)?unix:")
 # A colon after a backslash is part of the path.
 _MODE = re.compile(r"(?<!\\):mode=")
@@ -106,6 +109,7 @@ class ListenerService(Service):
         self._ports.append(port)
         if isinstance(port, tcp.Port):
             count_accept_errors(port, self._refuse)
+            use_proxied_streams(port.factory)
         if type(port) is tcp.Port:
             port.transport = serve  # type: ignore[assignment]
             port.socket.listen(BACKLOG)
@@ -165,6 +169,11 @@ def _tune(port: tcp.Port) -> None:
     listening = port.socket
     # Writes are batched already.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A peer that vanished without a word is noticed after four minutes, not in two hours.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     if ip_address(port.getHost().host).is_loopback and hasattr(socket, "TCP_CONGESTION"):
         # The system's default may pace output, as BBR does. Loopback cannot be congested, and
         # pacing costs up to a third of the throughput.

@@ -22,11 +22,18 @@ LargePayload: TypeAlias = Callable[[bytes, int], "tuple[int, PayloadHandler] | N
 _CHARGED_BYTES = 4096
 # From this length on a frame may be a message whose payload is joined separately.
 _LARGE_BYTES = 16 * 1024
+# A frame may take this many seconds more for each _ARRIVAL_BYTES that have arrived.
+_ARRIVAL_BYTES = 64 * 1024
 # Chunks of one partial frame; more are joined, as many small ones take more memory than their
 # bytes.
 _MAX_CHUNKS = 256
 # A read of this many bytes and more shows that the client sends as fast as it can.
 _BUSY_BYTES = 32 * 1024
+
+
+def arrival_seconds(seconds: float, nbytes: int) -> float:
+    """Seconds for a frame of which ``nbytes`` have arrived, if a short one may take ``seconds``."""
+    return seconds + nbytes / _ARRIVAL_BYTES
 
 
 class ReadBuffer:
@@ -37,7 +44,8 @@ class ReadBuffer:
     """
 
     __slots__ = (
-        "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need", "charged",
+        "_age", "_chunks", "_frame_bytes", "_holder", "_max_read", "_memory", "_nbytes", "_need",
+        "charged",
     )  # fmt: skip
 
     def __init__(self, holder: MemoryHolder, memory: MemoryBudget, max_read: int) -> None:
@@ -47,6 +55,8 @@ class ReadBuffer:
         self._chunks: list[bytes] = []
         self._nbytes = 0
         self._need = 0
+        # Sweeps since the frame began.
+        self._age = 0
         # The length of the frames that reads should end with; 0 if that is not known.
         self._frame_bytes = 0
         self.charged = 0
@@ -62,6 +72,9 @@ class ReadBuffer:
         self._chunks = [partial]
         self._nbytes = nbytes = len(partial)
         self._need = need
+        if nbytes < received:
+            # Another frame than before.
+            self._age = 0
         if nbytes >= _CHARGED_BYTES or self.charged:
             self._charge(nbytes)
         if nbytes < need < _BUSY_BYTES <= received:
@@ -99,8 +112,17 @@ class ReadBuffer:
         last = chunks[-1]
         frame_end = len(last) - (self._nbytes - self._need)
         chunks[0], chunks[-1] = chunks[0][payload_start:], last[:frame_end]
+        self._age = 0
         handle(b"".join(chunks))
         return last[frame_end:]
+
+    def overdue(self, seconds: float) -> bool:
+        """Count a second of waiting for the client; return whether the frame takes too long.
+
+        It may take ``seconds``, and one more for each 64 KiB that have arrived of it.
+        """
+        self._age += 1
+        return self._age > arrival_seconds(seconds, self._nbytes)
 
     def clear(self) -> int:
         """Discard the bytes and their charge. Returns a size of reads, as ``start`` does."""

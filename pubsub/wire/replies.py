@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import takewhile
 from operator import attrgetter
 from typing import Protocol
@@ -24,6 +23,9 @@ class ReplyingConnection(Protocol):
 
     def send_reply(self, data: bytes) -> None:
         """Send the bytes of one reply or more."""
+
+    def answered(self) -> None:
+        """Nothing waits any more."""
 
 
 class Reply:
@@ -62,12 +64,10 @@ class ReplyQueue:
     It exists only while a reply waits, so that an idle connection does not pay for it.
     """
 
-    __slots__ = ("_replies", "connection", "then")
+    __slots__ = ("_replies", "connection")
 
     def __init__(self, connection: ReplyingConnection) -> None:
         self.connection = connection
-        self.then: Callable[[], None] | None = None
-        """How the connection ends when all replies are sent, if it is to end."""
         self._replies: list[Reply] = []
 
     def add(self, data: bytes, failed: bytes | None = None, count: int = 1) -> Reply:
@@ -89,5 +89,4 @@ class ReplyQueue:
             self.connection.send_reply(data)
         if not replies:
             self.connection.replies = None
-            if self.then is not None:
-                self.then()
+            self.connection.answered()

@@ -55,6 +55,8 @@ QUERY = message(b"", b"\x04")
 class LinkStream(Stream):
     """The transport of an outgoing connection."""
 
+    def setTcpKeepAlive(self, enabled: bool) -> None: ...
+
     def setTcpNoDelay(self, enabled: bool) -> None:
         """See ITCPTransport."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.address import IPv4Address
 from twisted.internet.interfaces import ITCPTransport, ITransport
 
@@ -66,7 +68,7 @@ class Setup:
     """A listener for a connection class, and clients of it."""
 
     def __init__(
-        self, kind: type[Frames] = Frames, limits: BrokerLimits | None = None, **settings: object
+        self, kind: type[Frames] = Frames, limits: BrokerLimits | None = None, **settings: Any
     ) -> None:
         self.clock = clock_at()
         self.broker = make_broker(self.clock, limits)

@@ -118,6 +118,11 @@ class Stream:
             self.buffered.clear()
             self._clock.callLater(0, self._lose, ConnectionAborted())
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes that the client has not read."""
+        return len(self.buffered)
+
     # Used by the client
 
     @property

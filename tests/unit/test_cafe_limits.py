@@ -281,7 +281,7 @@ class EndTests(SynchronousTestCase):
         assert bob.stream.aborted
 
     def test_an_idle_client_gets_disconnect(self) -> None:
-        cafe = Cafe(idle_timeout=10)
+        cafe = Cafe(idle_timeout=10, handshake_seconds=0)
         cafe.start()
         alice, bob, new = cafe.publisher(), cafe.subscriber(), cafe.connect("cafe")
         for _ in range(4):

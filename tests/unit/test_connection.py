@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import Refused
 from pubsub.wire.connection import Connection
+from pubsub.wire.departure import LINGER
 from pubsub.wire.direct_transport import READ_BYTES
-from pubsub.wire.linger import LINGER
 from tests.unit.connections import Lines, Setup, frame
 
 # All but the payload that stops the parsing of ``Frames``.
@@ -220,16 +220,21 @@ class CloseTests(SynchronousTestCase):
         connection.fail("reason", b"three")
         assert client.take() == b"one"
 
-    def test_over_tls_and_unix_the_transport_closes_the_connection(self) -> None:
-        for provides in ((ITCPTransport, ISSLTransport), (ITransport,)):
-            setup = Setup()
-            client, connection = setup.connect(provides=provides)
-            connection.close(b"last")
-            assert client.stream.losing
-            assert not client.stream.half_closed
-            setup.clock.advance(0)
-            assert client.stream.lost
-            assert not setup.clock.getDelayedCalls()
+    def test_tls_closes_the_connection_itself(self) -> None:
+        setup = Setup()
+        client, connection = setup.connect(provides=(ITCPTransport, ISSLTransport))
+        connection.close(b"last")
+        assert client.stream.losing
+        assert not client.stream.half_closed
+        setup.clock.advance(0)
+        assert client.stream.lost
+        assert not setup.clock.getDelayedCalls()
+
+    def test_a_unix_socket_closes_as_tcp_does(self) -> None:
+        client, connection = Setup().connect(provides=(ITransport,))
+        connection.close(b"last")
+        assert client.take() == b"last"
+        assert client.stream.half_closed
 
     def test_failing_counts_the_reason(self) -> None:
         setup = Setup()

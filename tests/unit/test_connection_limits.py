@@ -51,7 +51,7 @@ class MemoryTests(SynchronousTestCase):
             assert connection.ends == 1
 
     def test_the_largest_holder_is_evicted_after_the_wait(self) -> None:
-        setup = Setup(Lines, BrokerLimits(max_memory=60_000, memory_seconds=5))
+        setup = Setup(Lines, BrokerLimits(max_memory=60_000, memory_seconds=5), frame_seconds=0)
         setup.broker.startService()
         clients = [setup.connect() for _ in range(3)]
         for (client, _), size in zip(clients, (5_000, 50_000, 6_000), strict=True):

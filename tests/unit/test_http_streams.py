@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.request_body import Body
 from pubsub.store.memory import MemoryStore
+from pubsub.wire.departure import LINGER
 from tests.unit.web import WebClient, WebHouse
 
 BIG = bytes(600_000)
@@ -170,7 +171,8 @@ class EndTests(SynchronousTestCase):
         house.broker.stopService().addCallback(done.append)
         assert idle.closed
         assert self.cut(stream)
-        house.pass_time(1)
+        # The idle client does not close.
+        house.pass_time(LINGER)
         assert done
 
     def test_a_defect_truncates_the_reply(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
@@ -64,6 +65,44 @@ class LongListTests(SynchronousTestCase):
             assert len(client.stream.buffered) < MIB
         assert bodies(client.take()) == self.texts
         assert not client.stream.paused
+
+    def test_a_client_that_has_closed_its_half_gets_all_of_it(self) -> None:
+        """And the replies to the requests behind it, even if the history answers later."""
+        read, waiting = self.nsd.store.read, list[tuple[Deferred[Page], Deferred[Page]]]()
+
+        def read_later(*arguments: Any) -> Deferred[Page]:
+            waiting.append((read(*arguments), Deferred()))
+            return waiting[-1][1]
+
+        self.patch(self.nsd.store, "read", read_later)  # type: ignore[no-untyped-call]
+        client = self.nsd.connect("nsd")
+        client.send(get("ada") + get("ada", 59) + open_("ben"))
+        client.protocol.readConnectionLost()
+        self.nsd.turn()
+        assert (client.take(), client.closed) == (b"", False)
+        while waiting:
+            page, later = waiting.pop()
+            page.chainDeferred(later)
+            self.nsd.turn()
+        first, second, third = client.take().splitlines(keepends=True)
+        assert bodies(first) == self.texts
+        assert bodies(second) == [self.texts[59]]
+        assert third == SUCCESS
+        self.nsd.turn()
+        assert client.stream.lost
+
+    def test_a_client_that_has_closed_its_half_and_does_not_read_is_aborted(self) -> None:
+        client = slow_client(self.nsd)
+        client.send(get("ada") * 3)
+        client.protocol.readConnectionLost()
+        self.nsd.advance(28)
+        assert not client.stream.aborted
+        # It takes some of it: then it has its time once more.
+        client.stream.read(on=False)
+        self.nsd.advance(28)
+        assert not client.stream.aborted
+        self.nsd.advance(4)
+        assert client.stream.aborted
 
     def test_requests_after_it_are_answered_in_order(self) -> None:
         client = slow_client(self.nsd)

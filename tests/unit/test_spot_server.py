@@ -34,7 +34,7 @@ class TimeTests(SynchronousTestCase):
     """Time limits"""
 
     def test_the_handshake_has_a_time_limit(self) -> None:
-        home = house(handshake_timeout=3)
+        home = house(handshake_seconds=3)
         for sent in (b"", ready(b"DEALER")[:64], ready(b"DEALER")[:-1]):
             client = home.connect("spot")
             if sent:
@@ -46,7 +46,7 @@ class TimeTests(SynchronousTestCase):
         assert home.broker.counters.refusals == {("spot", "handshake-timeout"): 3}
 
     def test_after_the_handshake_there_is_no_limit(self) -> None:
-        home = house(handshake_timeout=3)
+        home = house(handshake_seconds=3)
         client = join(home)
         home.start()
         home.advance(1000)

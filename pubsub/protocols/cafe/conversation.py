@@ -198,6 +198,7 @@ class Conversations:
         else:
             sessions.resume(session, client)
         client.session, client.state, client.name = session, state, name
+        client.end_handshake()
         client.reply(encode(HandshakeAck(0, session.id)))
         if state is State.PUBLISHER:
             client.publisher = listener.publisher(client.publishing, name)

@@ -25,6 +25,7 @@ from pubsub.protocols.cafe.codec import (
 from pubsub.protocols.cafe.conversation import Conversations
 from pubsub.protocols.cafe.refusals import GOODBYE, code_of, error
 from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
+from pubsub.wire.life_cycle import Action, Event, LifeCycle
 
 if TYPE_CHECKING:
     from pubsub.broker.catch_up import CatchUp
@@ -56,6 +57,7 @@ class CafePeer:
         self.publisher: Publisher | None = None
         self.outbox: Outbox | None = None
         self.closing = False
+        self._life = LifeCycle()
         self.address = address
         self.heard = server.listener.clock.seconds()
         """When the last datagram arrived."""
@@ -117,28 +119,45 @@ class CafePeer:
 
         The session ends as well, as nothing else marks the end of a connection over UDP.
         """
-        if last and not self.closing:
-            self.reply(last)
-        self._end(end_reason, keep=False)
+        self._leave((Event.CLOSE, Event.ANSWERED, Event.LOST), end_reason, False, last)
 
     def displaced(self) -> None:
         """See ``ServedClient``."""
-        self._end(DISPLACED, keep=True)
+        self._leave((Event.ABORT, Event.LOST), DISPLACED, True)
 
     def evict(self, reason: str) -> None:
         """See ``Subscriber``."""
         self.listener.evicted(reason, self.label, self._events)
-        self._end(reason, keep=True)
+        self._leave((Event.ABORT, Event.LOST), reason, True)
+
+    def _leave(
+        self, events: tuple[Event, ...], end_reason: str, keep: bool, last: bytes = b""
+    ) -> None:
+        """Take ``events`` in one go: datagrams are sent at once, and nobody confirms the end.
+
+        ``keep`` says whether the session can be resumed.
+        """
+        for event in events:
+            step = self._life.on(event)
+            for action in () if step is None else step.actions:
+                if action is Action.SEND_LAST and last:
+                    self.reply(last)
+                elif action is Action.END and not self.closing:
+                    self._end(end_reason, keep)
+                elif action is Action.RELEASE:
+                    self._server.forget(self)
 
     def _end(self, end_reason: str, keep: bool) -> None:
-        if not self.closing:
-            self._server.conversations.ended(self, keep)
-            self.closing = True
-            if self._events is not None:
-                publisher = self.publisher
-                counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
-                self._events.end(self.label, end_reason, *counts)
-            self._server.forget(self)
+        # Set first, as the end of a subscription may evict this very subscriber.
+        self.closing = True
+        self._server.conversations.ended(self, keep)
+        if self._events is not None:
+            publisher = self.publisher
+            counts = (0, 0) if publisher is None else (publisher.messages, publisher.nbytes)
+            self._events.end(self.label, end_reason, *counts)
+
+    def end_handshake(self) -> None:
+        """See ``ServedClient``: a peer is admitted with its handshake."""
 
     def open_outbox(self) -> Outbox:
         """See ``ServedClient``."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pubsub.errors import (
+    FrameTimeout,
+    HandshakeTimeout,
     HistoryUnavailable,
     LimitReached,
     MemoryExhausted,
@@ -26,6 +28,8 @@ CODES: dict[type[Refused], ErrorCode] = {
     MemoryExhausted: ErrorCode.RATE_LIMIT_EXCEEDED,
     HistoryUnavailable: ErrorCode.RATE_LIMIT_EXCEEDED,
     NotAuthorized: ErrorCode.UNAUTHORIZED,
+    FrameTimeout: ErrorCode.MALFORMED_MESSAGE,
+    HandshakeTimeout: ErrorCode.INVALID_HANDSHAKE,
 }
 """The protocol's code for each refusal of the broker."""
 

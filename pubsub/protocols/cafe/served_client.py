@@ -61,6 +61,9 @@ class ServedClient(Protocol):
     def displaced(self) -> None:
         """Another connection resumed the client's session (see ``Owner``)."""
 
+    def end_handshake(self) -> None:
+        """The handshake is done: its time limit no longer applies."""
+
     def open_outbox(self) -> Outbox:
         """The client's outbox, which is created by the first call."""
 

@@ -64,6 +64,7 @@ SETTINGS: tuple[Setting, ...] = (
 class CafeConnection(Connection):
     """A client on TCP or TLS: a ``ServedClient`` over a stream."""
 
+    has_handshake = True
     state = State.NEW
     name = b""
     session: Session | None = None

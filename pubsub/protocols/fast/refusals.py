@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pubsub.errors import (
     BadToken,
+    FrameTimeout,
+    HandshakeTimeout,
     HistoryUnavailable,
     IdCollision,
     InvalidRequest,
@@ -39,6 +41,8 @@ CODES: dict[type[Refused], ErrorCode] = {
     HistoryUnavailable: ErrorCode.RATE_LIMITED,
     InvalidTopicName: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
+    FrameTimeout: ErrorCode.INVALID_REQUEST,
+    HandshakeTimeout: ErrorCode.INVALID_REQUEST,
     # No token is as long, so no sender is.
     SenderTooLong: ErrorCode.INVALID_REQUEST,
 }

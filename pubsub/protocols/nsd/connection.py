@@ -62,7 +62,6 @@ class NsdConnection(Connection):
     # The response to a Get while it is sent; no other request is handled meanwhile.
     _message_list: MessageList | None = None
     _in_consume = False
-    _close_after_list = False
 
     def __init__(self, listener: Listener, identities: Identities, encoded: EncodedBatches) -> None:
         super().__init__(listener)
@@ -96,6 +95,7 @@ class NsdConnection(Connection):
             self._answer(line, data[at : end + 1])
             at = end + 1
         self._in_consume = False
+        self.answered()
         return at, MAX_LINE + 2
 
     def _fail_too_long(self, line: bytes) -> None:
@@ -243,10 +243,7 @@ class NsdConnection(Connection):
     def _list_sent(self, result: None) -> None:
         message_list, self._message_list = self._message_list, None
         self.release(message_list)
-        if self._close_after_list:
-            self.close()
-        else:
-            self._resume_requests()
+        self._resume_requests()
 
     def _list_failed(self, failure: Failure) -> None:
         self.log.failure(
@@ -260,6 +257,12 @@ class NsdConnection(Connection):
         """Handle the requests in the read buffer, unless they still have to wait."""
         if not (self._message_list is not None or self._in_consume or self.output_full):
             self.parse_buffered()
+        self.answered()
+
+    def sweep(self, now: float) -> None:
+        """See ``Client``. A client that waits for a response need not send."""
+        if self._message_list is None:
+            super().sweep(now)
 
     def resumeProducing(self) -> None:
         """See ``Connection``."""
@@ -274,12 +277,15 @@ class NsdConnection(Connection):
         """See ``Connection``."""
         return wrap(connection_refusal_of(refused), False)
 
-    def drain(self) -> None:
-        """See ``Client``: a response that is being sent is finished first."""
-        if self._message_list is not None:
-            self._close_after_list = True
-        else:
-            super().drain()
+    def owes_answers(self) -> bool:
+        """See ``Leaver``: the response that is being sent, and those to the requests behind it."""
+        waiting = self.output_full and self._read_buffer is not None and not self._discards_input
+        return self._message_list is not None or waiting or super().owes_answers()
+
+    def answered(self) -> None:
+        """See ``Connection``; there may be more requests in the read that is handled."""
+        if not self._in_consume:
+            super().answered()
 
     def ended(self) -> None:
         """See ``Connection``."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pubsub.errors import (
+    FrameTimeout,
+    HandshakeTimeout,
     HistoryUnavailable,
     LimitReached,
     MemoryExhausted,
@@ -26,6 +28,8 @@ TEXTS: dict[type[Refused], str] = {
     RateLimited: "RATE LIMIT EXCEEDED",
     MemoryExhausted: "BROKER BUSY",
     HistoryUnavailable: "HISTORY UNAVAILABLE",
+    FrameTimeout: "REQUEST TIMEOUT",
+    HandshakeTimeout: "REQUEST TIMEOUT",
 }
 """The text of the ErrorResponse for each refusal of the broker."""
 
@@ -40,5 +44,5 @@ def refusal_of(refused: Refused) -> bytes:
 
 def connection_refusal_of(refused: Refused) -> bytes:
     """Return the line that is sent to a connection before it is closed because of a limit."""
-    busy = isinstance(refused, MemoryExhausted)
-    return error(TEXTS[MemoryExhausted] if busy else "TOO MANY CONNECTIONS")
+    full = isinstance(refused, LimitReached)
+    return error("TOO MANY CONNECTIONS" if full else TEXTS[type(refused)])

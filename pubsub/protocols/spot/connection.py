@@ -32,8 +32,6 @@ from pubsub.protocols.spot.zmtp import (
 from pubsub.wire.connection import Connection
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
-
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import SlicedWork, Work
     from pubsub.protocols.spot.role import Role
@@ -54,6 +52,7 @@ class ZmtpConnection(Connection):
     that arrived before; connections whose roles are of one kind share it.
     """
 
+    has_handshake = True
     known: KnownPublications
     _role: Role | None = None
     _partial_unit: Partial | None = None
@@ -67,7 +66,6 @@ class ZmtpConnection(Connection):
     # Seconds of silence that the peer allows itself; 0 if it has not said so.
     _peer_timeout = 0.0
     _latest_replies: LatestReplies | None = None
-    _handshake_timeout: IDelayedCall | None = None
 
     def __init__(self, listener: Listener, limits: FrameLimits) -> None:
         super().__init__(listener)
@@ -87,10 +85,7 @@ class ZmtpConnection(Connection):
 
     def start(self) -> None:
         """Send the greeting; the peer has to complete its handshake in time."""
-        seconds: float = self.listener.settings["handshake-timeout"]
-        self._handshake_timeout = self.listener.clock.callLater(
-            seconds, lambda: self.fail("handshake-timeout", b"")
-        )
+        self.listener.handshakes.begin(self)
         self.reply(GREETING)
 
     @property
@@ -110,18 +105,13 @@ class ZmtpConnection(Connection):
                     self.greeting_received()
                 if self.handshake.done:
                     self._role = self.handshake_done()
-                    self._cancel_handshake_timeout()
+                    self.end_handshake()
                 elif need > len(data) - at:
                     return at, need
             return self._consume_messages(self._role, data, at)
         except ZmtpError as problem:
             self.fail(problem.reason, problem.answer, data[at:])
             return at, 0
-
-    def _cancel_handshake_timeout(self) -> None:
-        if self._handshake_timeout is not None and self._handshake_timeout.active():
-            self._handshake_timeout.cancel()
-        self._handshake_timeout = None
 
     # Messages
 
@@ -285,7 +275,6 @@ class ZmtpConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
-        self._cancel_handshake_timeout()
         if self._work is not None:
             self._work.stop()
         if self._role is not None:

@@ -75,6 +75,7 @@ class OutgoingConnection(ZmtpConnection):
         transport = self.transport
         if ITCPTransport.providedBy(transport):
             transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
         self.stream.registerProducer(self, True)
         self.start()
 

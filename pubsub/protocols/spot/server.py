@@ -46,7 +46,6 @@ SETTINGS: tuple[Setting, ...] = (
         2,
         "seconds between two heartbeats; a peer that is silent for three times as long is gone",
     ),
-    Setting("handshake-timeout", number(0.1, 3600), 10, "seconds a client has for its handshake"),
     Setting("max-message", SIZE, "1M", "bytes that one frame may have"),
     Setting("max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a connection"),
 )

@@ -1,0 +1,124 @@
+"""twisted.web's channel, with the way to the end that every stream has (``departure.py``).
+
+twisted.web itself waits without limit for a client that does not take what was sent to it, and
+drops the responses to a client that has closed its half.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel, Request
+from zope.interface import implementer
+
+from pubsub.wire.departure import Departure
+from pubsub.wire.life_cycle import Event
+from pubsub.wire.peer_address import address_text
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.wire.direct_transport import StreamTransport
+
+log = Logger()
+
+
+@implementer(IHalfCloseableProtocol)
+class LeavingChannel(HTTPChannel):
+    """The base of the API's connections: a ``Leaver``."""
+
+    _departure: Departure | None = None
+    _discards_input = False
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+
+    @property
+    def _label(self) -> str:
+        return address_text(self.getPeer())
+
+    # Input, until it is discarded
+
+    def lineReceived(self, line: bytes) -> None:
+        """See LineReceiver."""
+        if not self._discards_input:
+            super().lineReceived(line)
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """See LineReceiver."""
+        if not self._discards_input:
+            super().rawDataReceived(data)
+
+    # Events
+
+    def loseConnection(self) -> None:
+        """See ITransport; twisted.web calls it after the last response."""
+        self._leave().on(Event.CLOSE)
+
+    def abort(self, reason: str) -> None:
+        """See ``Client``."""
+        self._leave().on(Event.ABORT)
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        self.abort(reason)
+
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more: it gets the responses to what it has sent."""
+        self._leave().on(Event.HALF_CLOSE)
+
+    def writeConnectionLost(self) -> None:
+        """The kernel has all that was written, and our half is closed."""
+        self._leave().on(Event.DRAINED)
+
+    def resumeProducing(self) -> None:
+        """The transport has sent all it had."""
+        super().resumeProducing()
+        if self._departure is not None:
+            self._departure.on(Event.DRAINED)
+
+    def requestDone(self, request: Request) -> None:
+        """The response has been written."""
+        super().requestDone(request)
+        if self._departure is not None:
+            self._departure.settle()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone."""
+        super().connectionLost(reason)
+        self._leave().on(Event.LOST)
+
+    def _leave(self) -> Departure:
+        if self._departure is None:
+            stream = cast("StreamTransport", self.transport)
+            self._departure = Departure(self, stream, self._listener)
+        return self._departure
+
+    # As a ``Leaver``
+
+    def discard_input(self) -> None:
+        """See ``Leaver``."""
+        self._discards_input = True
+
+    def owes_answers(self) -> bool:
+        """See ``Leaver``."""
+        raise NotImplementedError
+
+    def send_last(self, data: bytes) -> None:
+        """See ``Leaver``: there is nothing to send behind a response."""
+
+    def timed_out(self, seconds: float) -> None:
+        """See ``Leaver``."""
+        log.info(
+            "http client {client!r} disconnected: did not take what it was sent for {seconds:g} s",
+            client=self._label,
+            seconds=seconds,
+        )
+
+    def end(self) -> None:
+        """See ``Leaver``."""
+        self._discards_input = True

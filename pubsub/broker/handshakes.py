@@ -1,0 +1,58 @@
+"""The time limit of handshakes: one timer for all connections of a listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+
+class Shaking(Protocol):
+    """A connection whose handshake is not done."""
+
+    def handshake_overdue(self) -> None:
+        """Disconnect the client, which has not done its handshake in time."""
+
+
+class Handshakes:
+    """The connections of a listener whose handshakes are not done.
+
+    Each has ``seconds`` from ``begin`` on; zero is no limit. A connection is remembered only until
+    its handshake is done, so that an idle one does not pay for it.
+    """
+
+    def __init__(self, clock: IReactorTime, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        # The time at which each is overdue, in this order, as all have the same time.
+        self._due: dict[Shaking, float] = {}
+        self._timer: IDelayedCall | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def begin(self, connection: Shaking) -> None:
+        """The time of ``connection`` begins now, unless it has begun before."""
+        if self._seconds and connection not in self._due:
+            self._due[connection] = self._clock.seconds() + self._seconds
+            if self._timer is None:
+                self._timer = self._clock.callLater(self._seconds, self._check)
+
+    def done(self, connection: Shaking) -> None:
+        """The handshake is done, or the connection has ended."""
+        if self._due.pop(connection, None) is not None and not self._due:
+            timer, self._timer = self._timer, None
+            if timer is not None:
+                timer.cancel()
+
+    def _check(self) -> None:
+        self._timer = None
+        now = self._clock.seconds()
+        while self._due:
+            connection, due = next(iter(self._due.items()))
+            if due > now:
+                self._timer = self._clock.callLater(due - now, self._check)
+                return
+            del self._due[connection]
+            connection.handshake_overdue()

@@ -1,0 +1,205 @@
+"""How a stream leaves: carries out the steps of its life cycle on its transport.
+
+The same for all protocols and HTTP, and for TCP, TLS, UNIX sockets and streams behind a proxy. One
+timer is active from the first step until the transport is gone. It ticks once a second, as not
+every transport reports when the kernel has taken everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from twisted.internet.interfaces import ISSLTransport
+
+from pubsub.wire.life_cycle import Action, Event, LifeCycle, State, Step, Wait
+from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall, ITCPTransport
+
+    from pubsub.broker.listener import Listener
+    from pubsub.wire.direct_transport import StreamTransport
+
+LINGER = 2.0
+"""Seconds that a client has to close once the kernel has the last bytes.
+
+If the stream were closed with unread input, the kernel would send a reset, which can overtake the
+last bytes.
+"""
+_TICK = 1.0
+
+
+class Leaver(Protocol):
+    """A connection that is leaving, as its departure uses it."""
+
+    def discard_input(self) -> None:
+        """Handle no further input."""
+
+    def owes_answers(self) -> bool:
+        """Return whether something has to be sent before the end."""
+
+    def send_last(self, data: bytes) -> None:
+        """Send the last bytes, behind all others."""
+
+    def end(self) -> None:
+        """End the session and release what it holds; nothing more is sent. Called once."""
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+
+    def timed_out(self, seconds: float) -> None:
+        """The client has not taken what was sent to it for ``seconds``; it is disconnected."""
+
+
+class Departure:
+    """The end of one stream, from the first event that makes it leave."""
+
+    __slots__ = (
+        "_charge",
+        "_clock",
+        "_due",
+        "_ended",
+        "_leaver",
+        "_life",
+        "_patience",
+        "_stream",
+        "_timer",
+        "last",
+        "undrained",
+    )
+
+    def __init__(self, leaver: Leaver, stream: StreamTransport, listener: Listener) -> None:
+        self._leaver = leaver
+        self._stream = stream
+        self._clock = listener.clock
+        self._patience = max(listener.slow.seconds, LINGER)
+        self._charge = TransportCharge(leaver.evict, listener.memory)
+        self._life = LifeCycle()
+        self._timer: IDelayedCall | None = None
+        self._due = 0.0
+        self._ended = False
+        self.last: Callable[[], bytes] | None = None
+        """Returns the last bytes to send, if there are any."""
+        self.undrained = False
+        """True while the subscriber's outbox has to be sent first."""
+
+    @property
+    def state(self) -> State:
+        """The state of the connection."""
+        return self._life.state
+
+    def on(self, event: Event) -> None:
+        """Take ``event`` and carry out the step."""
+        step = self._life.on(event)
+        if step is None:
+            return
+        if step.wait is not None:
+            self._wait(step.wait)
+        for action in step.actions:
+            if self._life.state is step.state:
+                # Otherwise an action before this one has caused another event.
+                _ACTIONS[action](self)
+        self._look(step)
+
+    def settle(self) -> None:
+        """Something that was owed has been sent: continue if it was the last."""
+        owed = self.undrained or self._leaver.owes_answers()
+        if self._life.state is State.ANSWERING and not owed:
+            self.on(Event.ANSWERED)
+
+    def outbox_drained(self) -> None:
+        """The subscriber's outbox has been sent."""
+        self.undrained = False
+        self.settle()
+
+    def _look(self, step: Step) -> None:
+        """After a step: whether the condition for the next one is met already."""
+        if self._life.state is not step.state:
+            return
+        if step.state is State.ANSWERING:
+            self.settle()
+        elif step.state is State.FLUSHING:
+            self._measure()
+
+    # Actions
+
+    def _discard_input(self) -> None:
+        self._leaver.discard_input()
+
+    def _send_last(self) -> None:
+        data = b"" if self.last is None else self.last()
+        if data:
+            self._leaver.send_last(data)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._leaver.end()
+
+    def _finish(self) -> None:
+        """Close behind what was written; input is read and discarded until then."""
+        stream = self._stream
+        stream.unregisterProducer()
+        if not self._life.input_ended:
+            stream.resumeProducing()
+        if ISSLTransport.providedBy(stream):
+            # TLS has no half-closed state; it ends with an exchange of its own.
+            stream.loseConnection()
+        else:
+            cast("ITCPTransport", stream).loseWriteConnection()
+
+    def _close(self) -> None:
+        # Not by way of TLS, which would wait for the client.
+        bottom_of(self._stream).loseConnection()
+
+    def _abort(self) -> None:
+        self._stream.abortConnection()
+
+    def _release(self) -> None:
+        self._charge.set(0)
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    # Time
+
+    def _wait(self, wait: Wait) -> None:
+        seconds = LINGER if wait is Wait.LINGER else self._patience
+        self._due = self._clock.seconds() + seconds
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        left = max(self._due - self._clock.seconds(), 0.0)
+        if self._timer is not None and self._timer.active():
+            self._timer.reset(min(left, _TICK))
+        else:
+            self._timer = self._clock.callLater(min(left, _TICK), self._tick)
+
+    def _tick(self) -> None:
+        if self._clock.seconds() < self._due:
+            self._set_timer()
+            self._measure()
+            return
+        if self._life.state in (State.ANSWERING, State.FLUSHING):
+            self._leaver.timed_out(self._patience)
+        self.on(Event.DEADLINE)
+
+    def _measure(self) -> None:
+        """Charge what the transport still holds; report when that is nothing."""
+        if self._life.state is State.FLUSHING:
+            nbytes = unsent_bytes(self._stream)
+            self._charge.set(nbytes)
+            if not nbytes:
+                self.on(Event.DRAINED)
+
+
+_ACTIONS: dict[Action, Callable[[Departure], None]] = {
+    Action.DISCARD_INPUT: Departure._discard_input,
+    Action.SEND_LAST: Departure._send_last,
+    Action.END: Departure._end,
+    Action.FINISH: Departure._finish,
+    Action.CLOSE: Departure._close,
+    Action.ABORT: Departure._abort,
+    Action.RELEASE: Departure._release,
+}

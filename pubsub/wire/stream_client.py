@@ -1,0 +1,254 @@
+"""The transport's side of a connection: flow control, and the way to the end.
+
+The base of ``Connection``, which adds input and replies. The states of the way to the end are in
+``life_cycle.py``; ``departure.py`` carries them out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.wire.departure import Departure
+from pubsub.wire.direct_transport import StreamTransport
+from pubsub.wire.life_cycle import Event
+from pubsub.wire.peer_address import address_text
+from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
+
+if TYPE_CHECKING:
+    from pubsub.broker.events import ConnectionEvents
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.publisher import Publisher
+    from pubsub.broker.topics import KeyChange, Topic
+    from pubsub.wire.replies import ReplyQueue
+
+
+@implementer(IPushProducer, IHalfCloseableProtocol)
+class StreamClient(Protocol):
+    """One client on a stream, as its transport and the broker see it.
+
+    The attributes start as class attributes, so that an idle connection takes little memory. The
+    parts are created when they are needed and dropped when they are empty.
+    """
+
+    log: ClassVar[Logger] = Logger()
+
+    outbox: Outbox | None = None
+    publisher: Publisher | None = None
+    replies: ReplyQueue | None = None
+    """Replies that wait for the disk, or behind one that does."""
+    output_full = False
+    """The transport has more than it can send now."""
+    closing = False
+    """True from the start of the end on: nothing more is sent."""
+    end_reason = "left"
+    """Why the connection ended, for events; ``left`` if the client closed it."""
+    _events: ConnectionEvents | None = None
+    # Input is discarded: the connection is closing, or will be when what is owed has been sent.
+    _discards_input = False
+    _hold_reasons: set[object] | None = None
+    # The bytes in the transport, while it is full and there is no outbox that counts them.
+    _transport_charge: TransportCharge | None = None
+    _departure: Departure | None = None
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+
+    # For subclasses
+
+    def reply(self, data: bytes) -> None:
+        """Send a reply, after those that wait for the disk."""
+        raise NotImplementedError
+
+    def goodbye(self) -> bytes:
+        """What a client is sent when the broker stops."""
+        return b""
+
+    def ended(self) -> None:
+        """The connection has ended: release the session and the like. Called once."""
+
+    def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
+        """See ``Subscriber``."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The client's name in counters and logs."""
+        return self.peer
+
+    @property
+    def peer(self) -> str:
+        """The client's address as text."""
+        return address_text(self.stream.getPeer())
+
+    @property
+    def stream(self) -> StreamTransport:
+        """The transport, with its type."""
+        return cast(StreamTransport, self.transport)
+
+    # Flow control
+
+    def hold(self, reason: object) -> None:
+        """Do not read until ``release`` has been called for every reason."""
+        if self.closing:
+            return
+        if self._hold_reasons is None:
+            self._hold_reasons = set()
+            self.stream.pauseProducing()
+        self._hold_reasons.add(reason)
+
+    def release(self, reason: object) -> None:
+        """Withdraw ``reason``; read again if it was the last."""
+        reasons = self._hold_reasons
+        if reasons is not None:
+            reasons.discard(reason)
+            if not reasons:
+                self._hold_reasons = None
+                self.stream.resumeProducing()
+
+    def pauseProducing(self) -> None:
+        """The transport has more than it can send now; called again when it gets still more."""
+        self.output_full = True
+        if self.outbox is not None:
+            self.outbox.pause()
+        else:
+            if self._transport_charge is None:
+                self._transport_charge = TransportCharge(self.evict, self.listener.memory)
+            self._transport_charge.set(unsent_bytes(self.stream))
+
+    def resumeProducing(self) -> None:
+        """The transport has sent all it had."""
+        self.output_full = False
+        self._uncharge_transport()
+        if self._departure is not None:
+            self._departure.on(Event.DRAINED)
+        self.release("output")
+        if self.outbox is not None:
+            self.outbox.resume()
+
+    def stopProducing(self) -> None:
+        """The transport is gone; connectionLost follows."""
+
+    def _uncharge_transport(self) -> None:
+        charge, self._transport_charge = self._transport_charge, None
+        if charge is not None:
+            charge.set(0)
+
+    def open_outbox(self) -> Outbox:
+        """The connection's outbox, which is created by the first call."""
+        if self.outbox is None:
+            self.outbox = self.listener.outbox(self.stream, self)
+            if self.output_full:
+                self.outbox.pause()
+        return self.outbox
+
+    # Leaving
+
+    def close(self, last: bytes = b"") -> None:
+        """Send what is owed and ``last``, then close. Further input is discarded."""
+        if self.closing:
+            return
+        departure = self._leave()
+        if departure.last is None:
+            departure.last = lambda: last
+        departure.on(Event.CLOSE)
+
+    def drain(self) -> None:
+        """The broker stops: read no more, send what is queued and a goodbye, close."""
+        departure, outbox = self._departure, self.outbox
+        if departure is None:
+            departure = self._leave()
+            departure.last = self.goodbye
+            self.end_reason = "stopped"
+            self.hold("closing")
+            if outbox is not None:
+                departure.undrained = True
+                outbox.release()
+                outbox.when_drained(departure.outbox_drained)
+        departure.on(Event.DRAIN)
+
+    def evict(self, reason: str) -> None:
+        """Disconnect the client to protect others (see ``MemoryHolder`` and ``Subscriber``)."""
+        if not self.closing:
+            self.listener.evicted(reason, self.label, self._events)
+        self.abort(reason)
+
+    def abort(self, reason: str) -> None:
+        """Close at once and discard what is queued."""
+        if not self.closing:
+            self._log_disconnect(reason)
+        self.end_reason = reason
+        self._leave().on(Event.ABORT)
+
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more: it gets the replies to what it has sent."""
+        self.hold("half-closed")
+        self._leave().on(Event.HALF_CLOSE)
+
+    def writeConnectionLost(self) -> None:
+        """The kernel has all that was written, and our half is closed."""
+        if self._departure is not None:
+            self._departure.on(Event.DRAINED)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone."""
+        self._leave().on(Event.LOST)
+
+    def _leave(self) -> Departure:
+        if self._departure is None:
+            self._departure = Departure(self, self.stream, self.listener)
+        return self._departure
+
+    def _log_disconnect(self, reason: str) -> None:
+        self.log.info(
+            "{protocol} client {client!r} disconnected: {reason}",
+            protocol=self.listener.protocol,
+            client=self.label,
+            reason=reason,
+        )
+
+    # As a ``Leaver``
+
+    def discard_input(self) -> None:
+        """See ``Leaver``."""
+        self._discards_input = True
+        self.hold("closing")
+
+    def owes_answers(self) -> bool:
+        """See ``Leaver``; a protocol adds what it owes besides replies."""
+        return self.replies is not None
+
+    def send_last(self, data: bytes) -> None:
+        """See ``Leaver``."""
+        self.reply(data)
+
+    def timed_out(self, seconds: float) -> None:
+        """See ``Leaver``."""
+        self._log_disconnect(f"did not take what it was sent for {seconds:g} s")
+        if not self.closing:
+            self.end_reason = "slow"
+
+    def end(self) -> None:
+        """See ``Leaver``."""
+        # Set first, as the end of a subscription may evict this very subscriber as too slow.
+        self.closing = self._discards_input = True
+        self._report_end()
+        self.ended()
+        self.replies = None
+        self._uncharge_transport()
+        # Holders of this connection find that out when they release it.
+        self._hold_reasons = None
+
+    def _report_end(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            publisher = self.publisher
+            messages = 0 if publisher is None else publisher.messages
+            nbytes = 0 if publisher is None else publisher.nbytes
+            events.end(self.label, self.end_reason, messages, nbytes)

@@ -1,0 +1,62 @@
+"""The bytes in a transport that the kernel has not taken, and their charge to the memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.abstract import FileDescriptor
+from twisted.protocols.policies import ProtocolWrapper
+
+if TYPE_CHECKING:
+    from pubsub.broker.memory_budget import MemoryBudget
+
+# Connections with more bytes than this in their transports can be evicted to free memory.
+_HOLDER_MARK = 64 * 1024
+
+
+def bottom_of(transport: Any) -> Any:
+    """The transport of the socket itself, below TLS and the header of a proxy."""
+    while isinstance(transport, ProtocolWrapper):
+        transport = transport.transport
+    return transport
+
+
+def unsent_bytes(transport: Any) -> int:
+    """Bytes that were written to ``transport`` and that the kernel has not taken.
+
+    Twisted has no public name for them.
+    """
+    total = 0
+    while isinstance(transport, ProtocolWrapper):
+        # What TLS cannot encrypt before its handshake is done, or while it renegotiates.
+        total += sum(map(len, getattr(transport, "_appSendBuffer", ())))
+        transport = transport.transport
+    if isinstance(transport, FileDescriptor):
+        return total + len(transport.dataBuffer) - transport.offset + transport._tempDataLen
+    return total + int(getattr(transport, "unsent_bytes", 0))
+
+
+class TransportCharge:
+    """Charges the bytes in a transport to the memory budget; ``evict`` disconnects its client.
+
+    It exists only while there are such bytes, so that an idle connection does not pay for it.
+    """
+
+    __slots__ = ("_evict", "_memory", "held")
+
+    def __init__(self, evict: Callable[[str], None], memory: MemoryBudget) -> None:
+        self._evict = evict
+        self._memory = memory
+        self.held = 0
+        """Bytes that are charged."""
+
+    def evict(self, reason: str) -> None:
+        """See ``MemoryHolder``."""
+        self._evict(reason)
+
+    def set(self, nbytes: int) -> None:
+        """Charge ``nbytes`` from now on."""
+        if nbytes != self.held:
+            before, self.held = self.held, nbytes
+            self._memory.charge(self, before, nbytes, _HOLDER_MARK)

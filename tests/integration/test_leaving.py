@@ -1,0 +1,262 @@
+"""How connections leave, over every kind of stream, with clients that read or do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker import HOST, PATIENCE, Start, listen
+from tests.integration.clients import (
+    ERROR,
+    HANDSHAKE_ACK,
+    PING,
+    PONG,
+    Cafe,
+    Nsd,
+    frame,
+    handshake_pub,
+    handshake_sub,
+    message,
+    publish,
+    split,
+)
+from tests.integration.streams import (
+    KINDS,
+    PROXY_HEADER,
+    Served,
+    open_sockets,
+    read_all,
+    serve,
+    wait_hang_up,
+)
+from tests.waiting import until
+
+MIB = 1024 * 1024
+# So long that only a limit of its own can end a connection.
+PATIENT = ("--slow-seconds=600", "--stop-timeout=600")
+UNSTORED = ("--slow-consumer=disconnect", "--durability=*=none")
+# TLS has no half-closed state.
+HALF_CLOSABLE = ("tcp", "unix", "proxy")
+
+
+def shake(sock: socket.socket, handshake: bytes) -> None:
+    """Send a handshake and take its acknowledgment."""
+    sock.sendall(handshake)
+    received = b""
+    while len(received) < 16:
+        received += sock.recv(16 - len(received))
+    assert split(received)[0].opcode == HANDSHAKE_ACK
+
+
+def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[socket.socket]:
+    """Return subscribers that do not read, with megabytes waiting for each of them."""
+    subscribers = [stack.enter_context(served.connect()) for _ in range(count)]
+    for subscriber in subscribers:
+        shake(subscriber, handshake_sub())
+    with served.connect() as publisher:
+        shake(publisher, handshake_pub())
+        for _ in range(6):
+            publisher.sendall(publish(1, bytes(MIB - 9)))
+        publisher.sendall(frame(PING))
+        # The PONG follows everything before it.
+        assert split(publisher.recv(7)) == [(PONG, b"")]
+    return subscribers
+
+
+def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
+    start: Start, tmp_path: Path
+) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, HALF_CLOSABLE, *UNSTORED, "--slow-seconds=1")
+    before = open_sockets(broker)
+    with contextlib.ExitStack() as stack:
+        subscribers = [each for served in streams for each in fill(stack, served, 5)]
+        for subscriber in subscribers:
+            subscriber.shutdown(socket.SHUT_WR)
+        for subscriber in subscribers:
+            wait_hang_up(subscriber)
+        until(lambda: open_sockets(broker) == before, "the sockets are closed")
+
+
+def test_clients_that_do_not_take_their_last_bytes_are_gone_in_time(
+    start: Start, tmp_path: Path
+) -> None:
+    broker, streams = serve(start, "nsd", tmp_path, KINDS, "--slow-seconds=1", "--stop-timeout=600")
+    request = b'{"_class":"Nonsense","text":"%s"}\n' % (b"x" * 150)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(served.connect()) for served in streams]
+        for client in clients:
+            client.settimeout(1)
+            # Refusals that it does not read, until the broker reads no more.
+            with pytest.raises(TimeoutError):
+                client.sendall(request * 400_000)
+        broker.signal()
+        for client in clients:
+            wait_hang_up(client)
+        assert broker.wait() in (0, -signal.SIGTERM)
+
+
+def test_clients_that_read_get_the_error_and_need_not_close(start: Start, tmp_path: Path) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, *PATIENT)
+    before = open_sockets(broker)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(served.connect()) for served in streams]
+        for client in clients:
+            shake(client, handshake_sub())
+            client.sendall(b"garbage" + bytes(100))
+            assert split(read_all(client))[0].opcode == ERROR
+        until(lambda: open_sockets(broker) == before, "the sockets are closed", 20)
+
+
+def test_a_stop_does_not_wait_for_those_that_have_left(start: Start, tmp_path: Path) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, HALF_CLOSABLE, *UNSTORED, *PATIENT)
+    with contextlib.ExitStack() as stack:
+        for served in streams:
+            for subscriber in fill(stack, served, 3):
+                subscriber.shutdown(socket.SHUT_WR)
+        broker.signal()
+        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+
+
+def test_a_stop_does_not_wait_for_those_that_neither_read_nor_close(
+    start: Start, tmp_path: Path
+) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, *PATIENT)
+    with contextlib.ExitStack() as stack:
+        for served in streams:
+            shake(stack.enter_context(served.connect()), handshake_sub())
+            half = stack.enter_context(served.connect())
+            shake(half, handshake_pub())
+            half.sendall(publish(1, bytes(1000))[:-1])
+        broker.signal()
+        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+
+
+def test_nsd_answers_clients_that_have_closed_their_half(start: Start, tmp_path: Path) -> None:
+    """The answer comes from the file, while the end of the input has been seen already."""
+    options = f"--store=sqlite:{tmp_path / 'history.db'}", "--nsd-max-body=4000"
+    bodies = [f"{number:05}" + "x" * 3900 for number in range(500)]
+    broker = start(*listen("nsd"), *options)
+    with Nsd.to(broker) as client:
+        client.do("Open", "ada")
+        for body in bodies:
+            client.do("Publish", "ada", message=message(body))
+    broker.stop()
+    # The newest messages are not in memory after a start.
+    _, streams = serve(start, "nsd", tmp_path, HALF_CLOSABLE, *options)
+    get = b'{"_class":"GetRequest","identity":"ada","after":0}\n'
+    for served in streams * 3:
+        with served.connect() as sock:
+            sock.sendall(get + get)
+            sock.shutdown(socket.SHUT_WR)
+            answers = read_all(sock).splitlines()
+            assert len(answers) == 2, served.kind
+            for answer in answers:
+                assert [m["body"] for m in json.loads(answer)["messages"]] == bodies
+
+
+def test_http_answers_clients_that_have_closed_their_half(start: Start) -> None:
+    broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
+    with socket.create_connection((HOST, broker.port("admin"))) as client:
+        client.sendall(b"GET /v1/bounds HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        head, _, body = read_all(client).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert json.loads(body)["next"] == 0
+
+
+def test_frames_that_do_not_arrive_are_given_up(start: Start, tmp_path: Path) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, "--frame-seconds=1")
+    before = open_sockets(broker)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(served.connect()) for served in streams]
+        for client in clients:
+            shake(client, handshake_pub())
+            client.sendall(publish(1, bytes(1000))[:-1])
+        for client in clients:
+            assert split(read_all(client)) == [(ERROR, b"\x07")]
+        broker.wait_line("refused: 1 on cafe: frame-timeout")
+        until(lambda: open_sockets(broker) == before, "the sockets are closed")
+
+
+def test_handshakes_that_do_not_come_are_given_up(start: Start, tmp_path: Path) -> None:
+    broker, streams = serve(start, "cafe", tmp_path, KINDS, "--handshake-seconds=1")
+    before = open_sockets(broker)
+    with contextlib.ExitStack() as stack:
+        for client in [stack.enter_context(served.connect()) for served in streams]:
+            assert split(read_all(client)) == [(ERROR, b"\x01")]
+        broker.wait_line("refused: 1 on cafe: handshake-timeout")
+        until(lambda: open_sockets(broker) == before, "the sockets are closed")
+
+
+def test_transports_that_do_not_get_ready_are_given_up(start: Start, tmp_path: Path) -> None:
+    """The handshake of TLS, and the header of a proxy, for a protocol without a handshake."""
+    broker, streams = serve(
+        start, "nsd", tmp_path, ("tls", "proxy"), "--handshake-seconds=1", *PATIENT
+    )
+    before = open_sockets(broker)
+    beginnings = {"proxy": PROXY_HEADER[:20], "tls": b"\x16\x03\x01"}
+    with contextlib.ExitStack() as stack:
+        ready = [stack.enter_context(served.connect()) for served in streams]
+        unready = [stack.enter_context(served.raw()) for served in (*streams, *streams)]
+        for served, client in zip(streams, unready, strict=False):
+            client.sendall(beginnings[served.kind])
+        broker.wait_line("refused: 1 on nsd: handshake-timeout")
+        until(lambda: open_sockets(broker) == before + len(ready), "the sockets are closed")
+        for client in ready:
+            client.sendall(b'{"_class":"OpenRequest","identity":"ada"}\n')
+            assert client.recv(100) == b'{"_class":"SuccessResponse"}\n'
+
+
+def test_half_sent_frames_do_not_keep_others_out(start: Start) -> None:
+    broker = start(
+        *listen("cafe"), "--history=1000,8M", "--max-memory=20M", "--frame-seconds=1",
+        "--memory-seconds=600",
+    )  # fmt: skip
+    partial = publish(1, bytes(200_000))[:-1]
+
+    def admitted() -> Cafe | None:
+        client = stack.enter_context(Cafe(broker.port("cafe")))
+        with contextlib.suppress(EOFError, ConnectionError):
+            client.send(handshake_pub())
+            if client.receive().opcode == HANDSHAKE_ACK:
+                return client
+        return None
+
+    with contextlib.ExitStack() as stack:
+        while client := admitted():
+            client.send(partial)
+        until(admitted, "a new client is admitted")
+        assert ": frame-timeout, last by " in broker.output
+
+
+def test_udp_clients_do_not_hold_up_a_stop(start: Start) -> None:
+    broker = start(*listen("cafe"), "--udp", *PATIENT)
+    address = HOST, broker.port("cafe", "udp")
+    with socket.socket(type=socket.SOCK_DGRAM) as reading, contextlib.ExitStack() as stack:
+        silent = stack.enter_context(socket.socket(type=socket.SOCK_DGRAM))
+        for sock in (reading, silent):
+            sock.settimeout(PATIENCE)
+            sock.sendto(handshake_sub(), address)
+            assert split(sock.recv(100))[0].opcode == HANDSHAKE_ACK
+        reading.sendto(publish(1, b"half")[:-1], address)
+        assert split(reading.recv(100)) == [(ERROR, b"\x07")]
+        broker.signal()
+        assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
+        assert split(silent.recv(100)) == [(0x04, b"")]
+
+
+def test_keepalive_is_on(start: Start) -> None:
+    """Of accepted sockets, as /proc shows their timers."""
+    broker = start(*listen("nsd"))
+    with Nsd.to(broker) as client:
+        client.do("Open", "ada")
+        mine = client.sock.getsockname()[1]
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        (timer,) = [row[5] for row in rows if row[2].endswith(f":{mine:04X}")]
+        # 2 is the keepalive timer.
+        assert timer.startswith("02:")
