@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
-from pubsub.admin.api_error import BAD_REQUEST, ApiError
+from pubsub.admin.api_error import BAD_REQUEST, NOT_FOUND, ApiError
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
@@ -116,6 +117,18 @@ def check_name(parameter: str, value: object) -> str:
             # A lone surrogate, which JSON can express and UTF-8 cannot.
             pass
     raise invalid(f"{parameter}: expected text of 1 to {_MAX_NAME} bytes")
+
+
+def name_in_path(request: ApiRequest, prefix: bytes) -> str:
+    """Return the name after ``prefix``: one percent-encoded segment of the path."""
+    segment = request.path[len(prefix) :]
+    if b"/" in segment:
+        message = "name: expected one segment of the path; write %2F for a slash"
+        raise ApiError(NOT_FOUND, "not-found", message)
+    try:
+        return check_name("name", unquote_to_bytes(segment).decode())
+    except UnicodeDecodeError:
+        raise invalid("name: expected UTF-8") from None
 
 
 def invalid(message: str) -> ApiError:

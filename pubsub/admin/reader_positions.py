@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import unquote_to_bytes
 
 from pubsub.admin.api_error import (
     CONFLICT,
@@ -19,7 +18,7 @@ from pubsub.admin.api_error import (
     ApiError,
 )
 from pubsub.admin.flow_control import all_stored
-from pubsub.admin.parameters import Parameters, check_name, invalid
+from pubsub.admin.parameters import Parameters, name_in_path
 from pubsub.admin.request_access import request_access
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class ReaderPositions:
 
     async def put(self, request: ApiRequest) -> None:
         """PUT /v1/readers/NAME"""
-        reader = (request_access(request, self._listener).owner, _name(request))
+        reader = (request_access(request, self._listener).owner, name_in_path(request, PREFIX))
         parameters = Parameters.of_body(request, "offset", "epoch")
         offset = parameters.number("offset")
         store = self._store
@@ -106,7 +105,7 @@ class ReaderPositions:
         if owner != access.owner and not access.is_admin:
             message = f"permission denied: delete readers of {owner!r}"
             raise ApiError(FORBIDDEN, "not-authorized", message)
-        reader = (owner, _name(request))
+        reader = (owner, name_in_path(request, PREFIX))
         if self._known.pop(reader, None) is not None:
             self._counts[owner] -= 1
             self._listener.memory.free(_READER_BYTES)
@@ -125,10 +124,3 @@ def _key(reader: _Reader) -> tuple[str, str]:
     """Return the table and the key of a reader."""
     owner, name = reader
     return (READERS, name) if owner is None else (OWNED_READERS, json.dumps([owner, name]))
-
-
-def _name(request: ApiRequest) -> str:
-    try:
-        return check_name("name", unquote_to_bytes(request.path[len(PREFIX) :]).decode())
-    except UnicodeDecodeError:
-        raise invalid("name: expected UTF-8") from None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pubsub.admin.api_error import FORBIDDEN, ApiError
 from pubsub.broker.access import RESERVED
 from pubsub.errors import BadToken, RateLimited
+from pubsub.wire.peer_address import is_local
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
@@ -20,9 +21,10 @@ _SCHEME = "bearer "
 class RequestAccess:
     """The access of a client that presents ``token``, or None."""
 
-    def __init__(self, listener: Listener, token: Token | None) -> None:
+    def __init__(self, listener: Listener, token: Token | None, is_local: bool = False) -> None:
         self._listener = listener
         self.token = token
+        self._is_local = is_local
 
     @property
     def owner(self) -> str | None:
@@ -73,8 +75,26 @@ class RequestAccess:
         """Equal to what it was before unless rules or queue keys have changed since."""
         return self._listener.access, self._listener.queue_keys.version
 
-    def _has_key(self, name: str) -> bool:
-        """Return whether the token has the topic's key; for reserved topics, ``admin``."""
+    def check_delete(self, name: str) -> None:
+        """Raise ApiError unless the topic or identity ``name`` may be deleted.
+
+        A token needs the permission ``delete``, and also ``admin`` or the queue key for a topic
+        that has one. Without secrets, clients of the same machine may delete what they may publish
+        to.
+        """
+        listener, token = self._listener, self.token
+        allowed = listener.access.may_write(name, self._has_key(name, "delete"))
+        if token is None:
+            allowed = allowed and self._is_local and not any(listener.tokens.ring)
+        elif not token.permits("admin"):
+            allowed = allowed and token.permits("delete")
+        else:
+            allowed = listener.access.may_write(name, proved=True)
+        self._check([] if allowed else [name], "delete")
+
+    def _has_key(self, name: str, permission: str = "publish") -> bool:
+        """Return whether the token has the topic's key and ``permission``; for reserved topics,
+        ``admin``."""
         token = self.token
         if token is None:
             return False
@@ -83,7 +103,7 @@ class RequestAccess:
         topic = self._listener.topics.get(name)
         keys = self._listener.queue_keys
         return (
-            topic is not None and token.permits("publish") and keys.matches(topic, token.queue_key)
+            topic is not None and token.permits(permission) and keys.matches(topic, token.queue_key)
         )
 
     def _check(self, refused: list[str], verb: str) -> None:
@@ -100,7 +120,7 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     """
     header = request.getHeader("authorization")
     if header is None:
-        return RequestAccess(listener, None)
+        return RequestAccess(listener, None, is_local(request.client))
     if not header.lower().startswith(_SCHEME):
         raise BadToken("expected Authorization: Bearer TOKEN")
     raw = header[len(_SCHEME) :].strip().encode(errors="replace")

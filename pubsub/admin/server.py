@@ -10,6 +10,7 @@ from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
 from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
+from pubsub.admin.deletions import IDENTITIES, TOPICS, Deletions
 from pubsub.admin.history_handler import HistoryHandler, RunInThread
 from pubsub.admin.http_channel import ApiRequest, Channel
 from pubsub.admin.reader_positions import PREFIX, ReaderPositions
@@ -42,6 +43,8 @@ SETTINGS: tuple[Setting, ...] = (
 # Bytes of any body that is not a part.
 _MAX_BODY = 1024**2
 _THREADS = 2
+# Paths that end with a name.
+_WITH_NAME = (PREFIX, TOPICS, IDENTITIES)
 
 _INDEX = b"""pubsub: a broker's history over HTTP
 GET  /v1/bounds              first and next offset; ?timestamp=MICROSECONDS
@@ -50,6 +53,8 @@ GET  /v1/history?start=N     messages; &stop= &topic= &format=arrow|jsonl &heade
 POST /v1/history             the same, asked for in JSON
 GET  /v1/readers             positions of readers
 PUT  /v1/readers/NAME        {"offset": N}
+DELETE /v1/topics/NAME       end a topic; delete its messages, its queue key
+DELETE /v1/identities/NAME   end an identity of nsd and its subscriptions
 POST /v1/stage?query=&batch= an Arrow stream: messages to publish
 POST /v1/commit              {"query": Q, "batch": B, "parts": [...]}
 POST /v1/abort               {"query": Q, "batch": B}
@@ -69,6 +74,7 @@ class AdminFactory(Factory):
         self._positions = positions = ReaderPositions(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
         history = HistoryHandler(listener, run_in_thread)
+        deletions = Deletions(listener)
         self._routes: dict[bytes, dict[bytes, Handler]] = {
             b"/": {b"GET": _index},
             b"/v1/bounds": {b"GET": history.bounds},
@@ -76,6 +82,8 @@ class AdminFactory(Factory):
             b"/v1/history": {b"GET": history.get, b"POST": history.post},
             b"/v1/readers": {b"GET": positions.list},
             PREFIX: {b"PUT": positions.put, b"DELETE": positions.delete},
+            TOPICS: {b"DELETE": deletions.delete_topic},
+            IDENTITIES: {b"DELETE": deletions.delete_identity},
             b"/v1/stage": {b"POST": staging.stage},
             b"/v1/commit": {b"POST": staging.commit},
             b"/v1/abort": {b"POST": staging.abort},
@@ -124,7 +132,7 @@ class AdminFactory(Factory):
         return self._origin.check(request)
 
     def _handler(self, request: ApiRequest) -> Handler:
-        path = PREFIX if request.path.startswith(PREFIX) else request.path
+        path = next((one for one in _WITH_NAME if request.path.startswith(one)), request.path)
         methods = self._routes.get(path)
         if methods is None:
             raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET / lists them")

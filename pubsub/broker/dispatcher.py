@@ -78,6 +78,9 @@ class Dispatcher:
         Raises HistoryUnavailable; nothing has been published in that case.
         """
         batch = self._batch(mix.names, columns, sender, protocol, headers)
+        if self._topics.expire:
+            for topic in mix.topics:
+                topic.idle_since = None
         if mix.topics[0].durability:
             self._store.append(batch)
         else:
@@ -126,6 +129,7 @@ class Dispatcher:
         )
 
     def _store_and_route(self, topic: Topic, batch: Batch) -> None:
+        topic.idle_since = None
         if topic.durability:
             self._store.append(batch)
         else:

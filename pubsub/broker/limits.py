@@ -30,6 +30,8 @@ class BrokerLimits:
     max_sessions: int = 100_000
     resume_window: float = 60.0
     stop_seconds: float = 10.0
+    topic_expiry: float = 0.0
+    identity_expiry: float = 0.0
 
 
 class TokenBucket:

@@ -89,7 +89,9 @@ class Listener:
         self.verifications = parts.verifications
         self.queue_keys = parts.queue_keys
         self.topic_lifecycle = parts.topic_lifecycle
+        self.audit = parts.audit
         self.slices = parts.slices
+        self.expiry = parts.expiry
         self.events = parts.events
         self.services = parts.services
         self.at_tick_end = parts.at_tick_end

@@ -10,10 +10,12 @@ from twisted.application.service import IServiceCollection
 from twisted.internet.interfaces import IReactorTime
 
 if TYPE_CHECKING:
+    from pubsub.broker.audit import AuditLog
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.counters import Counters
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.events import Events
+    from pubsub.broker.expiry import Expiry
     from pubsub.broker.limits import TokenBucket
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.queue_keys import QueueKeys
@@ -61,8 +63,10 @@ class BrokerParts:
     tokens: TokenVerifier
     verifications: TokenBucket
     queue_keys: QueueKeys
+    audit: AuditLog
     slices: Slices
     topic_lifecycle: TopicLifecycle
+    expiry: Expiry
     events: Events | None
     services: IServiceCollection
     at_tick_end: Callable[[Callable[[], None]], object]

@@ -164,6 +164,7 @@ class Router:
             group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
         # Messages published earlier in this tick are not for the new subscriber.
         self._hand_over()
+        topic.idle_since = None
         group.add(outbox)
         outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
         topic.subscription_changed(outbox)
@@ -249,19 +250,21 @@ class Router:
 
     def recheck(self, topic: Topic, change: KeyChange | None = None) -> tuple[int, int]:
         """Recheck every subscription to ``topic``; return how many stay and how many end."""
-        kept = removed = 0
+        results = list(self.recheck_each(topic, change))
+        return results.count(True), results.count(False)
+
+    def recheck_each(self, topic: Topic, change: KeyChange | None = None) -> Iterator[bool]:
+        """Recheck a subscription to ``topic`` a step; yield whether it stays."""
         # Messages published before the change are for those who were permitted then.
         self.flush()
         for group in tuple(topic.groups.values()):
             for outbox in tuple(group):
-                if outbox in self._gone:
+                if topic not in outbox.subscriptions:
                     continue
-                if outbox.recheck(topic, change):
-                    kept += 1
-                else:
-                    removed += 1
+                stays = outbox.recheck(topic, change)
+                if not stays:
                     self.unsubscribe(outbox, topic)
-        return kept, removed
+                yield stays
 
     def recheck_all(self, topics: Iterable[Topic]) -> tuple[int, int]:
         """Recheck every subscription to ``topics``; return how many stay and how many end."""

@@ -23,6 +23,7 @@ from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
 from pubsub.broker.events import TOPIC as EVENTS_TOPIC
 from pubsub.broker.events import Events
+from pubsub.broker.expiry import Expiry
 from pubsub.broker.housekeeping import Housekeeping
 from pubsub.broker.limits import BrokerLimits, TokenBucket
 from pubsub.broker.listener import Listener
@@ -90,6 +91,17 @@ class BrokerService(MultiService):
         self.topic_lifecycle = TopicLifecycle(
             self.topics, store, self.router, self.queue_keys, durability or DurabilityRules()
         )
+        self.expiry = Expiry(
+            clock,
+            self.slices,
+            store,
+            self.topics,
+            self.topic_lifecycle,
+            self.queue_keys,
+            # A session that is kept names its topics.
+            max(limits.topic_expiry, limits.resume_window) if limits.topic_expiry else 0,
+            limits.identity_expiry,
+        )
         self.sessions = SessionRegistry(
             lambda: draw(64), clock.seconds, limits.resume_window, limits.max_sessions, self.memory
         )
@@ -127,8 +139,10 @@ class BrokerService(MultiService):
             tokens=self.tokens,
             verifications=TokenBucket(VERIFICATIONS, clock.seconds),
             queue_keys=self.queue_keys,
+            audit=self._audit,
             topic_lifecycle=self.topic_lifecycle,
             slices=self.slices,
+            expiry=self.expiry,
             events=self._events,
             services=IServiceCollection(self),
             at_tick_end=at_tick_end,
@@ -206,11 +220,12 @@ class BrokerService(MultiService):
         super().startService()  # type: ignore[no-untyped-call]
         log.info("{summary}", summary=self.store.summary)
         self._housekeeping.start()
+        self.expiry.start()
 
     def _create_events_topic(self) -> None:
         """Create the events topic before a client can; raises StartError."""
         try:
-            self.topics.create(EVENTS_TOPIC)
+            self.topics.create(EVENTS_TOPIC).configured = True
         except Refused as refused:
             raise StartError(f"events: cannot create topic {EVENTS_TOPIC}: {refused}") from None
 
@@ -223,6 +238,7 @@ class BrokerService(MultiService):
     def stopService(self) -> Deferred[None]:
         """Stop accepting, flush, send goodbyes, close; abort connections at the deadline."""
         self._housekeeping.stop()
+        self.expiry.stop()
         stopped: Deferred[None] = maybeDeferred(super().stopService)
         stopped.addCallback(lambda _: self._drain()).addCallback(lambda _: self._close_store())
         return stopped.addCallback(self._log_totals)

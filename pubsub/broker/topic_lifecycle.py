@@ -16,6 +16,7 @@ from pubsub.errors import Refused
 if TYPE_CHECKING:
     from pubsub.broker.queue_keys import QueueKeys
     from pubsub.broker.router import Router
+    from pubsub.broker.slices import Work
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import IStore
@@ -61,11 +62,25 @@ class TopicLifecycle:
         requirements = (_SYNC if sync else b"") + (_EXCLUSIVE if exclusive else b"")
         self._store.put(TOPICS, topic.name, requirements)
 
+    def delete(self, topic: Topic) -> Work:
+        """End ``topic`` after its subscribers have been told in their protocols' terms.
+
+        Nobody may subscribe to it or read it meanwhile.
+        """
+        self._queue_keys.drop(topic.name)
+        self._queue_keys.exclusive.add(topic.name)
+        for _ in self._router.recheck_each(topic):
+            yield
+        self.end(topic)
+
     def end(self, topic: Topic) -> None:
         """End ``topic``: its subscriptions end, its messages and its queue key are deleted."""
+        if self._topics.get(topic.name) is not topic:
+            return
         self._router.end(topic)
         self._queue_keys.forget(topic)
         self._topics.remove(topic)
+        self._apply_rules(topic)
         self._delete(topic.name)
 
     def _delete(self, name: str) -> None:

@@ -26,6 +26,8 @@ class TopicRegistry:
 
     def __init__(self, limit: int, memory: MemoryBudget) -> None:
         self.limit = limit
+        self.expire = False
+        """True if unused topics expire, so that their use is noted."""
         self._memory = memory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
@@ -35,6 +37,7 @@ class TopicRegistry:
         # Topics that only groups of messages have asked for which may be refused, and how many.
         self._provisional: dict[str, int] = {}
         self._watchers: list[Callable[[Topic], None]] = []
+        self._removal_watchers: list[Callable[[Topic], None]] = []
         self.claim_checks: list[Callable[[str], None]] = []
         self.claimed: Callable[[Topic], None] = lambda topic: None
         """Called with every topic that this broker begins to host."""
@@ -42,6 +45,10 @@ class TopicRegistry:
     def watch(self, watcher: Callable[[Topic], None]) -> None:
         """Call ``watcher`` with every topic created from now on, before it is used."""
         self._watchers.append(watcher)
+
+    def watch_removal(self, watcher: Callable[[Topic], None]) -> None:
+        """Call ``watcher`` with every topic that is about to be removed."""
+        self._removal_watchers.append(watcher)
 
     def claim(self, topic: Topic) -> None:
         """Host ``topic`` here, unless it already is or another broker hosts it.
@@ -129,10 +136,18 @@ class TopicRegistry:
         return True
 
     def remove(self, topic: Topic) -> None:
-        """Remove a topic that has ended; its memory and its ids are free again."""
-        if self._by_name.pop(topic.name, None) is None:
+        """Remove a topic that has ended; its memory and its ids are free again.
+
+        A topic that the configuration names stays, without a host.
+        """
+        if self._by_name.get(topic.name) is not topic:
             return
+        for watcher in self._removal_watchers:
+            watcher(topic)
         topic.hosted = False
+        if topic.configured:
+            return
+        del self._by_name[topic.name]
         self._memory.free(TOPIC_BYTES)
         del self._by_uuid[topic.uuid]
         del self._sorted[topic.name.encode()]

@@ -164,16 +164,20 @@ class Topic:
     there and not delivered here, and what arrives from there is delivered here. ``hosted`` is True
     if this broker hosts the topic. A topic that a listener only offers is neither until it is
     used. ``history_readers`` counts the readers that have no outbox but read the history.
+    ``configured`` is True if the configuration names the topic, so that it always exists.
+    ``idle_since`` is the time at which nobody was found to use it; None if it was used since.
     """
 
     __slots__ = (
         "_observers",
         "blockers",
+        "configured",
         "durability",
         "groups",
         "history_readers",
         "hosted",
         "id",
+        "idle_since",
         "name",
         "upstream",
         "waiting",
@@ -188,6 +192,8 @@ class Topic:
         self.upstream: Upstream | None = None
         self.hosted = False
         self.history_readers = 0
+        self.configured = False
+        self.idle_since: float | None = None
         self._observers: WeakSet[SubscriptionObserver] | None = None
         self.durability = Durability.ASYNC
 
@@ -224,6 +230,11 @@ class Topic:
     def has_readers(self) -> bool:
         """True if a client of this broker reads the topic."""
         return bool(self.groups) or self.history_readers > 0
+
+    @property
+    def in_use(self) -> bool:
+        """True if a client or another broker depends on the topic now."""
+        return self.has_readers or self.upstream is not None or bool(self.blockers or self.waiting)
 
     @property
     def uuid(self) -> UUID:

@@ -126,6 +126,20 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting("audit-size", SIZE, "16M", "bytes after which a new file of the audit log is begun"),
     Setting("events", BOOLEAN, False, "publish events about clients on the topic $SYS/events"),
     Setting("max-topics", COUNT, 100_000, "largest number of topics"),
+    Setting(
+        "topic-expiry",
+        SECONDS,
+        0,
+        "seconds after which a topic ends that nobody uses and that holds no message and no "
+        "queue key; 0: never",
+    ),
+    Setting(
+        "identity-expiry",
+        SECONDS,
+        0,
+        "seconds after which an identity of nsd ends that no request names and whose channel "
+        "holds no message; 0: never",
+    ),
     Setting("max-sessions", COUNT, 100_000, "largest number of sessions, live and resumable"),
     Setting(
         "resume-window", SECONDS, 60, "seconds in which a lost session can be resumed; 0: never"

@@ -86,6 +86,8 @@ def make_broker(
             max_sessions=settings["max-sessions"],
             resume_window=settings["resume-window"],
             stop_seconds=settings["stop-timeout"],
+            topic_expiry=settings["topic-expiry"],
+            identity_expiry=settings["identity-expiry"],
         ),
         ring=SecretRing(config.secrets),
         audit=AuditLog(wall.system, settings["audit-log"], settings["audit-size"]),

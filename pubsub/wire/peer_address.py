@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from sys import intern
 
 from twisted.internet.address import IPv4Address, IPv6Address
 
 UNIX = "unix"
 """Stands for every client on a UNIX socket."""
+
+
+def is_local(peer: object) -> bool:
+    """Return whether the peer is on this machine: at a loopback address or a UNIX socket."""
+    host = getattr(peer, "host", None)
+    return host is None or ip_address(host).is_loopback
 
 
 def host_of(address: object) -> str:

@@ -234,6 +234,8 @@ class House:
             max_sessions=whole["max-sessions"],
             resume_window=whole["resume-window"],
             stop_seconds=whole["stop-timeout"],
+            topic_expiry=whole["topic-expiry"],
+            identity_expiry=whole["identity-expiry"],
         )
         self.audit = AuditLog(self.clock.seconds, whole["audit-log"], whole["audit-size"])
         self.broker = make_broker(

@@ -49,6 +49,8 @@ class Channels:
         self.topics = {
             channel: topics.create(name, hosted=False) for channel, name in names.items()
         }
+        for topic in self.topics.values():
+            topic.configured = True
         self._encodings = {
             topic: MessageEncoding(channel, limit) for channel, topic in self.topics.items()
         }

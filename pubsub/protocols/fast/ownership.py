@@ -37,6 +37,7 @@ class TopicOwnership:
         self._lifecycle = listener.topic_lifecycle
         self._slices = listener.slices
         self._owners: dict[Topic, Owner] = listener.shared("fast-owners", dict)
+        listener.topics.watch_removal(self._removed)
 
     def create(self, name: str, token: Token, creator: Owner, flags: int) -> None:
         """Create the topic, or close one that is open, with the token's queue key.
@@ -90,19 +91,21 @@ class TopicOwnership:
 
     def _end_all(self, owner: Owner) -> Work:
         while owner.owned:
-            self._end(next(iter(owner.owned)), owner)
+            self._lifecycle.end(next(iter(owner.owned)))
             yield
 
-    def _end(self, topic: Topic, owner: Owner) -> None:
-        self._disown(topic, owner)
-        self._lifecycle.end(topic)
+    def _removed(self, topic: Topic) -> None:
+        """``topic`` ends, perhaps because an operator deletes it."""
+        owner = self._owners.get(topic)
+        if owner is not None:
+            self._disown(topic, owner)
 
     def _end_left(self, name: str) -> None:
         """End the topic of this name if its owner is closed and the topic's turn has not come."""
         topic = self._topics.get(name)
         owner = None if topic is None else self._owners.get(topic)
         if topic is not None and owner is not None and owner.closing:
-            self._end(topic, owner)
+            self._lifecycle.end(topic)
 
     def _check_id(self, name: str) -> None:
         try:

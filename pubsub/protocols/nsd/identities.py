@@ -7,15 +7,19 @@ subscription, so that a change costs the same however many subscriptions an iden
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
 
 from pubsub.errors import LimitReached, MemoryExhausted
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.slices import Work
     from pubsub.interfaces import IStore
 
+log = Logger()
 TABLE = "nsd-identities"
 """The table of the store's metadata with whether each identity has opened its channel."""
 SUBSCRIPTIONS = "nsd-subscriptions"
@@ -27,22 +31,37 @@ SUBSCRIPTION_BYTES = 128
 
 
 class Identity:
-    """The state of one identity: whether it has opened its channel, and its subscriptions."""
+    """The state of one identity: whether it has opened its channel, and its subscriptions.
 
-    __slots__ = ("channels", "name", "opened")
+    ``idle_since`` is the time at which it was found unused; None if it was used since.
+    """
+
+    __slots__ = ("channels", "idle_since", "name", "opened")
 
     def __init__(self, name: str, opened: bool = False, channels: set[str] | None = None) -> None:
         self.name = name
         self.opened = opened
+        self.idle_since: float | None = None
         self.channels = set() if channels is None else channels
 
 
 class Identities:
-    """All identities, kept in the store's metadata so that they survive with a durable store."""
+    """All identities, kept in the store's metadata so that they survive with a durable store.
 
-    def __init__(self, store: IStore, memory: MemoryBudget) -> None:
+    ``left`` is called with a channel when the subscription of an identity that ends to it does.
+    """
+
+    def __init__(
+        self,
+        store: IStore,
+        memory: MemoryBudget,
+        seconds: Callable[[], float] = lambda: 0.0,
+        left: Callable[[str], None] = lambda channel: None,
+    ) -> None:
         self._store = store
         self._memory = memory
+        self._seconds = seconds
+        self._left = left
         self._known: dict[str, Identity] = {}
         self._load()
 
@@ -72,12 +91,15 @@ class Identities:
         self._save(identity)
 
     def find(self, name: str) -> Identity | None:
-        """Return the identity of this name, if it is known."""
-        return self._known.get(name)
+        """Return the identity of this name, which is used, if it is known."""
+        identity = self._known.get(name)
+        if identity is not None:
+            identity.idle_since = None
+        return identity
 
     def opened(self, name: str) -> bool:
         """Return whether the identity has ever opened its channel."""
-        identity = self._known.get(name)
+        identity = self.find(name)
         return identity is not None and identity.opened
 
     def check_room(self, name: str, channel: str | None, limit: int, subscriptions: int) -> None:
@@ -112,7 +134,7 @@ class Identities:
 
         ``limit`` bounds the identities, ``subscriptions`` those of one identity.
         """
-        known = self._known.get(name)
+        known = self.find(name)
         if known is not None and channel in known.channels:
             return False
         self.check_room(name, channel, limit, subscriptions)
@@ -124,7 +146,7 @@ class Identities:
 
     def unsubscribe(self, name: str, channel: str) -> bool:
         """Unsubscribe; return False if it was not subscribed."""
-        identity = self._known.get(name)
+        identity = self.find(name)
         if identity is None or channel not in identity.channels:
             return False
         identity.channels.discard(channel)
@@ -132,8 +154,56 @@ class Identities:
         self._store.delete(SUBSCRIPTIONS, _key(name, channel))
         return True
 
-    def _make(self, name: str) -> Identity:
+    # The end
+
+    def expire(self, is_over: Callable[[float | None], bool], holding: Container[str]) -> Work:
+        """See ``IdentityKeeper``."""
+        ended = 0
+        now = self._seconds()
+        for name in tuple(self._known):
+            identity = self._known.get(name)
+            if identity is None:
+                continue
+            if name in holding:
+                identity.idle_since = None
+            elif identity.idle_since is None:
+                identity.idle_since = now
+            elif is_over(identity.idle_since):
+                yield from self._end(identity)
+                ended += 1
+            yield
+        if ended:
+            log.info("nsd: {count} unused identities have expired", count=ended)
+
+    def delete(self, name: str) -> Work | None:
+        """See ``IdentityKeeper``."""
         identity = self._known.get(name)
+        return None if identity is None else self._end(identity)
+
+    def _end(self, identity: Identity) -> Work:
+        del self._known[identity.name]
+        self._store.delete(TABLE, identity.name)
+        self._memory.free(IDENTITY_BYTES)
+        while identity.channels:
+            channel = identity.channels.pop()
+            self._store.delete(SUBSCRIPTIONS, _key(identity.name, channel))
+            self._memory.free(SUBSCRIPTION_BYTES)
+            self._left(channel)
+            yield
+
+    def channel_ended(self, channel: str, has_readers: bool) -> None:
+        """``channel`` is removed: nobody has opened it and nobody is subscribed to it any more."""
+        owner = self._known.get(channel)
+        if owner is not None and owner.opened:
+            owner.opened = False
+            self._save(owner)
+        if has_readers:
+            for identity in self._known.values():
+                if channel in identity.channels:
+                    self.unsubscribe(identity.name, channel)
+
+    def _make(self, name: str) -> Identity:
+        identity = self.find(name)
         if identity is None:
             self._memory.reserve(IDENTITY_BYTES)
             identity = self._known[name] = Identity(name)

@@ -53,7 +53,17 @@ class NsdFactory(ConnectionFactory):
 
 def _load_identities(listener: Listener) -> Identities:
     """The broker's identities; the topics they subscribe to may be hosted by a peer."""
-    identities = Identities(listener.store, listener.memory)
+
+    def left(channel: str) -> None:
+        topic = listener.topics.get(channel)
+        if topic is not None:
+            listener.router.leave_history(topic)
+
+    identities = Identities(listener.store, listener.memory, listener.clock.seconds, left)
+    listener.expiry.keepers.append(identities)
+    listener.topics.watch_removal(
+        lambda topic: identities.channel_ended(topic.name, topic.history_readers > 0)
+    )
     for channel in identities.opened_channels():
         listener.topics.create(channel)
     for channel in identities.subscriptions():

@@ -250,6 +250,7 @@ class RheosFactory(ConnectionFactory):
         )
         self.clients = Clients(listener)
         self._envelope = settings["envelope"] == "topic"
+        listener.topics.watch_removal(lambda topic: listener.store.delete(PARENTS, topic.name))
 
     def scan(self, data: bytes, at: int) -> tuple[Columns, int]:
         """Return the messages whose requests follow one another from ``at`` on, and their end."""
