@@ -1,8 +1,9 @@
-"""History files that are written without a broker."""
+"""Histories that are written without a broker."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from pathlib import Path
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
-from pubsub.store.block import encode_block
-from pubsub.store.merge import insert_block
-from pubsub.store.schema import begin_epoch, open_writer
-from pubsub.store.stored_runs import record_of, topics_of
+from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.record import Begin, End, Put
+from pubsub.store.recovery import boot_id, recover
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
+from pubsub.store.stored_runs import record_of
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000
@@ -22,13 +25,20 @@ START = 1_700_000_000_000_000
 
 
 class History:
-    """A history file that is open for writing."""
+    """A log that is open for writing."""
 
     def __init__(self, path: Path, start: int) -> None:
         self._start = start
-        self.connection = open_writer(path)
-        (self.next,) = self.connection.execute("SELECT next FROM state").fetchone()
-        self.epoch = begin_epoch(self.connection)
+        self.directory = LogDirectory(path, create=True)
+        self.directory.lock()
+        found = recover(self.directory)
+        self.metadata = found.metadata
+        self.next = found.offset
+        self.writer = LogWriter(self.directory, found.catalog, self.metadata, RUN, lambda: start)
+        number = len(self.metadata.epochs()) + 1
+        begin = Begin(number, secrets.randbits(32), start, boot_id())
+        self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
+        self.epoch = self.metadata.epochs()[-1].name
 
     def put(
         self,
@@ -38,7 +48,7 @@ class History:
         sender: bytes = b"tester",
         headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Append one batch as a block of its own."""
+        """Append one batch as a record of its own."""
         self.put_all([self.batch(topic, payloads, protocol, sender, headers)])
 
     def batch(
@@ -53,52 +63,65 @@ class History:
         return Batch((topic,), Columns.of(list(payloads)), 0, 0, sender, protocol, headers)
 
     def put_all(self, batches: Iterable[Batch]) -> None:
-        """Append batches as one block."""
-        base, runs = self.next, []
+        """Append batches as one record."""
+        group = Group()
         for batch in batches:
             batch.offset = batch.sequence = self.next
             batch.timestamp = self._start + 1000 * (self.next // 1000)
-            runs.append(record_of(batch))
+            group.runs.append(record_of(batch))
             self.next += batch.count
-        block = encode_block(runs, RUN, base, self.next)
-        execute = self.connection.execute
-        execute("BEGIN IMMEDIATE")
-        insert_block(self.connection, block)
-        for name, (number, nbytes) in topics_of(runs).items():
-            execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
-            execute(
-                "INSERT INTO contents SELECT ?, id, ?, ? FROM topics WHERE name = ?",
-                (base, number, nbytes, name),
-            )
-        execute("UPDATE state SET next = ?", (self.next,))
-        execute("COMMIT")
+        self.writer.write(group, sync=False)
 
     def expire(self, before: int) -> None:
-        """Remove the blocks that end before an offset, as retention does."""
-        self.connection.execute("DELETE FROM contents WHERE base < ?", (before,))
-        self.connection.execute("DELETE FROM blocks WHERE base < ?", (before,))
+        """Let the messages before an offset expire, as retention does."""
+        self.metadata.set_horizons([("*", before)])
 
-    def damage(self, base: int) -> None:
-        """Damage the block that begins at an offset."""
-        self.connection.execute("UPDATE blocks SET crc = crc + 1 WHERE base = ?", (base,))
+    def end(self, topic: str, sync: bool = True) -> None:
+        """End a topic."""
+        group = Group()
+        group.end(End(topic, self.next))
+        self.writer.write(group, sync)
+
+    def store(self, table: str, key: str, value: bytes | None) -> None:
+        """Store a value of the metadata."""
+        self.writer.write(Group(puts={(table, key): Put(table, key, value)}), sync=True)
+
+    def close(self, properly: bool = True) -> None:
+        """Close the log, or only its files as the end of the process does."""
+        if properly:
+            self.writer.close()
+        self.metadata.close()
+        self.directory.close()
 
 
 @contextmanager
 def history(path: Path, start: int = START) -> Iterator[History]:
-    """Open or create a file, in a new epoch; timestamps begin at ``start`` (µs)."""
+    """Open or create a log, in a new epoch; timestamps begin at ``start`` (µs)."""
     made = History(path, start)
     try:
         yield made
     finally:
-        made.connection.close()
+        made.close()
+
+
+def damage(path: Path, base: int) -> None:
+    """Damage the record with messages that begins at the offset ``base``."""
+    for name in sorted(path.glob("*.log")):
+        with name.open("r+b") as file:
+            salt = read_head(file.fileno()).salt
+            for found in scan(file.fileno(), SEGMENT_HEAD_BYTES, salt):
+                if found.head.base == base and found.head.count:
+                    file.seek(found.position + found.head.length - 1)
+                    file.write(bytes([found.data[-1] ^ 1]))
+                    return
+    raise AssertionError(f"no record begins at {base}")
 
 
 def fill(path: Path, messages: int, size: int = 100, topics: int = 10, a_batch: int = 500) -> None:
-    """Write different messages of one size to topics in turn, in blocks of 20 batches."""
+    """Write different messages of one size to topics in turn, in records of 20 batches."""
     # Retention would remove old messages.
     now = time.time_ns() // 1000 - messages
     with history(path, now) as file:
-        file.connection.execute("PRAGMA synchronous = OFF")
         batches = (
             file.batch(f"bench/{number % topics}", _random(min(a_batch, messages - at), size))
             for number, at in enumerate(range(0, messages, a_batch))

@@ -66,7 +66,7 @@ def _add_source(parser: argparse.ArgumentParser, topics: bool) -> None:
         help=f"HTTP API of the broker, or of several brokers, separated by commas "
         f"(default {DEFAULT_URL})",
     )
-    where.add_argument("--path", metavar="FILE", help="history file of a broker on this machine")
+    where.add_argument("--path", metavar="DIR", help="directory of a history on this machine")
     _add_token_file(group)
     if topics:
         which = group.add_mutually_exclusive_group()

@@ -1,13 +1,14 @@
-"""A history read from its file, on the machine of the broker. The broker need not run."""
+"""A history read from its directory, on the machine of the broker. The broker need not run."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from pubsub.broker.access import RESERVED
+from pubsub.errors import StartError
 from pubsub.pipeline.history import (
     OTHER_HISTORY,
     BatchOrGap,
@@ -19,75 +20,90 @@ from pubsub.pipeline.history import (
     WrongHistory,
 )
 from pubsub.pipeline.offsets import PartitionBounds
-from pubsub.store import arrow
-from pubsub.store.block_ranges import read_parcel
-from pubsub.store.schema import open_reader
-
-# Payload bytes in one read of the file.
-_READ_BYTES = 4 * 1024**2
+from pubsub.store import arrow, log_reader
+from pubsub.store.epochs import continues
+from pubsub.store.log_view import LogView
 
 
 class FileHistory:
-    """Implements ``History``. Positions are not stored, as only the broker writes its file."""
+    """Implements ``History``. Positions are not stored, as only the broker writes its history."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path.removeprefix("file:").removeprefix("sqlite:")).expanduser()
-        self._connection: sqlite3.Connection | None = None
+        self._path = Path(path.removeprefix("file:").removeprefix("log:")).expanduser()
+        self._view: LogView | None = None
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> Iterator[LogView]:
         try:
-            if not self._path.is_file():
-                raise Rejected(f"{self._path}: the history file does not exist")
-            if self._connection is None:
-                self._connection = open_reader(self._path)
-            yield self._connection
+            if self._view is None:
+                self._view = self._open()
+            yield self._view
         except sqlite3.OperationalError as error:
             raise Unreachable(f"{self._path}: cannot read the history: {error}") from None
-        except (sqlite3.DatabaseError, OSError) as error:
+        except (StartError, sqlite3.DatabaseError, OSError) as error:
             raise Rejected(f"{self._path}: cannot read the history: {error}") from None
+
+    def _open(self) -> LogView:
+        if self._path.is_file():
+            raise Rejected(
+                f"{self._path} is a file, and a history is a directory; a history of version 0.1 "
+                "has to be migrated by the broker first"
+            )
+        if not self._path.is_dir():
+            raise Rejected(f"{self._path}: the directory of the history does not exist")
+        return LogView(self._path)
 
     def bounds(self, timestamp: int | None = None) -> PartitionBounds:
         """See ``History``."""
-        with self._opened() as connection:
-            first, stop = arrow.bounds(connection)
-            epoch, _ = arrow.epochs(connection)[-1]
-            found = stop if timestamp is None else arrow.offset_at(connection, timestamp)
-            return PartitionBounds(first, stop, epoch, found)
+        with self._opened() as view:
+            catalog = view.refresh()
+            epoch, _ = view.epochs[-1] if view.epochs else ("", 0)
+            found = catalog.stop
+            if timestamp is not None:
+                found = view.read(partial(log_reader.offset_at, timestamp=timestamp))
+            return PartitionBounds(catalog.first, catalog.stop, epoch, found)
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         """See ``History``."""
-        with self._opened() as connection:
-            found = arrow.topics_in(connection, start, stop)
+        with self._opened() as view:
+            found = view.read(partial(log_reader.topics_in, start=start, stop=stop))
             return [TopicSize(name, *sizes) for name, sizes in found.items()]
+
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """See ``History``."""
+        with self._opened() as view:
+            view.refresh()
+            return view.segment_bounds(start, stop)
 
     def read(
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
     ) -> Iterator[BatchOrGap]:
         """See ``History``."""
-        with self._opened() as connection:
-            self._check(connection, start, epoch)
+        with self._opened() as view:
+            self._check(view, start, epoch)
             offset = start
-            while offset < stop:
-                parcel = read_parcel(connection, offset, stop, topics, _READ_BYTES)
-                if parcel.first > offset:
-                    yield ExpiredBefore(parcel.first)
-                if topics is None:
-                    parcel = parcel.of(lambda name: not name.startswith(RESERVED))
+            for parcel in view.parcels(start, stop, topics):
+                if parcel.start > offset:
+                    yield ExpiredBefore(parcel.start)
                 yield from arrow.batches(parcel, headers)
                 if parcel.damaged is not None:
                     yield DamagedRange(*parcel.damaged)
                 offset = parcel.stop
+            if offset < stop:
+                raise self._other(stop)
 
     def check(self, position: int, epoch: str) -> None:
         """See ``History``."""
-        with self._opened() as connection:
-            self._check(connection, position, epoch)
+        with self._opened() as view:
+            self._check(view, position, epoch)
 
-    def _check(self, connection: sqlite3.Connection, position: int, epoch: str) -> None:
-        known = arrow.epochs(connection)
-        if position > arrow.bounds(connection)[1] or not arrow.continues(known, epoch, position):
-            raise WrongHistory(OTHER_HISTORY.format(f"the history {self._path}", position))
+    def _check(self, view: LogView, position: int, epoch: str) -> None:
+        catalog = view.refresh()
+        if position > catalog.stop or not continues(view.epochs, epoch, position):
+            raise self._other(position)
+
+    def _other(self, position: int) -> WrongHistory:
+        return WrongHistory(OTHER_HISTORY.format(f"the history {self._path}", position))
 
     def report_position(self, reader: str, position: int, epoch: str) -> None:
         """See ``History``; does nothing."""

@@ -1,4 +1,4 @@
-"""A broker's history as the pipeline reads it, over HTTP or from its file.
+"""A broker's history as the pipeline reads it, over HTTP or from its directory.
 
 Both give Arrow record batches with the columns of ``pubsub.store.arrow``, in the order of the
 offsets, and report the gaps between them.
@@ -99,6 +99,12 @@ class History(Protocol):
 
         If the range begins before the first message that is left, ExpiredBefore comes first. A
         DamagedRange comes in the place of its messages. ``epoch`` is as in ``check``.
+        """
+
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """Return offsets between ``start`` and ``stop``, in order, that are good to divide it at.
+
+        No part of the history is read twice for two ranges that meet there.
         """
 
     def check(self, position: int, epoch: str) -> None:

@@ -113,6 +113,10 @@ class HttpHistory:
             if first < stop:
                 yield from self.read(first, stop, topics, headers, epoch)
 
+    def cuts(self, start: int, stop: int) -> list[int]:
+        """See ``History``."""
+        return []
+
     def check(self, position: int, epoch: str) -> None:
         """See ``History``."""
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -66,7 +68,7 @@ class Subscription:
 def plan_tasks(
     history: History, whole: Task, subscription: Subscription, rows_per_task: int
 ) -> list[Task]:
-    """Divide ``whole`` into equal ranges of about ``rows_per_task`` rows.
+    """Divide ``whole`` into almost equal ranges of about ``rows_per_task`` rows.
 
     Returns no tasks if there is nothing to read.
     """
@@ -78,8 +80,18 @@ def plan_tasks(
         rows = subscription.amount(history, whole.start, whole.stop).rows
     count = max(1, -(-rows // rows_per_task))
     cuts = [whole.start + width * number // count for number in range(count + 1)]
+    if count > 1:
+        good = history.cuts(whole.start, whole.stop)
+        cuts[1:-1] = [_nearest(good, cut, width // count // 4) for cut in cuts[1:-1]]
     return [
         Task(whole.partition, start, stop, whole.epoch, whole.topics)
         for start, stop in pairwise(cuts)
         if start < stop
     ]
+
+
+def _nearest(good: Sequence[int], cut: int, most: int) -> int:
+    """Return the one of ``good`` that is nearest to ``cut``; ``cut`` if none is within ``most``."""
+    at = bisect_left(good, cut)
+    near = [one for one in good[max(at - 1, 0) : at + 1] if abs(one - cut) <= most]
+    return min(near, key=lambda one: abs(one - cut), default=cut)

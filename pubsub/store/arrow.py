@@ -7,11 +7,10 @@ Requires the extra ``arrow``.
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from array import array
 from binascii import hexlify
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import chain, groupby
 from typing import Any, TypeAlias
@@ -19,27 +18,20 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pubsub.broker.access import RESERVED
 from pubsub.broker.batch import Headers, message_id
-from pubsub.store.block_ranges import epochs, offset_at, read_parcel, topics_in
-from pubsub.store.block_reader import read_bounds as bounds
 from pubsub.store.columns import (
     HAS_HEADERS,
     MIXED,
     RUN,
-    RUN_TOPIC,
     RUN_WORDS,
+    SEVERAL,
     decode_headers,
+    decode_lists,
     decode_names,
     numbers,
 )
-from pubsub.store.epochs import continues
+from pubsub.store.log_view import LogView
 from pubsub.store.parcel import Parcel, Piece
-
-__all__ = [
-    "SCHEMA", "BatchOrGap", "batches", "bounds", "continues", "epochs", "offset_at", "read_arrow",
-    "schema", "topics_in",
-]  # fmt: skip
 
 BatchOrGap: TypeAlias = pa.RecordBatch | tuple[int, int]
 """Messages, or a range of offsets (start, stop) that is damaged."""
@@ -59,10 +51,13 @@ SCHEMA = pa.schema(
 """The columns without headers. No value is null."""
 ROWS = 65_536
 """The largest number of messages in a record batch."""
-# Payload bytes that are read from the file at a time.
-_PIECE = 4 * 1024**2
 _ID_BYTES = 36
-_TOP_BIT = -(2**63)
+_TOP_BIT = pa.scalar(-(2**63), pa.int64())
+_COUNT_BITS = pa.scalar(HAS_HEADERS - 1, pa.int32())
+_OWN_SIZES = pa.scalar(MIXED, pa.int32())
+# As a signed integer.
+_SEVERAL_TOPICS = pa.scalar(SEVERAL - 2**32, pa.int32())
+_NONE = pa.scalar(0, pa.int64())
 
 
 def schema(headers: bool = False) -> pa.Schema:
@@ -71,7 +66,7 @@ def schema(headers: bool = False) -> pa.Schema:
 
 
 def read_arrow(
-    connection: sqlite3.Connection,
+    view: LogView,
     start: int,
     stop: int,
     topics: frozenset[str] | None,
@@ -80,18 +75,12 @@ def read_arrow(
 ) -> Iterator[BatchOrGap]:
     """Yield the messages of ``topics`` from ``start`` to before ``stop``, in order.
 
-    None for the topics means all but the broker's own, which begin with RESERVED. Expired messages
-    are left out. Raises sqlite3.Error.
+    ``topics`` are as in ``LogView.parcels``. Expired messages are left out. Raises OSError.
     """
-    stop = min(stop, bounds(connection)[1])
-    while start < stop:
-        parcel = read_parcel(connection, start, stop, topics, _PIECE)
-        if topics is None:
-            parcel = parcel.of(lambda name: not name.startswith(RESERVED))
+    for parcel in view.parcels(start, stop, topics):
         yield from batches(parcel, headers, partition)
         if parcel.damaged is not None:
             yield parcel.damaged
-        start = parcel.stop
 
 
 def batches(parcel: Parcel, headers: bool = False, partition: int = 0) -> Iterator[pa.RecordBatch]:
@@ -112,6 +101,8 @@ class _Columns:
         self._partition = partition
         names = [list(decode_names(block.names)) for block, _ in pieces]
         self._names = pa.array(list(chain(*names)), pa.binary())
+        # The index of the topic of each message, where some runs have several topics.
+        self._topics: Any = None
         self._runs, ends, sizes = self._read_runs(names)
         self._values = self._read_values(ends, sizes)
 
@@ -126,7 +117,7 @@ class _Columns:
         timestamp, sequence = (
             _wrapped(pa.int64(), longs[column::long_width]) for column in range(3, 5)
         )
-        count = pc.bit_wise_and(number, HAS_HEADERS - 1)
+        count = pc.bit_wise_and(number, _COUNT_BITS)
         ends = pc.cumulative_sum(count)
         of_block = array("i", [len(block.runs) // RUN.size for block, _ in self._pieces])
         block_ends = pc.cumulative_sum(_wrapped(pa.int32(), of_block))
@@ -135,7 +126,10 @@ class _Columns:
         for own in names[:-1]:
             shifts.append(shifts[-1] + len(own))
         shift = _expand(block_ends, _wrapped(pa.int32(), shifts))
+        several = pc.equal(topic, _SEVERAL_TOPICS)
         topic = pc.add(topic, shift)
+        if any(block.lists for block, _ in self._pieces):
+            self._topics = self._read_topics(topic, several, ends, shifts)
         runs = pa.RecordBatch.from_pydict(
             {
                 "topic": topic,
@@ -150,22 +144,43 @@ class _Columns:
         )
         wanted = self._is_wanted(names)
         if not all(wanted):
-            runs = runs.filter(pa.array(wanted).take(topic))
+            if self._topics is not None:
+                # Only some messages of a run may be wanted.
+                runs = _singles(runs, ends, self._topics)
+                self._topics = None
+            runs = runs.filter(pa.array(wanted).take(runs["topic"]))
         return runs, ends, size
+
+    def _read_topics(self, topic: Any, several: Any, ends: Any, shifts: array[int]) -> Any:
+        """Return the index of the topic of each message in the names of all blocks."""
+        begins, listed = array("i"), array("i")
+        for (block, _), shift in zip(self._pieces, shifts, strict=True):
+            for own in decode_lists(block.lists):
+                begins.append(len(listed))
+                listed.extend(map(shift.__add__, own))
+        picks = numbers("i", b"".join([block.picks for block, _ in self._pieces]))
+        each = _expand(ends, several)
+        # The lists belong to the runs of several topics, in order.
+        begin = pc.replace_with_mask(topic, several, _wrapped(pa.int32(), begins))
+        own_begins = _expand(ends, begin).filter(each)
+        places = pc.add(own_begins, _wrapped(pa.int32(), picks))
+        found = _wrapped(pa.int32(), listed).take(places)
+        if len(found) == len(each):
+            return found
+        return pc.replace_with_mask(_expand(ends, topic), each, found)
 
     def _is_wanted(self, names: list[list[bytes]]) -> list[bool]:
         """Return for each name whether it is a topic to be read, or not the name of a topic."""
         found: list[bool] = []
         for own, (block, topics) in zip(names, self._pieces, strict=True):
             wanted = frozenset(map(str.encode, topics))
-            column = numbers("I", block.runs)[RUN_TOPIC::RUN_WORDS]
-            used = {own[index] for index in set(column)}
+            used = {own[index] for index in block.topic_indexes()}
             found += [name in wanted or name not in used for name in own]
         return found
 
     def _read_values(self, ends: Any, sizes: Any) -> Any:
         """Return all payloads of the blocks, including those of other topics."""
-        mixed = pc.equal(sizes, MIXED)
+        mixed = pc.equal(sizes, _OWN_SIZES)
         lengths = numbers("i", b"".join([block.lengths for block, _ in self._pieces]))
         if not lengths:
             each = _expand(ends, sizes)
@@ -209,26 +224,23 @@ class _Columns:
             return _expand(ends, self._names.take(runs[column]))
 
         offset = each("offset")
+        if self._topics is None:
+            topic = name("topic")
+        else:
+            topic = self._names.take(_of_messages(self._topics, runs, rows, each))
         columns = [
-            _text(name("topic")),
+            _text(topic),
             pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
             offset,
             _expand(ends, runs["timestamp"]).view(pa.timestamp("us", tz="UTC")),
             _text(name("protocol")),
             name("sender"),
-            self._payloads(runs, rows, each),
+            _of_messages(self._values, runs, rows, each),
             _message_ids(self._run, each("sequence")),
         ]
         if self._headers:
             columns.append(self._headers_of(offset))
         return pa.RecordBatch.from_arrays(columns, schema=schema(self._headers))
-
-    def _payloads(self, runs: Any, rows: int, each: Any) -> Any:
-        position = runs["position"]
-        first = position[0].as_py()
-        if position[-1].as_py() + runs["count"][-1].as_py() - first == rows:
-            return self._values.slice(first, rows)
-        return self._values.take(each("position"))
 
     def _headers_of(self, offset: Any) -> Any:
         """Return the headers of the messages at these offsets.
@@ -260,17 +272,50 @@ class _Columns:
 
 def _within(runs: Any, begin: Any, low: int, high: int) -> Any:
     """Cut ``runs`` to the range from ``low`` to before ``high``; ``begin`` is where each begins."""
-    skipped = pc.max_element_wise(pc.subtract(low, begin), 0)
-    left = pc.min_element_wise(pc.subtract(high, begin), runs["count"])
+    skipped = pc.max_element_wise(pc.subtract(_int64(low), begin), _NONE)
+    left = pc.min_element_wise(pc.subtract(_int64(high), begin), runs["count"])
     changed = {name: pc.add(runs[name], skipped) for name in ("sequence", "offset", "position")}
     changed["count"] = pc.subtract(left, skipped)
     same = {name: runs[name] for name in ("topic", "sender", "protocol", "timestamp")}
-    return pa.RecordBatch.from_pydict(same | changed).filter(pc.greater(changed["count"], 0))
+    return pa.RecordBatch.from_pydict(same | changed).filter(pc.greater(changed["count"], _NONE))
+
+
+def _singles(runs: Any, ends: Any, topics: Any) -> Any:
+    """Return a run for each message, with its own topic; the runs end at ``ends``."""
+    rows = len(topics)
+    begins = pc.subtract(ends.cast(pa.int64()), runs["count"])
+    positions = _wrapped(pa.int64(), array("q", range(rows)))
+    within = pc.subtract(positions, _expand(ends, begins))
+    found = {"topic": topics}
+    for name in ("sender", "protocol", "timestamp"):
+        found[name] = _expand(ends, runs[name])
+    for name in ("sequence", "offset"):
+        found[name] = pc.add(_expand(ends, runs[name]), within)
+    found["position"] = positions
+    found["count"] = pa.repeat(pa.scalar(1, pa.int64()), rows)
+    return pa.RecordBatch.from_pydict(found)
+
+
+def _of_messages(values: Any, runs: Any, rows: int, each: Callable[[str], Any]) -> Any:
+    """Return those of ``values``, which are of all messages, that belong to ``runs``."""
+    position = runs["position"]
+    first = position[0].as_py()
+    if position[-1].as_py() + runs["count"][-1].as_py() - first == rows:
+        return values.slice(first, rows)
+    return values.take(each("position"))
 
 
 def _expand(ends: Any, values: Any) -> Any:
     """Repeat each of ``values`` for the messages of its run; ``ends`` are the ends of the runs."""
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+    rows = ends[-1].as_py() if len(ends) else 0
+    kind = pa.run_end_encoded(ends.type, values.type)
+    made = pa.RunEndEncodedArray.from_buffers(kind, rows, [None], 0, 0, [ends, values])
+    return pc.run_end_decode(made)
+
+
+def _int64(value: int) -> Any:
+    """Return an integer for Arrow, which takes ten times as long to find the type of one."""
+    return pa.scalar(value, pa.int64())
 
 
 def _message_ids(run: int, sequence: Any) -> Any:

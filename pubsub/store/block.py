@@ -107,10 +107,14 @@ class Block:
     def topics(self) -> set[str]:
         """Return the topics of the messages. The block must have been checked."""
         names = decode_names(self.names)
+        return {names[index].decode() for index in self.topic_indexes()}
+
+    def topic_indexes(self) -> set[int]:
+        """Return the indexes of the topics in the names."""
         indexes = set(numbers("I", self.runs)[RUN_TOPIC::RUN_WORDS])
         indexes.discard(SEVERAL)
         indexes.update(*decode_lists(self.lists))
-        return {names[index].decode() for index in indexes}
+        return indexes
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Return the messages of each topic and their bytes (see ``messages_nbytes``).

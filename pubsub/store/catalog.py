@@ -37,7 +37,8 @@ class Horizon:
 class Catalog:
     """The segments, in order, of a log that begins at the offset ``low``.
 
-    ``ended`` has the offset at which each topic that ended did.
+    ``ended`` has the offset at which each topic that ended did. ``end`` is the offset after the
+    last message if that is known otherwise than from the segments, as the last ones are missing.
 
     The first of ``horizons`` that matches a topic applies.
     """
@@ -46,6 +47,7 @@ class Catalog:
     low: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     horizons: Sequence[Horizon] = ()
+    end: int = 0
 
     def __post_init__(self) -> None:
         self._used: OrderedDict[Segment, None] = OrderedDict()
@@ -64,7 +66,7 @@ class Catalog:
     @property
     def stop(self) -> int:
         """The offset after the last message."""
-        return self.segments[-1].stop if self.segments else 0
+        return max(self.segments[-1].stop if self.segments else 0, self.end)
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
         """Return the segments from the one that has ``offset`` on."""

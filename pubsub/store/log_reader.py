@@ -54,6 +54,9 @@ class _Walk:
             if self._examined > SCAN:
                 return
             self.offset = max(self.offset, min(segment.stop, self.stop))
+        if self.offset < self.stop:
+            # The last segments are missing.
+            yield self._damaged(self.offset, self.stop)
 
     def _items_of(
         self, segment: Segment

@@ -6,6 +6,7 @@ so that the operations behind that place can be applied again after a crash.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +25,11 @@ CREATE TABLE metadata (
 ) WITHOUT ROWID;
 -- The offset at which a topic ended; its messages before that are not read again.
 CREATE TABLE ended (topic TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
--- Messages before the offset have expired, of the topics of which the pattern is the first match.
-CREATE TABLE horizons (pattern TEXT PRIMARY KEY, offset INTEGER NOT NULL) WITHOUT ROWID;
+-- Messages before the offset have expired, of the topics of which the pattern is the first match
+-- in the order of `place`.
+CREATE TABLE horizons (
+    place INTEGER PRIMARY KEY, pattern TEXT NOT NULL UNIQUE, offset INTEGER NOT NULL
+);
 -- One row each time the log was opened for writing; offsets from `begins` on were assigned since.
 CREATE TABLE epochs (
     number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
@@ -102,6 +106,9 @@ class Metadata:
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         mode = "ro" if read_only else "rw"
+        if read_only and not (os.access(path.parent, os.W_OK) or _has_wal(path)):
+            # SQLite could not make the files that it shares with a writer; there is none.
+            mode += "&immutable=1"
         self._connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",
             uri=True,
@@ -184,6 +191,12 @@ class Metadata:
         log_id, first, base, sequence, *applied, stop, ceiling = row
         return State(log_id, first, (base, sequence), Place(*applied), stop, ceiling)
 
+    def version(self) -> int:
+        """Return a number that changes when another process has changed the file."""
+        with self._lock:
+            row = self._connection.execute("PRAGMA data_version").fetchone()
+        return int(row[0])
+
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""
         with self._lock:
@@ -195,9 +208,11 @@ class Metadata:
             return dict(self._connection.execute("SELECT topic, offset FROM ended").fetchall())
 
     def horizons(self) -> dict[str, int]:
-        """Return the offset of each pattern."""
+        """Return the offset of each pattern, in the order of the patterns."""
         with self._lock:
-            rows = self._connection.execute("SELECT pattern, offset FROM horizons").fetchall()
+            rows = self._connection.execute(
+                "SELECT pattern, offset FROM horizons ORDER BY place"
+            ).fetchall()
         return dict(rows)
 
     def epochs(self) -> list[Epoch]:
@@ -251,15 +266,19 @@ class Metadata:
             connection.execute("UPDATE state SET first = ?", (first,))
 
     def set_horizons(self, horizons: Iterable[tuple[str, int]]) -> None:
-        """Store the offset of each pattern, and remove other patterns."""
+        """Store the offset of each pattern, in order, and remove other patterns."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM horizons")
-            connection.executemany("INSERT INTO horizons VALUES (?, ?)", horizons)
+            connection.executemany("INSERT INTO horizons VALUES (NULL, ?, ?)", horizons)
 
     def remove_ended(self, before: int) -> None:
         """Remove the topics that ended at or before the first offset ``before``."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM ended WHERE offset <= ?", (before,))
+
+
+def _has_wal(path: Path) -> bool:
+    return Path(f"{path}-wal").exists()
 
 
 def _apply(connection: sqlite3.Connection, base: int, operation: Operation) -> None:

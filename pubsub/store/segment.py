@@ -89,6 +89,14 @@ def segment_name(base: int, sequence: int) -> str:
     return f"{base:020}-{sequence:08}{SUFFIX}"
 
 
+def parse_name(name: str) -> tuple[int, int] | None:
+    """Return the base and the sequence in the name of a segment; None if it is not one."""
+    base, dash, sequence = name.removesuffix(SUFFIX).partition("-")
+    if not (dash and name.isascii() and base.isdecimal() and sequence.isdecimal()):
+        return None
+    return int(base), int(sequence)
+
+
 def index_name(name: str) -> str:
     """Return the name of the index of the segment ``name``."""
     return name.removesuffix(SUFFIX) + INDEX_SUFFIX
@@ -296,6 +304,10 @@ def survey(file: int, salt: bytes, index: SegmentIndex) -> Iterator[Found | tupl
         following = _next_record(file, index, salt, size)
         if following is None:
             return
+        written = next(scan(file, index.end, salt, size), None)
+        if written is not None and written.head.base == index.stop:
+            # It was being written when it was read first.
+            continue
         head, position = following
         lost = (index.stop, head.base)
         add_damage(index, head.base, position - index.end)

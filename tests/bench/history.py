@@ -1,8 +1,9 @@
 """Reading and writing a history as Arrow: ``python -m tests.bench.history``.
 
-The benchmark reads a history from its file and over HTTP, and writes to it over HTTP. The writer of
-the store makes the file, in blocks whose runs have a few or many messages. Each line has messages
-per second of the clock, and the processor time per message of the broker and of the reader.
+The benchmark reads a history from its directory and over HTTP, and writes to it over HTTP. The
+writer of the log makes the directory: messages of 64 bytes to one topic and to ten in turn, then
+runs of a few or many messages. Each line has messages per second of the clock, and the processor
+time per message of the broker and of the reader.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,15 +23,15 @@ from pubsub.broker.batch import Batch
 from pubsub.client.history_client import HistoryClient
 from pubsub.kernel import Columns
 from pubsub.store import arrow
-from pubsub.store.retention import Retention
-from pubsub.store.schema import begin_epoch, open_reader
-from pubsub.store.stored_runs import record_of
-from pubsub.store.writer import Group, Writer
+from pubsub.store.log_view import LogView
+from tests.histories import history
 from tests.integration.broker import HOST, Broker, brokers
 
 _MOST_BYTES = 100
 _FEWEST_BYTES = 64
-_BLOCK_RUNS = 1000
+_RECORD_RUNS = 1000
+# Messages of one read of 64 KiB, with their heads in cafe.
+_READ_MESSAGES = 900
 _TOPICS = 10
 
 
@@ -52,31 +54,41 @@ class Figures:
 
 def write(path: Path, messages: int, longest: int) -> None:
     """Write a history with messages of 64 to 100 bytes, in runs of 1 to ``longest``."""
-    writer = Writer(path, 7, Retention(()))
-    writer.connection.execute("BEGIN")
-    begin_epoch(writer.connection)
-    writer.connection.execute("COMMIT")
     chance = random.Random(7)
     payloads = [bytes(chance.randint(_FEWEST_BYTES, _MOST_BYTES)) for _ in range(longest + 100)]
-    offset = 0
-    while offset < messages:
-        group = Group()
-        for _ in range(_BLOCK_RUNS):
-            count = chance.randint(1, longest)
-            at = chance.randrange(100)
-            some = payloads[at : at + count]
-            group.runs.append(
-                record_of(
-                    Batch(
-                        (f"topic/{chance.randrange(_TOPICS)}",), Columns.of(some),
-                        offset, offset, b"bench", "cafe", None, offset,
-                    )
-                )
-            )  # fmt: skip
-            offset += count
-        writer.commit(group)
-        writer.checkpoint()
-    writer.close()
+
+    def some() -> Iterator[Batch]:
+        left = messages
+        while left > 0:
+            count, at = chance.randint(1, longest), chance.randrange(100)
+            left -= count
+            columns = Columns.of(payloads[at : at + count])
+            yield _batch((f"topic/{chance.randrange(_TOPICS)}",), columns)
+
+    _write(path, some(), _RECORD_RUNS)
+
+
+def write_in_turn(path: Path, messages: int, topics: int) -> None:
+    """Write messages of 64 bytes to one topic or to several in turn, as reads of 64 KiB have them.
+
+    A record has four reads.
+    """
+    names = tuple(f"topic/{number}" for number in range(topics))
+    columns = Columns.of(
+        [bytes(_FEWEST_BYTES)] * _READ_MESSAGES,
+        [number % topics for number in range(_READ_MESSAGES)] if topics > 1 else None,
+    )
+    _write(path, (_batch(names, columns) for _ in range(messages // _READ_MESSAGES)), 4)
+
+
+def _batch(topics: tuple[str, ...], columns: Columns) -> Batch:
+    return Batch(topics, columns, 0, 0, b"bench", "cafe")
+
+
+def _write(path: Path, batches: Iterator[Batch], a_record: int) -> None:
+    with history(path) as log:
+        while some := list(islice(batches, a_record)):
+            log.put_all(some)
 
 
 def measure_usage(read: Callable[[], int], broker: Broker | None = None) -> Figures:
@@ -98,12 +110,14 @@ def _cpu(broker: Broker | None) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def from_file(path: Path) -> int:
-    """Read the whole history from the file and return the number of messages."""
-    connection = open_reader(path)
-    _, stop = arrow.bounds(connection)
-    items = arrow.read_arrow(connection, 0, stop, None)
-    return sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
+def from_directory(path: Path) -> int:
+    """Read the whole history from its directory and return the number of messages."""
+    view = LogView(path)
+    try:
+        items = arrow.read_arrow(view, 0, view.refresh().stop, None)
+        return sum(item.num_rows for item in items if isinstance(item, pa.RecordBatch))
+    finally:
+        view.close()
 
 
 def over_http(client: HistoryClient, stop: int) -> int:
@@ -123,13 +137,13 @@ def publish(client: HistoryClient, messages: int) -> int:
 
 def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
     """Measure with runs of up to ``longest`` messages and yield the lines."""
-    path = directory / f"{longest}.db"
+    path = directory / f"{longest}"
     write(path, messages, longest)
     what = f"runs of 1 to {longest}"
-    yield f"{what}: from the file  {measure_usage(lambda: from_file(path))}"
+    yield f"{what}: from the directory  {measure_usage(lambda: from_directory(path))}"
     with brokers(directory) as start:
         broker = start(
-            f"--store=sqlite:{path}",
+            f"--store=log:{path}",
             "--retention=*=age:36500d",
             f"--admin-port=tcp:0:interface={HOST}",
             f"--listen=cafe=tcp:0:interface={HOST}",
@@ -140,11 +154,28 @@ def lines(directory: Path, messages: int, longest: int) -> Iterator[str]:
         yield f"{what}: published HTTP {measure_usage(lambda: publish(client, messages), broker)}"
 
 
+def lines_in_turn(directory: Path, messages: int) -> Iterator[str]:
+    """Measure messages of 64 bytes and yield the lines."""
+    for topics in (1, _TOPICS):
+        path = directory / f"turn-{topics}"
+        write_in_turn(path, messages, topics)
+        # Once to warm the cache of the file system.
+        from_directory(path)
+        figures = measure_usage(lambda path=path: from_directory(path))  # type: ignore[misc]
+        yield f"64 bytes, {topics} topics in turn: from the directory  {figures}"
+
+
 def main() -> None:
     """Print a line for each measurement."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.history", description=__doc__)
     parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--local", action="store_true", help="without HTTP")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        for line in lines_in_turn(Path(directory), options.messages):
+            print(line, flush=True)
+    if options.local:
+        return
     for longest in (1000, 10):
         with tempfile.TemporaryDirectory() as directory:
             for line in lines(Path(directory), options.messages, longest):

@@ -17,10 +17,10 @@ from pubsub.protocols.nsd.client import NsdPublisher
 from pubsub.protocols.rheos.client import RheosPublisher
 from pubsub.protocols.spot.client import SpotPublisher
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
-from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
 from tests.spark.http_brokers import client_of, read, serve, url_of, values
+from tests.sqlite_histories import history
 from tests.waiting import until
 
 NAMES = ["a,b", 'q"uote', "it's", "sl/ash", "\N{PARTY POPPER}", " space ", "[x]", "x" * 255]

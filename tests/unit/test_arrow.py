@@ -11,15 +11,38 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch, message_id
+from pubsub.kernel import Columns
 from pubsub.store import arrow
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.parcel import Parcel
-from pubsub.store.stored_runs import record_of
-from tests.unit.fakes import batch_of
+from pubsub.store.record import decode_block as decode_record
+from pubsub.store.record import decode_head, encode, record_of_runs
+from pubsub.store.stored_runs import RunRecord, record_of
+from tests.unit.fakes import batch_of, mixed_batch
 from tests.unit.test_block import TOPICS, batches
 
 RUNS = st.integers(0, 2**60 - 1)
 SEQUENCES = st.integers(0, 2**20) | st.integers(2**62 - 2000, 2**62 - 1000)
+
+
+def block_of(runs: list[RunRecord], run: int, base: int, stop: int) -> Block:
+    """The block of a record of the log."""
+    buffers, _ = encode(record_of_runs(runs, (), base, stop, run), b"salt", 1, stop)
+    data = memoryview(b"".join(buffers))
+    head = decode_head(data, b"salt")
+    assert head is not None
+    return decode_record(head, data)
+
+
+@st.composite
+def mixes(draw: st.DrawFn) -> Batch:
+    """A batch with messages of several topics."""
+    made = draw(batches())
+    listed = draw(st.permutations(TOPICS))[: draw(st.integers(2, len(TOPICS)))]
+    picks = st.integers(0, len(listed) - 1)
+    indexes = draw(st.lists(picks, min_size=made.count, max_size=made.count))
+    columns = Columns.of(made.payloads(), indexes)
+    return dataclasses.replace(made, topics=tuple(listed), columns=columns)
 
 
 @st.composite
@@ -28,10 +51,13 @@ def blocks(draw: st.DrawFn) -> list[Block]:
     found = []
     base = draw(st.integers(0, 2**40))
     run = draw(RUNS)
+    kind, encode_runs = draw(
+        st.sampled_from([(batches(), encode_block), (batches() | mixes(), block_of)])
+    )
     for _ in range(draw(st.integers(1, 4))):
         at = base
         runs = []
-        for batch in draw(st.lists(batches(), min_size=1, max_size=6)):
+        for batch in draw(st.lists(kind, min_size=1, max_size=6)):
             batch.offset = at
             batch.sequence = draw(SEQUENCES)
             at += batch.count
@@ -39,7 +65,7 @@ def blocks(draw: st.DrawFn) -> list[Block]:
                 runs.append(record_of(batch))
         if draw(st.integers(0, 3)) == 0:
             run = draw(RUNS)
-        found.append(encode_block(runs, run, base, at))
+        found.append(encode_runs(runs, run, base, at))
         base = at
     return found
 
@@ -61,8 +87,8 @@ def expected(parcel: Parcel, partition: int = 0) -> list[dict[str, Any]]:
     rows = []
     for block, topics in parcel.blocks:
         for run in decode_block(block, topics):
-            batch = run.batch()
-            rows += [row(batch, i, block.run, partition) for i in range(run.count)]
+            for _, batch in run.batch().runs():
+                rows += [row(batch, i, block.run, partition) for i in range(batch.count)]
     return [one for one in rows if parcel.start <= one["offset"] < parcel.stop]
 
 
@@ -137,6 +163,19 @@ class ColumnTests(SynchronousTestCase):
         block = encode_block([record_of(first), record_of(second)], 1, 0, 2)
         (made,) = arrow.batches(parcel_of([block], frozenset({"alice"})))
         assert made.to_pydict()["value"] == [b"1"]
+
+    def test_a_run_of_several_topics_keeps_those_that_are_read(self) -> None:
+        names = ("a", "b", "c")
+        sent = [(names[number % 3], b"%d" % number) for number in range(7)]
+        block = block_of([record_of(mixed_batch(sent, names, 0))], 3, 0, 7)
+        (whole,) = arrow.batches(parcel_of([block], frozenset(names)))
+        assert (
+            list(zip(*[whole[name].to_pylist() for name in ("topic", "value")], strict=True))
+            == sent
+        )
+        (some,) = arrow.batches(parcel_of([block], frozenset("ac"), start=1))
+        assert some["offset"].to_pylist() == [2, 3, 5, 6]
+        assert some["topic"].to_pylist() == ["c", "a", "c", "a"]
 
     def test_a_long_block_is_cut_into_batches(self) -> None:
         many = 2 * arrow.ROWS + 10

@@ -14,10 +14,10 @@ from tests.histories import history
 
 
 def test_a_row_holds_the_range_of_a_task(tmp_path: Path) -> None:
-    with history(tmp_path / "history.db") as file:
+    with history(tmp_path / "history") as file:
         file.put("a", [b"%d" % number for number in range(10)])
         file.put("b", [b"x"] * 10)
-    given = {"path": str(tmp_path / "history.db"), "subscribe": "a", "rowspertask": "4"}
+    given = {"path": str(tmp_path / "history"), "subscribe": "a", "rowspertask": "4"}
     source = RangeSource({**given, "startingoffsets": "earliest"})
     reader = source.streamReader(source.schema())
     start = reader.initialOffset()

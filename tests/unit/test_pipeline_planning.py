@@ -102,6 +102,7 @@ class FakeHistory:
 
     def __init__(self, *names: str, messages: int = 0) -> None:
         self._topics = [TopicSize(name, messages, 10 * messages) for name in names]
+        self.good: list[int] = []
 
     def topics(self, start: int, stop: int) -> list[TopicSize]:
         return self._topics
@@ -113,6 +114,9 @@ class FakeHistory:
         self, start: int, stop: int, topics: frozenset[str] | None, headers: bool, epoch: str
     ) -> Iterator[BatchOrGap]:
         raise NotImplementedError
+
+    def cuts(self, start: int, stop: int) -> list[int]:
+        return [one for one in self.good if start < one < stop]
 
     def check(self, position: int, epoch: str) -> None:
         raise NotImplementedError
@@ -168,6 +172,15 @@ class PlanTests(SynchronousTestCase):
         rare = subscription(subscribe="rare")
         assert len(plan_tasks(FakeHistory("rare", messages=3), whole, rare, 1000)) == 1
         assert len(plan_tasks(FakeHistory("rare", messages=5000), whole, rare, 1000)) == 5
+
+    def test_tasks_end_where_segments_do_if_that_is_near(self) -> None:
+        whole = Task(0, 0, 4000, "1-a", None)
+        found = FakeHistory()
+        found.good = [0, 900, 1030, 2240, 3300, 4000]
+        tasks = plan_tasks(found, whole, subscription(), 1000)
+        assert [(task.start, task.stop) for task in tasks] == [
+            (0, 1030), (1030, 2240), (2240, 3000), (3000, 4000),
+        ]  # fmt: skip
 
     def test_no_topics_no_tasks(self) -> None:
         whole = Task(0, 0, 10**6, "1-a", frozenset())

@@ -1,10 +1,11 @@
-"""The batch and stream readers on history files, called as Spark calls them."""
+"""The batch and stream readers on logs, called as Spark calls them."""
 
 from __future__ import annotations
 
 import json
 import pickle
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from pubsub.errors import ConfigurationError
 from pubsub.pipeline.history import DataLoss, Rejected, WrongHistory
 from pubsub.pipeline.schemas import arrow_schema
 from pubsub.pipeline.source import BatchReader, PubSubSource, StreamReader
-from tests.histories import START, history
+from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 
@@ -28,10 +29,10 @@ ALL = ReadAllAvailable()
 
 
 class ReaderCase(SynchronousTestCase):
-    """A file with messages of two topics, in blocks of their own."""
+    """A log with messages of two topics, in records of their own."""
 
     def setUp(self) -> None:
-        self.path = scratch(self) / "history.db"
+        self.path = scratch(self) / "history"
         with history(self.path) as file:
             for number in range(5):
                 file.put("orders", [b"order %d.%d" % (number, index) for index in range(10)])
@@ -129,7 +130,7 @@ class BatchTests(ReaderCase):
         assert self.offsets(rows) == [start]
 
     def test_an_empty_history(self) -> None:
-        self.path = self.path.with_name("empty.db")
+        self.path = self.path.with_name("empty")
         with history(self.path):
             pass
         assert self.all() == []
@@ -142,7 +143,7 @@ class BatchTests(ReaderCase):
         assert len(self.rows(reader, tasks)) == 100
 
     def test_no_history(self) -> None:
-        self.path = Path("/nowhere/history.db")
+        self.path = Path("/nowhere/history")
         assert "/nowhere" in str(raised(Rejected, self.all))
 
     def test_a_file_that_is_no_history(self) -> None:
@@ -329,8 +330,7 @@ class LossTests(ReaderCase):
                 assert "40 offsets lost in total" in logs.output[1]
 
     def test_damage(self) -> None:
-        with history(self.path) as file:
-            file.damage(30)
+        damage(self.path, 30)
         error = raised(DataLoss, self.all)
         assert "partition 0: offsets 30 to 39 are damaged" in str(error)
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
@@ -340,8 +340,7 @@ class LossTests(ReaderCase):
 
     def test_damage_is_reported_once(self) -> None:
         """Tasks that begin and end in a damaged range each report their share of it."""
-        with history(self.path) as file:
-            file.damage(30)
+        damage(self.path, 30)
         with self.assertLogs("pubsub.pipeline", "WARNING") as logs:
             rows = self.all(failOnDataLoss="false", rowsPerTask="4")
         assert len(rows) == 90
@@ -351,7 +350,7 @@ class LossTests(ReaderCase):
     def test_another_history_of_the_same_length(self) -> None:
         reader = self.stream()
         start = reader.initialOffset()
-        self.path.unlink()
+        self.path = self.path.with_name("other")
         with history(self.path) as file:
             file.put("orders", [b"x"] * 200)
         other = self.stream()
@@ -359,11 +358,12 @@ class LossTests(ReaderCase):
         raised(WrongHistory, other.partitions, start, end)
 
     def test_a_restored_older_state(self) -> None:
-        older = self.path.read_bytes()
+        older = self.path.with_name("older")
+        copytree(self.path, older)
         with history(self.path) as file:
             file.put("orders", [b"x"] * 20)
         start = self.stream().initialOffset()
-        self.path.write_bytes(older)
+        self.path = older
         raised(WrongHistory, self.stream().latestOffset, start, ALL)
         with history(self.path) as file:
             file.put("orders", [b"y"] * 30)
