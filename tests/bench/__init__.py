@@ -10,7 +10,8 @@ it. The modules:
 - ``verify``: finds lost, duplicated and reordered messages among those delivered;
 - ``generator``: non-blocking publishers and subscribers, polled in one loop;
 - ``broker``: the measured process: start, CPU seconds, resident memory, stop;
-- ``throughput``, ``steady``, ``idle``, ``selftest``: the four kinds of measurement;
+- ``throughput``, ``steady``, ``idle``, ``selftest``: four kinds of measurement;
+- ``requests/``: how long each request of every protocol holds the reactor;
 - ``report``: environment, JSON and Markdown;
 - ``compare``: the cost of a message over one wire as a multiple of another, in turns;
 - ``__main__``: the command line.

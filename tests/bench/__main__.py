@@ -18,6 +18,9 @@ from tests.bench.idle import measure_idle, raise_file_limit
 from tests.bench.options import BenchOptions, parse_options
 from tests.bench.plan import Topology, make_plan
 from tests.bench.report import Report, environment, size_label
+from tests.bench.requests.catalogue import Catalogue
+from tests.bench.requests.processes import measured_broker
+from tests.bench.requests.site import Scale
 from tests.bench.selftest import run_self_test
 from tests.bench.steady import measure_steady
 from tests.bench.throughput import measure_throughput
@@ -38,7 +41,12 @@ class Session:
         """Run all measurements. Raises BenchError if the broker does not start."""
         if "idle" in self._options.modes:
             raise_file_limit(self._options.connections)
-        runs = {"throughput": self._throughput, "steady": self._steady, "idle": self._idle}
+        runs = {
+            "throughput": self._throughput,
+            "steady": self._steady,
+            "idle": self._idle,
+            "requests": self._requests,
+        }
         for mode in dict.fromkeys(self._options.modes):
             runs[mode]()
 
@@ -70,6 +78,18 @@ class Session:
         connections = self._options.connections
         measure = partial(measure_idle, wire=self._wire, connections=connections)
         self._attempt(f"idle, {connections:,} connections", self.report.idle, measure)
+
+    def _requests(self) -> None:
+        options, report = self._options, self.report
+        scale = Scale.of(options.topics)
+        print(f"requests, {scale.subscriptions:,} subscriptions", file=sys.stderr)
+        with measured_broker(options.broker_options, options.broker_core) as (site, broker):
+            self._describe(broker)
+            try:
+                Catalogue(site, scale, report.add_request).run()
+            except BenchError as error:
+                report.errors.append(f"requests: {error}")
+                print(f"failed: {error}\n{broker.log_tail()}", file=sys.stderr)
 
     def _attempt(
         self, label: str, results: list[Result], measure: Callable[[Broker], Result]

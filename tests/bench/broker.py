@@ -122,9 +122,13 @@ class Broker:
         """The address for publishers, for most brokers the same as `address`."""
         return HOST, self.publish_port
 
+    def output(self) -> str:
+        """Return all that the process has written."""
+        return self._log.read_text(errors="replace")
+
     def log_tail(self) -> str:
         """Return the last lines of the output."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        return "\n".join(self.output().splitlines()[-LOG_TAIL_LINES:])
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of all threads, user and system, with nanosecond resolution.

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench.plan import BATCH_BYTES, KIB, MIB, Topology
 from tests.bench.wires import WIRES
 
-MODES = ("throughput", "steady", "idle")
+MODES = ("throughput", "steady", "idle", "requests")
 SCENARIOS = ("1-1", "1-100", "50-1", "10-pairs")
 SIZES = (64, KIB, 64 * KIB)
 MIN_SIZE = 16
@@ -28,6 +28,8 @@ modes (default: throughput):
   throughput   each --scenario with each --size, as fast as the broker can
   steady       latency at a fixed --rate, one message a send
   idle         resident memory and accept rate of --connections idle subscribers
+  requests     the longest time for which each request of all protocols holds the reactor, with
+               --topics topics and ten times as many subscriptions
 
 scenarios:
   P-S          P publishers and S subscribers on one topic, e.g. 1-1, 1-100, 50-1
@@ -56,6 +58,7 @@ class BenchOptions:
     steady_scenario: Topology
     steady_size: int
     connections: int
+    topics: int
     twistd: Path
     broker_options: list[str]
     broker_core: int
@@ -117,6 +120,8 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         help="steady: payload (default: 64)")  # fmt: skip
     add("--connections", type=_count, default=10_000, metavar="N",
         help="idle: number of connections (default: 10000)")  # fmt: skip
+    add("--topics", type=_count, default=100_000, metavar="N",
+        help="requests: number of topics (default: 100000)")  # fmt: skip
 
 
 def _add_broker_options(parser: argparse.ArgumentParser) -> None:

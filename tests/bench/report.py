@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from tests.bench.idle import Idle
 from tests.bench.measure import Latency
 from tests.bench.plan import KIB, MIB, RunPlan
+from tests.bench.requests.site import Result
 from tests.bench.steady import Steady
 from tests.bench.throughput import Throughput
 
@@ -30,7 +32,14 @@ class Report:
     throughput: list[Throughput] = field(default_factory=list)
     steady: list[Steady] = field(default_factory=list)
     idle: list[Idle] = field(default_factory=list)
+    requests: list[Result] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    def add_request(self, result: Result) -> None:
+        """Add a result and print it, as all of them take some minutes."""
+        self.requests.append(result)
+        held = result.median
+        print(f"{result.wire}: {result.request}: {held.held:.2f} ms", file=sys.stderr)
 
     @property
     def clean(self) -> bool:
@@ -45,6 +54,7 @@ class Report:
             "throughput": [_throughput_json(run) for run in self.throughput],
             "steady": [_steady_json(run) for run in self.steady],
             "idle": [asdict(run) for run in self.idle],
+            "requests": [asdict(result) for result in self.requests],
             "errors": self.errors,
         }
 
@@ -62,6 +72,9 @@ class Report:
         if self.idle:
             parts.append(IDLE_TEXT)
             parts.append(_table(IDLE_COLUMNS, map(_idle_row, self.idle)))
+        if self.requests:
+            parts.append(REQUESTS_TEXT)
+            parts.append(_table(REQUESTS_COLUMNS, map(_request_row, self.requests)))
         if self.errors:
             parts.append(_list(f"failed: {error}" for error in self.errors))
         return "\n\n".join(parts) + "\n"
@@ -209,6 +222,26 @@ def _idle_row(run: Idle) -> list[str]:
         f"{run.accepts_per_second:,.0f}",
         f"{run.accepts_per_cpu_second:,.0f}",
         f"{run.idle_cpu_share:.1%}",
+    ]
+
+
+REQUESTS_TEXT = """\
+## Requests
+
+The longest tick of the reactor from the request on, in milliseconds: by the clock, and of processor
+time in the reactor's thread. The median of all rounds; pauses of the garbage collector are not
+included."""
+
+REQUESTS_COLUMNS = ("request", "held ms", "processor ms", "rounds")
+
+
+def _request_row(result: Result) -> list[str]:
+    held = result.median
+    return [
+        f"{result.wire}: {result.request}",
+        f"{held.held:.2f}",
+        f"{held.processor:.2f}",
+        ", ".join(f"{one.held:.1f}" for one in result.rounds),
     ]
 
 

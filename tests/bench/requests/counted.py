@@ -1,0 +1,148 @@
+"""The site of the test: a broker in memory, whose work in each tick is counted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.interfaces import IPushProducer, ITCPTransport
+from twisted.internet.task import Clock
+
+from pubsub.admin.server import SETTINGS as ADMIN_SETTINGS
+from pubsub.admin.server import AdminFactory
+from pubsub.broker.listener import SETTINGS
+from pubsub.settings import read_all
+from tests.bench.requests.site import Held
+from tests.unit.fakes import START
+from tests.unit.streams import House, Stream
+from tests.unit.web import WebStream
+
+_LISTEN: dict[str, dict[str, object]] = {
+    "cafe": {"channels": "0-254"},
+    "nsd": {"max-subscriptions": 20_000},
+    "rheos": {},
+    "spot": {},
+    "fast": {},
+}
+
+
+class TickClock(Clock):
+    """A clock that runs calls as a reactor does: those that calls add are left to the next tick."""
+
+    def tick(self) -> bool:
+        """Run what is due; return whether there was anything."""
+        due = [call for call in self.calls if call.getTime() <= self.seconds()]
+        for call in due:
+            if call.active():
+                self.calls.remove(call)
+                call.called = 1
+                call.func(*call.args, **call.kw)
+        return bool(due)
+
+
+class Counter:
+    """Counts the lines of Python that run, and the functions of C that they call."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def run(self, call: Callable[[], object]) -> int:
+        """Return the count of ``call``."""
+        self.count = 0
+        before = sys.gettrace(), sys.getprofile()
+        sys.settrace(self._trace)
+        sys.setprofile(self._profile)
+        try:
+            call()
+        finally:
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
+        return self.count
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        self.count += 1
+        return self._trace
+
+    def _profile(self, frame: FrameType, event: str, arg: object) -> None:
+        if event == "c_call":
+            self.count += 1
+
+
+class MemoryPeer:
+    """A connection through a ``Stream``."""
+
+    def __init__(self, site: CountedSite, stream: Stream) -> None:
+        self._site = site
+        self._stream = stream
+
+    def send(self, data: bytes) -> None:
+        self._site.do(lambda: self._stream.feed(data))
+
+    def wait(self) -> None:
+        self._site.settle()
+
+    def take(self) -> bytes:
+        data = bytes(self._stream.received)
+        self._stream.received.clear()
+        return data
+
+    def lose(self) -> None:
+        self._site.do(self._stream.lose)
+
+
+class CountedSite:
+    """A broker in memory with the secret in ``keys`` (see the configuration's ``[keys]``)."""
+
+    def __init__(self, keys: dict[str, object]) -> None:
+        self._clock = TickClock()
+        self._clock.rightNow = START
+        top = {"max-topics": 10**6, "max-memory": "4G", "keys": keys}
+        self._house = House(_LISTEN, clock=self._clock, top=top)
+        broker = self._house.broker
+        settings = {**read_all(SETTINGS, {}), **read_all(ADMIN_SETTINGS, {})}
+        listener = broker.make_listener("admin", settings)
+        broker.add_listener(listener)
+        self._admin = AdminFactory(listener, maybeDeferred)
+        self._house.start()
+        self._port = 30_000
+        self._counter: Counter | None = None
+        self._longest = 0
+
+    def connect(self, wire: str) -> MemoryPeer:
+        self._port += 1
+        address = IPv4Address("TCP", "127.0.0.1", self._port)
+        if wire == "http":
+            stream: Stream = WebStream(self._clock, address, (ITCPTransport, IPushProducer))
+            protocol: Any = self._admin.buildProtocol(address)
+        else:
+            stream = Stream(self._clock, address)
+            protocol = self._house.factories[wire].buildProtocol(address)
+        stream.protocol = protocol
+        self.do(lambda: protocol.makeConnection(stream))
+        return MemoryPeer(self, stream)
+
+    def do(self, call: Callable[[], object]) -> None:
+        """Do what is one tick of the reactor."""
+        if self._counter is None:
+            call()
+        else:
+            self._longest = max(self._longest, self._counter.run(call))
+
+    def settle(self) -> None:
+        busy = True
+        while busy:
+            before = len(self._clock.calls)
+            found: list[bool] = []
+            self.do(lambda found=found: found.append(self._clock.tick()))  # type: ignore[misc]
+            busy = found[0] or len(self._clock.calls) > before
+
+    def longest(self, action: Callable[[], object]) -> Held:
+        self._counter, self._longest = Counter(), 0
+        action()
+        self.settle()
+        self._counter = None
+        return Held(self._longest)
