@@ -29,7 +29,7 @@ from tests.unit.fast_wire import (
     subscribe,
     unsubscribe,
 )
-from tests.unit.streams import House
+from tests.unit.streams import House, logged
 
 
 class OrderTests(FastCase):
@@ -53,6 +53,48 @@ class OrderTests(FastCase):
             if kind != 5:
                 assert self.answer(fast, request(nothing)) == error(kind, NO_PERMISSION)
         assert self.answer(fast, rotate(OWNER, b"\xff")) == error(7, INVALID)
+
+
+class HintTests(FastCase):
+    """Clients that do not know ERROR (§6.1)"""
+
+    def setUp(self) -> None:
+        self.lines = logged(self)
+
+    def hints(self) -> list[str]:
+        """Return the hints that have been logged."""
+        return [line for line in self.lines if "errors=off" in line]
+
+    def test_a_client_that_leaves_after_an_error(self) -> None:
+        fast = self.house()
+        for _ in range(3):
+            client = fast.client(publish(OWNER, b"x"))
+            assert client.take() == error(3, NO_TOPIC)
+            client.stream.lose()
+        (hint,) = self.hints()
+        assert hint.startswith("fast on tcp:7074:interface=127.0.0.1: '192.0.2.1:")
+        assert hint.endswith(
+            "' disconnected after an ERROR; if its program does not know this packet, "
+            "set errors=off"
+        )
+
+    def test_a_client_that_goes_on_or_leaves_without_an_error(self) -> None:
+        fast = self.house()
+        client = fast.client(publish(OWNER, b"x"))
+        client.send(create(OWNER))
+        client.stream.lose()
+        fast.client(publish(OWNER, b"x")).stream.lose()
+        assert self.hints() == []
+
+    def test_a_client_that_the_broker_disconnects(self) -> None:
+        fast = self.house()
+        client = fast.client(b"\x99")
+        client.stream.lose()
+        assert self.hints() == []
+
+    def test_without_errors(self) -> None:
+        self.house(errors="off").client(publish(OWNER, b"x")).stream.lose()
+        assert self.hints() == []
 
 
 class ErrorTests(FastCase):

@@ -243,6 +243,39 @@ class FormatTests(SynchronousTestCase):
         assert alice.take() == sealed(FAILED)
         assert alice.closed
 
+    def test_the_log_names_the_settings_of_a_client_of_another_format(self) -> None:
+        clients = {
+            ("spec", "off"): publish(ALICE, b"hi"),
+            ("original", "off"): original(2, ALICE, b"news", b"hi"),
+            ("spec", "crc32"): sealed(publish(ALICE, b"hi")),
+            ("original", "crc32"): sealed(original(2, ALICE, b"news", b"hi")),
+        }
+        lines = logged(self)
+        for layout, checksum in clients:
+            for (named, sealing), request in clients.items():
+                # Two, as a missing checksum is noticed with the next request.
+                rheos = Rheos(layout=layout, checksum=checksum)
+                lines.clear()
+                for _ in range(3):
+                    client = rheos.connect("rheos")
+                    client.send(request)
+                    client.send(request)
+                hints = [line for line in lines if "has another layout" in line]
+                if (named, sealing) == (layout, checksum):
+                    assert hints == []
+                else:
+                    (hint,) = hints
+                    assert hint.startswith("rheos on tcp:7072:interface=127.0.0.1: a request of '")
+                    assert hint.endswith(f", set layout={named} and checksum={sealing}")
+
+    def test_nonsense_has_no_hint(self) -> None:
+        lines = logged(self)
+        rheos = Rheos()
+        for data in (b"GET / HTTP/1.1\r\n\r\n", raw(3, ALICE, body(b"news")), raw(2, ALICE, b"!")):
+            rheos.connect("rheos").send(data)
+        assert rheos.broker.counters.refused == 3
+        assert not [line for line in lines if "layout" in line]
+
     def test_a_message_too_long_for_the_envelope_is_dropped_and_counted(self) -> None:
         rheos = Rheos(envelope="topic", also={"cafe": {"channels": "1:news"}})
         bob, eve = rheos.reader(BOB), rheos.connect("cafe")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twisted.logger import Logger
+
 from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.token_throttle import TokenThrottle
 from pubsub.broker.topics import fnv1a32, topic_name
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from pubsub.broker.tokens import Token
     from pubsub.broker.topics import KeyChange, Topic
 
+log = Logger()
+
 
 class FastConnection(Connection):
     """One client."""
@@ -60,6 +64,8 @@ class FastConnection(Connection):
     # Larger than in other protocols, because a token before each message takes space.
     read_bytes = 256 * 1024
     _waits_for_token = False
+    # An ERROR was sent, and nothing has been received since.
+    _error_is_last = False
     _subscriptions: Subscriptions | None = None
     owned: set[Topic] | None = None
     """The exclusive topics that end with this connection (see ``TopicOwnership``)."""
@@ -80,6 +86,7 @@ class FastConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``. Stops early if the client has to wait for its tokens."""
         at, need = 0, 1
+        self._error_is_last = False
         while not (self.closing or self._waits_for_token):
             columns = self._server.heads.scan(data, at)
             if columns.count:
@@ -271,6 +278,7 @@ class FastConnection(Connection):
 
     def _reply_error(self, error: bytes) -> None:
         if error:
+            self._error_is_last = True
             self.reply(error)
 
     def _error(self, offending: int, code: ErrorCode, topic_id: int) -> bytes:
@@ -289,6 +297,8 @@ class FastConnection(Connection):
         if self.outbox is not None:
             self.outbox.shut("disconnected")
         self._server.ownership.end_topics(self)
+        if self._error_is_last and self.end_reason == Connection.end_reason:
+            self._server.hint_errors(self.label)
 
 
 class FastFactory(ConnectionFactory):
@@ -303,6 +313,7 @@ class FastFactory(ConnectionFactory):
             self._learn, listener.memory, listener.at_tick_end, self._heads_forgotten
         )
         self.ownership = TopicOwnership(listener)
+        self._hinted = False
 
     def _learn(self, data: bytes, at: int) -> tuple[Head, Source] | None:
         return learn_publish(data, at, self.max_payload)
@@ -313,6 +324,17 @@ class FastFactory(ConnectionFactory):
 
     def _topic_of(self, source: Source) -> Topic:
         return self.listener.topics.by_id(source.topic_id)
+
+    def hint_errors(self, client: str) -> None:
+        """Log, once, the setting for clients that do not know ERROR (fast §6.1)."""
+        if not self._hinted:
+            self._hinted = True
+            log.warn(
+                "fast on {endpoint}: {client!r} disconnected after an ERROR; if its program does "
+                "not know this packet, set errors=off",
+                endpoint=self.listener.endpoint,
+                client=client,
+            )
 
     def buildProtocol(self, addr: IAddress | None) -> FastConnection:
         """See IProtocolFactory."""

@@ -29,6 +29,7 @@ from pubsub.protocols.rheos.codec import (
 )
 from pubsub.protocols.rheos.delivery import ResponseEncoding, client_name, encoding_of
 from pubsub.protocols.rheos.heads import Source, learn_publish, unseal
+from pubsub.protocols.rheos.layout_hints import LayoutHints
 from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
@@ -104,6 +105,7 @@ class RheosConnection(Connection):
                 request, at = decoded
                 self._handle(request, replies)
             except RheosError as problem:
+                self._server.layout_hints.examine(data, at, self.label)
                 replies.refused()
                 if problem.end is None:
                     self._send(replies)
@@ -249,6 +251,7 @@ class RheosFactory(ConnectionFactory):
             self._learn, listener.memory, listener.at_tick_end, self.mixes.clear
         )
         self.clients = Clients(listener)
+        self.layout_hints = LayoutHints(listener)
         self._envelope = settings["envelope"] == "topic"
         listener.topics.watch_removal(lambda topic: listener.store.delete(PARENTS, topic.name))
 
