@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pubsub.broker.topics import topic_name
 from pubsub.errors import Refused, TopicUnreachable
 from pubsub.protocols.spot.codec import (
-    Publish,
     Query,
     QueryResponse,
     QueryResponseEncoder,
-    Request,
     Subscribe,
     Unsubscribe,
 )
@@ -21,39 +19,11 @@ from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
 
 if TYPE_CHECKING:
-    from pubsub.broker.listener import Listener
-    from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
+    from pubsub.protocols.spot.role import RequestingClient
 
 # Topics that one step of the answer to a query looks at.
 _PAGE = 32
-
-
-class RequestingClient(Protocol):
-    """The client that makes the requests: a connection, or one client behind a connection."""
-
-    listener: Listener
-    outbox: Outbox | None
-
-    @property
-    def closing(self) -> bool:
-        """True if no more requests are carried out."""
-
-    @property
-    def is_node(self) -> bool:
-        """True if the client is a broker of this kind."""
-
-    def open_outbox(self) -> Outbox:
-        """Return the client's outbox, which is created by the first call."""
-
-    def carry_out(self, work: Work) -> None:
-        """See ``ZmtpConnection``."""
-
-    def refuse(self, reason: str, count: int = 1, topic: str | None = None) -> None:
-        """Count refused requests."""
-
-    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
-        """See ``ZmtpConnection``."""
 
 
 class Requests:
@@ -76,8 +46,8 @@ class Requests:
             # The program at the other end does not know that its connection is a new one.
             self.subscriptions.restore(kept)
 
-    def carry_out(self, request: Request) -> None:
-        """Carry out a request that is not a publication; raises Refused."""
+    def carry_out(self, request: Subscribe | Unsubscribe | Query | QueryResponse) -> None:
+        """Carry out a request; raises Refused."""
         match request:
             case Subscribe(topic):
                 self._subscribe(topic)
@@ -88,8 +58,6 @@ class Requests:
             case QueryResponse():
                 # A well-formed command without meaning here, as nothing was queried.
                 pass
-            case Publish():
-                raise AssertionError("received by the role")
 
     def _subscribe(self, topic: bytes) -> None:
         if topic.endswith(b"*"):

@@ -1,10 +1,14 @@
-"""What the messages of a ZMTP connection mean: the interface of its role."""
+"""What the messages of a ZMTP connection mean: the interfaces of its role and of clients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.outbox import Outbox
+    from pubsub.broker.slices import Work
     from pubsub.kernel import Columns
     from pubsub.protocols.spot.codec import Publish
     from pubsub.protocols.spot.zmtp import Command
@@ -30,3 +34,30 @@ class Role(Protocol):
 
     def closed(self) -> None:
         """The connection has ended."""
+
+
+class RequestingClient(Protocol):
+    """The client that makes the requests: a connection, or one client behind a connection."""
+
+    listener: Listener
+    outbox: Outbox | None
+
+    @property
+    def closing(self) -> bool:
+        """True if no more requests are carried out."""
+
+    @property
+    def is_node(self) -> bool:
+        """True if the client is a broker of this kind."""
+
+    def open_outbox(self) -> Outbox:
+        """Return the client's outbox, which is created by the first call."""
+
+    def carry_out(self, work: Work) -> None:
+        """See ``ZmtpConnection``."""
+
+    def refuse(self, reason: str, count: int = 1, topic: str | None = None) -> None:
+        """Count refused requests."""
+
+    def reply_latest(self, kind: str, make: Callable[[], bytes]) -> None:
+        """See ``ZmtpConnection``."""

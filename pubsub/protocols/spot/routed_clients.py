@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import KeyChange, Topic
-    from pubsub.protocols.spot.codec import Request
+    from pubsub.protocols.spot.codec import Query, QueryResponse, Subscribe, Unsubscribe
     from pubsub.protocols.spot.connection import ZmtpConnection
     from pubsub.protocols.spot.subscriptions import PrefixReaders
 
@@ -98,7 +98,9 @@ class RoutedClients:
         self._clients: dict[bytes, RoutedClient] = {}
         self._subscriptions = 0
 
-    def carry_out(self, route: bytes, request: Request) -> None:
+    def carry_out(
+        self, route: bytes, request: Subscribe | Unsubscribe | Query | QueryResponse
+    ) -> None:
         """Carry out a request of the client at ``route``; raises Refused."""
         client = self._clients.pop(route, None)
         if client is None:

@@ -22,7 +22,7 @@ from pubsub.protocols.spot.prefixes import Prefixes
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
-    from pubsub.protocols.spot.requests import RequestingClient
+    from pubsub.protocols.spot.role import RequestingClient
 
 
 class PrefixReaders:
