@@ -169,14 +169,14 @@ class BlockBuilder:
         self._name_indexes: dict[bytes, int] = {}
         self._pieces: list[Block] = []
 
-    def add(self, records: Sequence[RunRecord], stop: int) -> Block:
+    def add(self, records: Sequence[RunRecord], stop: int, split_runs: bool = True) -> Block:
         """Add ``records``, which are in order and end before the offset ``stop``.
 
         Returns them as a piece: the columns to append to those of the pieces before.
         """
         known = len(self._name_indexes)
         # The table has no columns for messages of several topics.
-        single = chain.from_iterable(map(split, records))
+        single = chain.from_iterable(map(split, records)) if split_runs else records
         columns = encode_runs(single, self._base, self._name_indexes)
         piece = _with_checksum(
             Block(
@@ -191,6 +191,8 @@ class BlockBuilder:
                 columns.lengths,
                 columns.headers,
                 b"".join(columns.payloads),
+                columns.lists,
+                columns.picks,
             )
         )
         self._pieces.append(piece)
@@ -221,9 +223,14 @@ def join_pieces(pieces: Sequence[Block]) -> Block:
     )
 
 
-def encode_block(records: Sequence[RunRecord], run: int, base: int, stop: int) -> Block:
-    """Return the block of ``records``, which are in order, from ``base`` to before ``stop``."""
-    return BlockBuilder(run, base).add(records, stop)
+def encode_block(
+    records: Sequence[RunRecord], run: int, base: int, stop: int, split: bool = True
+) -> Block:
+    """Return the block of ``records``, which are in order, from ``base`` to before ``stop``.
+
+    With ``split`` a run of several topics becomes runs of one topic each.
+    """
+    return BlockBuilder(run, base).add(records, stop, split)
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:

@@ -128,10 +128,11 @@ class Catalog:
 
     def replace(self, removed: Sequence[Segment], added: Sequence[Segment]) -> None:
         """Put ``added`` in the place of ``removed``."""
-        left = [one for one in self.segments if one not in removed]
-        self.segments = tuple(
-            sorted((*left, *added), key=lambda one: (one.base, one.head.sequence))
-        )
+        with self._lock:
+            left = [one for one in self.segments if one not in removed]
+            self.segments = tuple(
+                sorted((*left, *added), key=lambda one: (one.base, one.head.sequence))
+            )
 
 
 def set_horizons(catalog: Catalog, horizons: Sequence[Horizon], known: Mapping[str, int]) -> None:

@@ -84,7 +84,9 @@ class _Walk:
     def _items_in(
         self, segment: Segment, entry: Entry, names: frozenset[str]
     ) -> Iterator[tuple[Found, Block, frozenset[str]] | tuple[int, int]]:
-        for item in self._catalog.records(segment, entry):
+        catalog = self._catalog
+        cut = any(catalog.hidden_before(name) > entry.base for name in names)
+        for item in catalog.records(segment, entry):
             start, stop = (item.head.base, item.head.stop) if isinstance(item, Found) else item
             if start >= self.stop:
                 return
@@ -92,10 +94,12 @@ class _Walk:
                 continue
             if not isinstance(item, Found) or item.head.flags & LOST_FLAG:
                 yield self._damaged(max(start, self.offset), stop)
-            elif names and item.head.sizes[1]:
-                yield item, item.block(), names
             else:
-                self.offset = min(stop, self.stop)
+                shown = catalog.visible(names, stop) if cut else names
+                if shown and item.head.sizes[1]:
+                    yield item, item.block(), shown
+                else:
+                    self.offset = min(stop, self.stop)
 
     def _damaged(self, start: int, stop: int) -> tuple[int, int]:
         self.offset = stop

@@ -30,6 +30,7 @@ from pubsub.settings import matcher
 from pubsub.store import log_reader
 from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
 from pubsub.store.epochs import continues
+from pubsub.store.expiry import Expiry
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import Group, LogWriter
@@ -37,9 +38,10 @@ from pubsub.store.memory import parcel_of
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.retention import RetentionLimits
+from pubsub.store.retention import MICROSECONDS, RetentionLimits
 from pubsub.store.run_log import RunLog
 from pubsub.store.threads import READERS, Worker
+from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()
 # Bytes of messages that are kept in memory for readers, beside those that are not on disk yet.
@@ -141,14 +143,28 @@ class LogStore:
         self._log = RunLog(2**62, BACKLOG + RECENT, found.offset)
         self._commits = self._make_commits(found.offset)
         self.gate = self._commits.gate
+        self._expiry = Expiry(self._catalog, self._options.retention)
+        upkeep = Upkeep(
+            self._directory,
+            self._catalog,
+            self._metadata,
+            self._writer,
+            self._expiry,
+            0 if self._clean else found.offset,
+        )
+        self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
         self._readers = Worker("history-reader", READERS, self._reactor)
         self._effects.begin(self._writer)
+
+    def _microseconds(self) -> int:
+        return int(self._retention_time() * MICROSECONDS)
 
     def close(self) -> Deferred[None]:
         """See ``IStore``."""
         return ensureDeferred(self._close())
 
     async def _close(self) -> None:
+        self._rounds.stop()
         if not await self._commits.finish():
             log.error(
                 "history: {count} messages could not be written and are lost: {reason}",
@@ -252,6 +268,7 @@ class LogStore:
         """See ``IStore``."""
         self._log.forget(topic)
         self._ended[topic] = self.next_offset
+        self._expiry.end(topic, self.next_offset)
         self._commits.end(topic, self.next_offset)
 
     def put(self, table: str, key: str, value: Value) -> None:

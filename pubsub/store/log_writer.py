@@ -259,7 +259,7 @@ class LogWriter:
         end = position + length
         if length <= _SMALL and end > active.allocated:
             padded = [*buffers, bytes(-end % _GROWTH)]
-        active.allocated = max(active.allocated, _write_all(active.file, padded, position))
+        active.allocated = max(active.allocated, write_all(active.file, padded, position))
         written = _Written(active, position, buffers, record.base, record.operations, self._ceiling)
         with self._lock:
             self._unsynced.append(written)
@@ -290,21 +290,26 @@ class LogWriter:
 
     # Segments
 
+    def take_sequence(self) -> int:
+        """Return the number of the next file of the log. Any thread may call it."""
+        with self._lock:
+            self._sequence += 1
+            return self._sequence - 1
+
     def _roll(self, base: int) -> None:
         """Begin a new segment."""
         head = SegmentHead(
-            base, self._sequence, secrets.token_bytes(SALT_BYTES), self._log_id, self._clock()
+            base, self.take_sequence(), secrets.token_bytes(SALT_BYTES), self._log_id, self._clock()
         )
         index = SegmentIndex(base, SEGMENT_HEAD_BYTES)
         segment = Segment(self._directory.file, head, base, index)
         file = self._directory.open(segment.name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            _write_all(file, [head.encode()], 0)
+            write_all(file, [head.encode()], 0)
         except BaseException:
             os.close(file)
             self._directory.remove(segment.name)
             raise
-        self._sequence += 1
         self._names_changed = True
         self._open = _Open(file, segment, index, SEGMENT_HEAD_BYTES)
         self._catalog.replace((), (segment,))
@@ -391,7 +396,7 @@ class LogWriter:
         for active in dict.fromkeys([one.segment for one in written]):
             _write_all(active.file, [active.segment.head.encode()], 0)
         for one in written:
-            _write_all(one.segment.file, one.buffers, one.position)
+            write_all(one.segment.file, one.buffers, one.position)
         self._sync_failed = False
 
     @property
@@ -422,7 +427,7 @@ def write_index(directory: LogDirectory, segment: Segment, index: SegmentIndex) 
     try:
         file = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            _write_all(file, [data], 0)
+            write_all(file, [data], 0)
         finally:
             os.close(file)
     except OSError:
@@ -447,7 +452,7 @@ def read_note(directory: LogDirectory, log_id: bytes) -> int:
     return int(offset)
 
 
-def _write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
+def write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
     """Write all of ``buffers`` at ``position``; return the position behind them."""
     if len(buffers) > _BUFFERS:
         buffers = [b"".join(buffers)]

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby
+from threading import Lock
 from typing import NamedTuple
 from zlib import crc32
 
@@ -69,6 +70,7 @@ class SegmentIndex:
         # The topics of the newest entry, which has no rows yet.
         self._newest: TopicCounts = {}
         self._closed = True
+        self._lock = Lock()
 
     @property
     def stop(self) -> int:
@@ -93,12 +95,24 @@ class SegmentIndex:
         topics: Mapping[str, tuple[int, int]],
     ) -> None:
         """Add the next record, which has ``length`` bytes; ``topics`` are its messages."""
+        with self._lock:
+            self._add(base, stop, length, first, last, topics)
+
+    def _add(
+        self,
+        base: int,
+        stop: int,
+        length: int,
+        first: int,
+        last: int,
+        topics: Mapping[str, tuple[int, int]],
+    ) -> None:
         if (
             self._closed
             or self.end + length - self._positions[-1] > ENTRY_BYTES
             or last - self._firsts[-1] > _SPAN
         ):
-            self.close_entry()
+            self._close_entry()
             self._closed = False
             self._lasts.append(last)
             self._firsts.append(first)
@@ -116,7 +130,11 @@ class SegmentIndex:
         self._tail = (stop, self.end + length)
 
     def close_entry(self) -> None:
-        """Begin another entry with the next record."""
+        """Begin another entry with the next record. Any thread may call it."""
+        with self._lock:
+            self._close_entry()
+
+    def _close_entry(self) -> None:
         if self._closed:
             return
         for name, (count, nbytes) in self._newest.items():
@@ -127,6 +145,16 @@ class SegmentIndex:
         self._closed = True
         self._row_ends.append(len(self._topics))
         self._newest = {}
+
+    @property
+    def closed_entries(self) -> int:
+        """The number of entries that get no more records."""
+        return len(self._row_ends)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of all messages."""
+        return frozenset([*self._names, *self._newest.copy()])
 
     def entry(self, number: int) -> Entry:
         """Return one entry."""

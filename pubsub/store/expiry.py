@@ -1,0 +1,194 @@
+"""Expiry: which messages of the log have expired, by the limits of each pattern of topics.
+
+Messages of the topics of a pattern expire in the order of the log, an entry of the index at a time.
+So one offset for each pattern, its horizon, says what has expired.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pubsub.store.catalog import Catalog, Horizon
+from pubsub.store.retention import MICROSECONDS, RetentionLimits
+from pubsub.store.segment import Segment
+from pubsub.store.segment_index import Entry
+
+# Entries that one step examines, which takes some milliseconds.
+_STEP = 256
+# An entry that still grows is closed when it has this part of what a pattern keeps.
+_PART = 8
+
+
+@dataclass(slots=True)
+class _Rule:
+    """The limits of a pattern, its horizon, and its messages that have not expired."""
+
+    limits: RetentionLimits
+    horizon: Horizon
+    messages: int = 0
+    nbytes: int = 0
+
+    def has_expired(self, messages: int, nbytes: int, last: int, now: int) -> bool:
+        """Return whether messages of which ``last`` is the newest timestamp have expired."""
+        limits = self.limits
+        return (
+            self.messages - messages >= limits.messages
+            or self.nbytes > limits.nbytes
+            or last < now - limits.seconds * MICROSECONDS
+        )
+
+    def is_large(self, messages: int, nbytes: int) -> bool:
+        """Return whether an entry is too large a part of what the pattern keeps."""
+        limits = self.limits
+        return messages * _PART > limits.messages or nbytes * _PART > limits.nbytes
+
+
+class Expiry:
+    """Finds what has expired in ``catalog``; its horizons are those of ``limits``, in order."""
+
+    def __init__(self, catalog: Catalog, limits: Sequence[RetentionLimits]) -> None:
+        self._catalog = catalog
+        self._rules = [
+            _Rule(one, horizon) for one, horizon in zip(limits, catalog.horizons, strict=True)
+        ]
+        self._rule_of = {id(rule.horizon): rule for rule in self._rules}
+        self._totals: dict[str, tuple[int, int]] = {}
+        self._counted_to = catalog.low
+        self._ends: deque[tuple[str, int]] = deque()
+
+    def step(self, now: int) -> bool:
+        """Move the horizons to where they are to be at ``now`` (µs); return if there is more."""
+        if self._count():
+            return True
+        more = False
+        for rule in self._rules:
+            more = self._expire(rule, now) or more
+        return more
+
+    # Counting
+
+    def _count(self) -> bool:
+        """Count the messages of entries that get no more records; return if there is more."""
+        entries = self._entries(self._counted_to, self._catalog.stop)
+        for counted, (_, entry, contents) in enumerate(entries):
+            if counted == _STEP:
+                return True
+            self._note_ended(entry.base)
+            for name in self._catalog.visible(contents, entry.stop):
+                self._add(name, *contents[name])
+            self._counted_to = entry.stop
+        self._note_ended(self._counted_to)
+        return False
+
+    def _add(self, name: str, messages: int, nbytes: int) -> None:
+        horizon = self._catalog.horizon_of(name)
+        if horizon is None:
+            return
+        before = self._totals.get(name, (0, 0))
+        self._totals[name] = (before[0] + messages, before[1] + nbytes)
+        rule = self._rule_of[id(horizon)]
+        rule.messages += messages
+        rule.nbytes += nbytes
+
+    def _subtract(self, name: str, messages: int, nbytes: int) -> None:
+        before = self._totals.get(name, (0, 0))
+        left = (before[0] - messages, before[1] - nbytes)
+        if left[0] > 0:
+            self._totals[name] = left
+        else:
+            self._totals.pop(name, None)
+        horizon = self._catalog.horizon_of(name)
+        if horizon is not None:
+            rule = self._rule_of[id(horizon)]
+            rule.messages -= messages
+            rule.nbytes -= nbytes
+
+    def end(self, name: str, offset: int) -> None:
+        """Stop counting a topic that ended at ``offset``; called in the reactor's thread."""
+        self._ends.append((name, offset))
+
+    def _note_ended(self, offset: int) -> None:
+        """Stop counting topics that ended at or before ``offset``."""
+        while self._ends and self._ends[0][1] <= offset:
+            name, _ = self._ends.popleft()
+            if name in self._totals:
+                self._subtract(name, *self._totals[name])
+
+    def _entries(
+        self, start: int, stop: int
+    ) -> Iterator[tuple[Segment, Entry, dict[str, tuple[int, int]]]]:
+        """Yield the entries of a range that get no more records."""
+        catalog = self._catalog
+        for segment in catalog.from_offset(start):
+            if segment.base >= stop:
+                return
+            catalog.use(segment)
+            index = segment.index
+            closed = len(index) if segment.sealed else index.closed_entries
+            for number in range(index.entry_at(start), closed):
+                entry = index.entry(number)
+                if entry.stop > start:
+                    yield segment, entry, index.contents(number)
+
+    # Expiry
+
+    def _expire(self, rule: _Rule, now: int) -> bool:
+        """Move the horizon of one pattern; return if there is more to do."""
+        horizon = rule.horizon
+        for seen, (_, entry, contents) in enumerate(
+            self._entries(max(horizon.offset, self._catalog.low), self._counted_to)
+        ):
+            if seen == _STEP:
+                return True
+            names = self._names_of(rule, contents, entry)
+            messages = sum(contents[name][0] for name in names)
+            nbytes = sum(contents[name][1] for name in names)
+            if names and not rule.has_expired(messages, nbytes, entry.last, now):
+                return False
+            # Before the horizon moves, by which these messages are known to be visible.
+            for name in names:
+                self._subtract(name, *contents[name])
+            horizon.offset = entry.stop
+        return self._close_newest(rule, now)
+
+    def _names_of(
+        self, rule: _Rule, contents: dict[str, tuple[int, int]], entry: Entry
+    ) -> list[str]:
+        catalog = self._catalog
+        return [
+            name
+            for name in catalog.visible(contents, entry.stop)
+            if catalog.horizon_of(name) is rule.horizon
+        ]
+
+    def _close_newest(self, rule: _Rule, now: int) -> bool:
+        """Close the entry that still grows if it has expired or holds too much of a pattern."""
+        segments = self._catalog.segments
+        if not segments or segments[-1].sealed:
+            return False
+        index = segments[-1].index
+        number = index.closed_entries
+        if number >= len(index):
+            return False
+        entry, contents = index.entry(number), index.contents(number)
+        names = self._names_of(rule, contents, entry)
+        messages = sum(contents[name][0] for name in names)
+        nbytes = sum(contents[name][1] for name in names)
+        expired = entry.last < now - rule.limits.seconds * MICROSECONDS
+        if names and (expired or rule.is_large(messages, nbytes)):
+            index.close_entry()
+            return True
+        return False
+
+    def drop(self, segment: Segment) -> None:
+        """Stop counting the messages of a segment that is removed before they have expired."""
+        for _, entry, contents in self._entries(segment.base, min(segment.stop, self._counted_to)):
+            if entry.stop > segment.stop:
+                return
+            for name in self._catalog.visible(contents, entry.stop):
+                self._subtract(name, *contents[name])
+        self._counted_to = max(self._counted_to, segment.stop)
+        for rule in self._rules:
+            rule.horizon.offset = max(rule.horizon.offset, segment.stop)

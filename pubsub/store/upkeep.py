@@ -1,0 +1,260 @@
+"""Housekeeping of the log: expiry, rewriting of segments, the check after a crash, disk space.
+
+Once a second, and in steps while there is more to do. Each step runs in a thread and takes some
+milliseconds; neither commits nor readers wait for it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.store.catalog import Catalog
+from pubsub.store.expiry import Expiry
+from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_writer import LogWriter
+from pubsub.store.metadata import Metadata, SealedSegment
+from pubsub.store.rewrite import Damaged, Rewrite, to_rewrite
+from pubsub.store.segment import Found, Segment, index_name
+from pubsub.store.threads import Worker
+
+log = Logger()
+ROUND_SECONDS = 1.0
+# Seconds between two steps of a round, so that the thread does not take the interpreter for long.
+_STEP_SECONDS = 0.02
+_RETRY_SECONDS = 10.0
+# Below this part of the file system, and this many bytes, messages expire early.
+_LOW_PART = 20
+_LOW_BYTES = 1024**3
+# Below this, removing a file may need the reserve.
+_FULL_BYTES = 1024**2
+
+
+class Upkeep:
+    """The steps; all are called in one thread. ``check_before`` is as in ``_check``."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        catalog: Catalog,
+        metadata: Metadata,
+        writer: LogWriter,
+        expiry: Expiry,
+        check_before: int,
+    ) -> None:
+        self._directory = directory
+        self._catalog = catalog
+        self._metadata = metadata
+        self._writer = writer
+        self._expiry = expiry
+        self._horizons = metadata.horizons()
+        self._rewrite: Rewrite | None = None
+        self._rewrite_steps: Iterator[None] = iter(())
+        # Segments whose records cannot be made larger, or that have damage.
+        self._done: set[int] = set()
+        self._check_steps = self._check(check_before)
+        self._low = False
+
+    def step(self, now: int) -> bool:
+        """Do one step at the time ``now`` (µs); return whether there is more to do.
+
+        Raises OSError or sqlite3.Error.
+        """
+        expiring = self._expiry.step(now)
+        self._store_horizons()
+        freed = self._free_space()
+        removed = self._remove_expired()
+        rewriting = not expiring and self._rewrite_step()
+        checking = next(self._check_steps, None) is not None
+        return expiring or freed or removed or rewriting or checking
+
+    def _store_horizons(self) -> None:
+        horizons = {one.pattern: one.offset for one in self._catalog.horizons}
+        if horizons != self._horizons:
+            self._metadata.set_horizons(horizons.items())
+            self._horizons = horizons
+
+    # Removal
+
+    def _removable(self) -> list[Segment]:
+        """Return the segments that get no more records and whose operations were applied."""
+        unapplied = self._writer.unapplied
+        return [one for one in self._catalog.segments[:-1] if one.sealed and one.stop <= unapplied]
+
+    def _remove_expired(self) -> bool:
+        """Remove segments without offsets, and the first ones if all of them has expired."""
+        catalog = self._catalog
+        empty = [one for one in self._removable() if one.base == one.stop]
+        expired: list[Segment] = []
+        for segment in self._removable():
+            if segment.base == segment.stop:
+                continue
+            topics = segment.index.topics
+            catalog.use(segment)
+            if any(catalog.hidden_before(name) < segment.stop for name in topics):
+                break
+            if not topics and segment.stop > catalog.first:
+                break
+            expired.append(segment)
+        if empty or expired:
+            low = expired[-1].stop if expired else catalog.low
+            self._replace([*empty, *expired], None, None, low)
+            self._metadata.remove_ended(low)
+            ended = {name: at for name, at in catalog.ended.items() if at <= low}
+            for name, at in ended.items():
+                if catalog.ended.get(name) == at:
+                    del catalog.ended[name]
+        return bool(expired)
+
+    def _replace(
+        self, removed: list[Segment], added: Segment | None, row: SealedSegment | None, low: int
+    ) -> None:
+        """Replace segments in the metadata, in the catalog and on disk."""
+        keys = [(one.base, one.head.sequence) for one in removed]
+        self._metadata.replace_segments(keys, [] if row is None else [row], low)
+        self._catalog.low = low
+        self._catalog.replace(removed, [] if added is None else [added])
+        for segment in removed:
+            self._directory.remove(segment.name)
+            self._directory.remove(index_name(segment.name))
+
+    def _free_space(self) -> bool:
+        """Let the oldest segment expire early if the disk is filling up."""
+        free, total = self._directory.free_bytes()
+        mark = min(total // _LOW_PART, _LOW_BYTES)
+        if free >= mark:
+            if self._low:
+                log.info("history: the disk has {free} bytes free again", free=free)
+                self._low = False
+            self._directory.keep_reserve()
+            return False
+        if not self._low:
+            log.warn(
+                "history: the disk has {free} bytes free, fewer than {mark}; the oldest messages "
+                "expire early",
+                free=free,
+                mark=mark,
+            )
+            self._low = True
+        if free < _FULL_BYTES:
+            self._directory.use_reserve()
+        removable = [one for one in self._removable() if one.stop > one.base]
+        if not removable:
+            return False
+        oldest = removable[0]
+        log.warn(
+            "history: offsets {first} to {last} expire early, as the disk is filling up",
+            first=oldest.base,
+            last=oldest.stop - 1,
+        )
+        self._expiry.drop(oldest)
+        self._replace([oldest], None, None, oldest.stop)
+        return True
+
+    # Rewriting
+
+    def _rewrite_step(self) -> bool:
+        if self._rewrite is None:
+            sources = to_rewrite(self._catalog, self._writer.unapplied, self._done)
+            if not sources or self._low:
+                return False
+            number = self._writer.take_sequence()
+            self._rewrite = Rewrite(self._directory, self._catalog, sources, number)
+            self._rewrite_steps = self._rewrite.steps()
+        rewrite = self._rewrite
+        try:
+            for _ in self._rewrite_steps:
+                return True
+        except Damaged:
+            self._done |= {one.head.sequence for one in rewrite.sources}
+            self._rewrite = None
+            return True
+        except BaseException:
+            self._rewrite = None
+            raise
+        self._rewrite = None
+        segment, row = rewrite.finish()
+        self._done.add(segment.head.sequence)
+        self._replace(list(rewrite.sources), segment, row, self._catalog.low)
+        return True
+
+    # The check
+
+    def _check(self, before: int) -> Iterator[bool]:
+        """Verify all records before the offset ``before``, after a crash; yield between steps."""
+        if not before:
+            return
+        damaged = 0
+        for segment in self._catalog.segments:
+            if segment.base >= before or not segment.sealed:
+                break
+            try:
+                self._catalog.use(segment)
+                index = segment.index
+                for number in range(len(index)):
+                    found = list(segment.records(index.entry(number)))
+                    for item in found:
+                        if not isinstance(item, Found):
+                            damaged += 1
+                            log.error(
+                                "history: offsets {first} to {last} are damaged",
+                                first=item[0],
+                                last=item[1] - 1,
+                            )
+                    yield True
+            except FileNotFoundError:
+                # It was removed meanwhile.
+                continue
+        log.info("history: the check is complete; {count} records are damaged", count=damaged)
+
+
+class Rounds:
+    """Runs the steps of ``upkeep`` in a thread. ``now`` returns the time in µs."""
+
+    def __init__(self, reactor: Any, upkeep: Upkeep, now: Callable[[], int]) -> None:
+        self._reactor = reactor
+        self._upkeep = upkeep
+        self._now = now
+        self._thread = Worker("history-upkeep", 1, reactor)
+        self._stopped = False
+        self._next: IDelayedCall | None = None
+        self._schedule(ROUND_SECONDS)
+
+    def _schedule(self, seconds: float) -> None:
+        if not self._stopped:
+            self._next = self._reactor.callLater(seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._next = None
+        ensureDeferred(self._step()).addErrback(_log_failure)
+
+    async def _step(self) -> None:
+        pause = _RETRY_SECONDS
+        try:
+            more = await self._thread.run(partial(self._upkeep.step, self._now()))
+            pause = _STEP_SECONDS if more else ROUND_SECONDS
+        finally:
+            self._schedule(pause)
+
+    def stop(self) -> None:
+        """Start no more steps, and wait for one that runs."""
+        self._stopped = True
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._thread.stop()
+
+
+def _log_failure(failure: Failure) -> None:
+    if not failure.check(sqlite3.Error, OSError):
+        log.failure("history: maintenance failed", failure)
+    log.error(
+        "history: maintenance failed and is tried again: {reason}", reason=failure.getErrorMessage()
+    )
