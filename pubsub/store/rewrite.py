@@ -7,20 +7,18 @@ which are removed because a newer segment holds their offsets.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 
-from pubsub.store.block import Block, decode_block, encode_block, join_blocks
+from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.catalog import Catalog
-from pubsub.store.columns import RUN
 from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import SALT_BYTES, SEGMENT_BYTES, write_all, write_index
+from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
-from pubsub.store.record import SEALED, Record, encode, record_of_block
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, Found, Segment, SegmentHead
-from pubsub.store.segment_index import ENTRY_BYTES, LOST, Entry, SegmentIndex
+from pubsub.store.record import LOST as LOST_FLAG
+from pubsub.store.segment import Found, Segment
+from pubsub.store.segment_builder import SegmentBuilder
+from pubsub.store.segment_index import LOST, Entry, SegmentIndex
 
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
@@ -28,9 +26,8 @@ _RECORD_BYTES = 32 * 1024
 # Neighbours smaller than this are joined when there are as many as _NEIGHBOURS.
 _SMALL_SEGMENT = 8 * 1024**2
 _NEIGHBOURS = 8
-# Limits of a record that is made: payload bytes, runs, and its time span in µs.
-_RUNS = 512
-_SPAN = 600_000_000
+# Indexes that one step looks at.
+_EXAMINED = 8
 # Bytes of a segment that are read in one step.
 _STEP_BYTES = 512 * 1024
 
@@ -39,33 +36,70 @@ class Damaged(Exception):
     """A segment has damage and is not rewritten, so that what can be read of it stays."""
 
 
-def to_rewrite(catalog: Catalog, before: int, rewritten: set[int]) -> list[Segment]:
-    """Return neighbours to be rewritten together, of the segments that end by ``before``.
+class RewritePlan:
+    """Finds segments to be rewritten. It looks at a few indexes at a time."""
 
-    ``rewritten`` has the numbers of segments whose records cannot be made larger.
-    """
-    sealed = [one for one in catalog.segments[:-1] if one.sealed and one.stop <= before]
-    small: list[Segment] = []
-    for segment in sealed:
-        if segment.base == segment.stop:
-            continue
-        catalog.use(segment)
-        index = segment.index
-        if segment.head.sequence not in rewritten and (
-            index.records > _RECORDS and index.end < index.records * _RECORD_BYTES
-        ):
-            return [segment]
-        if _dead_part(catalog, segment, index) > 0.5:
-            return [segment]
-        if index.end >= _SMALL_SEGMENT or (
-            sum(one.index.end for one in small) + index.end > SEGMENT_BYTES
-        ):
-            small = []
-        else:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        # Records and bytes of the segments that were looked at, by number.
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._kept: set[int] = set()
+        self._cursor = 0
+
+    def keep(self, segments: Sequence[Segment]) -> None:
+        """Note segments whose records cannot be made larger, or that have damage."""
+        self._kept |= {one.head.sequence for one in segments}
+
+    def next(self, before: int) -> list[Segment]:
+        """Return neighbours to be rewritten together, of the segments that end by ``before``."""
+        sealed = [
+            one
+            for one in self._catalog.segments[:-1]
+            if one.sealed and one.base < one.stop <= before
+        ]
+        present = {one.head.sequence for one in sealed}
+        self._kept &= present
+        self._sizes = {key: size for key, size in self._sizes.items() if key in present}
+        new = [one for one in sealed if one.head.sequence not in self._sizes]
+        for segment in new[:_EXAMINED]:
+            self._catalog.use(segment)
+            index = segment.index
+            self._sizes[segment.head.sequence] = (index.records, index.end)
+        return self._small_records(sealed) or self._small_segments(sealed) or self._dead(sealed)
+
+    def _small_records(self, sealed: Sequence[Segment]) -> list[Segment]:
+        for segment in sealed:
+            number = segment.head.sequence
+            records, nbytes = self._sizes.get(number, (0, 0))
+            if records > _RECORDS and nbytes < records * _RECORD_BYTES and number not in self._kept:
+                return [segment]
+        return []
+
+    def _small_segments(self, sealed: Sequence[Segment]) -> list[Segment]:
+        small: list[Segment] = []
+        total = 0
+        for segment in sealed:
+            _, nbytes = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES))
+            total += nbytes
+            if nbytes >= _SMALL_SEGMENT or total > SEGMENT_BYTES:
+                small, total = [], 0
+                continue
             small.append(segment)
-        if len(small) == _NEIGHBOURS:
-            return small
-    return []
+            if len(small) == _NEIGHBOURS:
+                return small
+        return []
+
+    def _dead(self, sealed: Sequence[Segment]) -> list[Segment]:
+        """Look at the next segments for one of which most has expired."""
+        after = [one for one in sealed if one.base >= self._cursor]
+        for segment in after[:_EXAMINED]:
+            self._cursor = segment.stop
+            self._catalog.use(segment)
+            if _dead_part(self._catalog, segment, segment.index) > 0.5:
+                return [segment]
+        if len(after) <= _EXAMINED:
+            self._cursor = 0
+        return []
 
 
 def _dead_part(catalog: Catalog, segment: Segment, index: SegmentIndex) -> float:
@@ -92,116 +126,44 @@ class Rewrite:
         sequence: int,
     ) -> None:
         self.sources = sources
-        self._directory = directory
         self._catalog = catalog
-        base = sources[0].base
         head = sources[0].head
-        self._head = SegmentHead(
-            base, sequence, secrets.token_bytes(SALT_BYTES), head.log_id, head.created
-        )
-        self._index = SegmentIndex(base, SEGMENT_HEAD_BYTES)
-        self._segment = Segment(directory.file, self._head, base, self._index)
-        self._name = self._segment.name + ".new"
-        self._file = -1
-        self._blocks: list[Block] = []
-        self._size = self._number = 0
+        self._builder = SegmentBuilder(directory, head.log_id, head.base, sequence, head.created)
 
     def steps(self) -> Iterator[None]:
         """Write the new segment, a step at a time; raises OSError or Damaged."""
-        self._file = self._directory.open(self._name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
-            write_all(self._file, [self._head.encode()], 0)
             read = 0
             for source in self.sources:
                 index = source.index
                 for number in range(len(index)):
                     entry = index.entry(number)
-                    self._take_entry(source, entry, index.contents(number))
+                    self._add(source, entry, index.contents(number))
                     read += entry.end - entry.position
                     if read >= _STEP_BYTES:
                         read = 0
                         yield
-            self._flush()
-            self._append(Record(self.sources[-1].stop, flags=SEALED), {})
-            yield
-            os.fdatasync(self._file)
+            self._builder.sync()
         except BaseException:
-            self._directory.remove(self._name)
+            self._builder.discard()
             raise
-        finally:
-            os.close(self._file)
 
     def finish(self) -> tuple[Segment, SealedSegment]:
-        """Put the new segment in its place; return it. The sources are still to be removed."""
-        self._directory.rename(self._name, self._segment.name)
-        self._directory.sync()
-        write_index(self._directory, self._segment, self._index)
-        self._segment.seal()
-        index, head = self._index, self._head
-        row = SealedSegment(
-            head.base, head.sequence, index.stop, index.end, head.salt, head.created,
-            index.last_timestamp,
-        )  # fmt: skip
-        return self._segment, row
+        """Put the new segment in its place; the sources are still to be removed."""
+        return self._builder.finish()
 
-    def _take_entry(self, source: Segment, entry: Entry, contents: TopicCounts) -> None:
+    def _add(self, source: Segment, entry: Entry, contents: TopicCounts) -> None:
         names = self._catalog.visible(contents, entry.stop)
-        if LOST in contents:
-            self._flush()
         for item in source.records(entry):
             if not isinstance(item, Found):
                 raise Damaged
-            if item.head.stop <= self._next_offset:
+            head = item.head
+            if head.stop <= self._builder.stop:
                 continue
-            if LOST in contents:
-                head = item.head
-                lost = Record(head.base, head.count, head.first, head.last, 0, head.flags)
-                self._append(lost, {LOST: (head.count, 0)})
+            if LOST in names and head.flags & LOST_FLAG:
+                self._builder.add_lost(head.base, head.stop, head.last)
             else:
-                self._take(_without_hidden(self._catalog, item, names))
-
-    @property
-    def _next_offset(self) -> int:
-        return self._blocks[-1].stop if self._blocks else self._index.stop
-
-    def _take(self, block: Block) -> None:
-        size, runs = len(block.payloads), len(block.runs) // RUN.size
-        first = self._blocks[0] if self._blocks else block
-        if (
-            self._size + size > ENTRY_BYTES
-            or self._number + runs > _RUNS
-            or (runs and block.run != first.run and self._number)
-            or (runs and self._number and block.last - first.first > _SPAN)
-        ):
-            self._flush()
-        self._blocks.append(block)
-        self._size += size
-        self._number += runs
-
-    def _flush(self) -> None:
-        """Write the blocks that are collected as one record."""
-        blocks, self._blocks = self._blocks, []
-        self._size = self._number = 0
-        if not blocks:
-            return
-        whole = [block for block in blocks if block.runs]
-        base, stop = blocks[0].base, blocks[-1].stop
-        if not whole:
-            if stop > base:
-                self._append(Record(base, stop - base), {})
-            return
-        block = join_blocks(whole) if len(whole) > 1 else whole[0]
-        record = record_of_block(block)
-        if (block.base, block.stop) != (base, stop):
-            # Offsets around it whose messages have expired belong to it.
-            records = [run.record() for run in decode_block(block)]
-            record = record_of_block(encode_block(records, block.run, base, stop, split=False))
-        self._append(record, block.totals())
-
-    def _append(self, record: Record, topics: TopicCounts) -> None:
-        buffers, length = encode(record, self._head.salt, 0, record.stop)
-        write_all(self._file, buffers, self._index.end)
-        self._index.add(record.base, record.stop, length, record.first, record.last, topics)
+                self._builder.add(_without_hidden(self._catalog, item, names))
 
 
 def _without_hidden(catalog: Catalog, item: Found, names: frozenset[str]) -> Block:

@@ -7,7 +7,7 @@ milliseconds; neither commits nor readers wait for it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from pubsub.store.expiry import Expiry
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
-from pubsub.store.rewrite import Damaged, Rewrite, to_rewrite
+from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Found, Segment, index_name
 from pubsub.store.threads import Worker
 
@@ -57,8 +57,7 @@ class Upkeep:
         self._horizons = metadata.horizons()
         self._rewrite: Rewrite | None = None
         self._rewrite_steps: Iterator[None] = iter(())
-        # Segments whose records cannot be made larger, or that have damage.
-        self._done: set[int] = set()
+        self._plan = RewritePlan(catalog)
         self._check_steps = self._check(check_before)
         self._low = False
 
@@ -114,7 +113,7 @@ class Upkeep:
         return bool(expired)
 
     def _replace(
-        self, removed: list[Segment], added: Segment | None, row: SealedSegment | None, low: int
+        self, removed: Sequence[Segment], added: Segment | None, row: SealedSegment | None, low: int
     ) -> None:
         """Replace segments in the metadata, in the catalog and on disk."""
         keys = [(one.base, one.head.sequence) for one in removed]
@@ -162,8 +161,8 @@ class Upkeep:
 
     def _rewrite_step(self) -> bool:
         if self._rewrite is None:
-            sources = to_rewrite(self._catalog, self._writer.unapplied, self._done)
-            if not sources or self._low:
+            sources = [] if self._low else self._plan.next(self._writer.unapplied)
+            if not sources:
                 return False
             number = self._writer.take_sequence()
             self._rewrite = Rewrite(self._directory, self._catalog, sources, number)
@@ -173,7 +172,7 @@ class Upkeep:
             for _ in self._rewrite_steps:
                 return True
         except Damaged:
-            self._done |= {one.head.sequence for one in rewrite.sources}
+            self._plan.keep(rewrite.sources)
             self._rewrite = None
             return True
         except BaseException:
@@ -181,8 +180,8 @@ class Upkeep:
             raise
         self._rewrite = None
         segment, row = rewrite.finish()
-        self._done.add(segment.head.sequence)
-        self._replace(list(rewrite.sources), segment, row, self._catalog.low)
+        self._plan.keep([segment])
+        self._replace(rewrite.sources, segment, row, self._catalog.low)
         return True
 
     # The check
