@@ -78,8 +78,8 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "store",
         STORE,
-        "sqlite",
-        "the history: in a file that outlives the broker, or in memory",
+        "log",
+        "the history: in a directory that outlives the broker, or in memory",
     ),
     Setting(
         "durability",

@@ -27,8 +27,8 @@ from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
 from pubsub.server.reload import Reloader
 from pubsub.server.shutdown import ForcedShutdown
+from pubsub.store.log_store import MEMORY_BYTES, LogOptions, LogStore
 from pubsub.store.memory import MemoryStore
-from pubsub.store.sqlite import MEMORY_BYTES, SqliteOptions, SqliteStore
 from pubsub.wire.listener_service import ListenerService
 from pubsub.wire.reactor_tick import Call, at_tick_end
 
@@ -110,8 +110,8 @@ def _make_store(
     tick_end: Callable[[Call], object],
 ) -> tuple[IStore, int]:
     """Return the history and its bytes of memory; raises ConfigurationError."""
-    path = settings["store"]
-    if path is None:
+    location = settings["store"]
+    if location is None:
         for pattern, durability in settings["durability"]:
             if durability is Durability.SYNC:
                 raise ConfigurationError(
@@ -119,10 +119,13 @@ def _make_store(
                 )
         messages, nbytes = settings["history"]
         return MemoryStore(messages, nbytes), nbytes if messages else 0
-    options = SqliteOptions(
+    options = LogOptions(
         settings["commit-interval"], settings["commit-bytes"], settings["retention"]
     )
-    return SqliteStore(path, reactor, options, tick_end, wall.retention_time), MEMORY_BYTES
+    store = LogStore(
+        location.directory, reactor, options, tick_end, wall.retention_time, location.migrate
+    )
+    return store, MEMORY_BYTES
 
 
 def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:

@@ -1,18 +1,29 @@
-"""The location of the history: the setting ``store``, and the default file."""
+"""The location of the history: the setting ``store``, and the default directory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pubsub.settings import Kind
 
-NAME = "history.db"
+NAME = "history"
+OLD_NAME = "history.db"
+"""The name of the file of version 0.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """The directory of the log, and the file of version 0.1 that it is made from, if any."""
+
+    directory: Path
+    migrate: Path | None = None
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return a file in systemd's state directory if it is set, else in the user's (XDG)."""
+    """Return a directory in systemd's state directory if it is set, else in the user's (XDG)."""
     given = environment.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given, NAME)
@@ -22,16 +33,21 @@ def default_path(environment: Mapping[str, str]) -> Path:
     return base / "pubsub" / NAME
 
 
-def _parse(value: object) -> Path | None:
+def _parse(value: object) -> StoreLocation | None:
     if value == "memory":
         return None
-    if value == "sqlite":
-        return default_path(os.environ)
-    if isinstance(value, str) and value.startswith("sqlite:") and value != "sqlite:":
+    if value in ("log", "sqlite"):
+        path = default_path(os.environ)
+        return StoreLocation(path, path.with_name(OLD_NAME))
+    kind, colon, rest = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if colon and rest and kind in ("log", "sqlite"):
         # Absolute, as a broker that runs in the background may change its directory.
-        return Path(value.removeprefix("sqlite:")).expanduser().absolute()
-    raise ValueError(f"expected memory, sqlite or sqlite:PATH, not {value!r}")
+        path = Path(rest).expanduser().absolute()
+        if kind == "log":
+            return StoreLocation(path)
+        return StoreLocation(path.with_name(path.name + ".log"), path)
+    raise ValueError(f"expected memory, log or log:DIR, not {value!r}")
 
 
-STORE = Kind("memory|sqlite[:PATH]", _parse)
-"""A path, or None for memory."""
+STORE = Kind("memory|log[:DIR]", _parse)
+"""A location, or None for memory."""

@@ -35,6 +35,7 @@ from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import Group, LogWriter
 from pubsub.store.memory import parcel_of
+from pubsub.store.migrate import log_progress, migrate
 from pubsub.store.parcel import Parcel, TopicCounts
 from pubsub.store.record import Begin
 from pubsub.store.recovery import boot_id, recover
@@ -67,7 +68,8 @@ class LogStore:
     """A history in the directory ``path``. ``at_tick_end`` runs a call at the end of the tick.
 
     ``retention_time`` returns the time at which the age of messages is judged, in seconds since
-    the Unix epoch; only the reactor's thread calls it.
+    the Unix epoch; only the reactor's thread calls it. If the directory does not exist and the
+    file ``migrate_from`` does, the log is made from that history of version 0.1.
     """
 
     durable = True
@@ -79,8 +81,10 @@ class LogStore:
         options: LogOptions | None = None,
         at_tick_end: Callable[[Callable[[], None]], object] | None = None,
         retention_time: Callable[[], float] = time.time,
+        migrate_from: Path | None = None,
     ) -> None:
         self.path = path
+        self._migrate_from = migrate_from
         self.epoch = ""
         self.last_timestamp = 0
         self._retention_time = retention_time
@@ -102,6 +106,7 @@ class LogStore:
     def open(self, run: int) -> None:
         """See ``IStore``."""
         try:
+            self._migrate()
             self._directory = LogDirectory(self.path, create=True)
             try:
                 self._directory.lock()
@@ -113,6 +118,14 @@ class LogStore:
             raise StartError(f"history: cannot use {self.path}: {error.strerror}") from None
         except sqlite3.Error as error:
             raise StartError(f"history: cannot use {self.path}: {error}") from None
+
+    def _migrate(self) -> None:
+        old = self._migrate_from
+        if old is not None and old.exists() and not self.path.exists():
+            log.warn(
+                "history: migrating {old} to {path}; the old file is kept", old=old, path=self.path
+            )
+            migrate(old, self.path, log_progress)
 
     def _begin(self, run: int) -> None:
         """Recover the log, and continue it in a new epoch."""

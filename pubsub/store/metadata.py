@@ -265,6 +265,15 @@ class Metadata:
             )
             connection.execute("UPDATE state SET first = ?", (first,))
 
+    def import_history(
+        self, items: Iterable[tuple[str, str, bytes]], epochs: Iterable[Epoch], stop: int
+    ) -> None:
+        """Take the metadata of a history that was migrated and ends at ``stop``."""
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", items)
+            connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)", epochs)
+            connection.execute("UPDATE state SET stop = ?, ceiling = ?", (stop, stop))
+
     def set_horizons(self, horizons: Iterable[tuple[str, int]]) -> None:
         """Store the offset of each pattern, in order, and remove other patterns."""
         with self._transaction() as connection:

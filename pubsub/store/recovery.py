@@ -71,6 +71,11 @@ class _Scanned:
     closed: bool = False
     sealed: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the log was closed properly, or was migrated."""
+        return self.closed or (self.sealed and self.ceiling <= self.index.stop)
+
 
 def boot_id() -> bytes:
     """Return what identifies the time since the machine was started; random if it is not known."""
@@ -138,7 +143,7 @@ class _Recovery:
         scanned = self._scan_all(segments)
         self._report_holes(segments)
         end = segments[-1].stop if segments else self._state.stop
-        clean = scanned[-1].closed if scanned else not self._rows
+        clean = scanned[-1].is_whole if scanned else not self._rows
         # Files that cannot be used keep their names.
         sequence = max([self._state.newest[1], *[_numbers(name)[1] for name in self._names]]) + 1
         recovered = Recovered(catalog, self._metadata, end, sequence, clean=clean)

@@ -44,18 +44,25 @@ class RewritePlan:
         # Records and bytes of the segments that were looked at, by number.
         self._sizes: dict[int, tuple[int, int]] = {}
         self._kept: set[int] = set()
+        self._damaged: set[int] = set()
         self._cursor = 0
 
-    def keep(self, segments: Sequence[Segment]) -> None:
-        """Note segments whose records cannot be made larger, or that have damage."""
-        self._kept |= {one.head.sequence for one in segments}
+    def keep(self, segment: Segment) -> None:
+        """Note a segment whose records cannot be made larger."""
+        self._kept.add(segment.head.sequence)
+
+    def leave(self, segments: Sequence[Segment]) -> None:
+        """Note segments that have damage."""
+        self._damaged |= {one.head.sequence for one in segments}
 
     def next(self, before: int) -> list[Segment]:
         """Return neighbours to be rewritten together, of the segments that end by ``before``."""
         sealed = [
             one
             for one in self._catalog.segments[:-1]
-            if one.sealed and one.base < one.stop <= before
+            if one.sealed
+            and one.base < one.stop <= before
+            and one.head.sequence not in self._damaged
         ]
         present = {one.head.sequence for one in sealed}
         self._kept &= present

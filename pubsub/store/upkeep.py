@@ -172,7 +172,7 @@ class Upkeep:
             for _ in self._rewrite_steps:
                 return True
         except Damaged:
-            self._plan.keep(rewrite.sources)
+            self._plan.leave(rewrite.sources)
             self._rewrite = None
             return True
         except BaseException:
@@ -180,7 +180,7 @@ class Upkeep:
             raise
         self._rewrite = None
         segment, row = rewrite.finish()
-        self._plan.keep([segment])
+        self._plan.keep(segment)
         self._replace(rewrite.sources, segment, row, self._catalog.low)
         return True
 

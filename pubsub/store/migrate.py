@@ -1,0 +1,170 @@
+"""Migration of a history of version 0.1, a file of SQLite, to a log of segments.
+
+The log is built beside its place and renamed when it is complete. The old file is kept. A migration
+that was interrupted continues behind the last segment that it completed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from twisted.logger import Logger
+
+from pubsub.errors import StartError
+from pubsub.store.block import Block, decode_block, encode_block
+from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_writer import SALT_BYTES, SEGMENT_BYTES
+from pubsub.store.metadata import Metadata
+from pubsub.store.segment_builder import SegmentBuilder
+from pubsub.store.sqlite_history import OldBlock, SqliteHistory
+
+log = Logger()
+_SUFFIX = ".migrating"
+_REPORT_SECONDS = 5.0
+
+
+def migrate(source: Path, target: Path, report: Callable[[int, int, int], None]) -> None:
+    """Make a log in the directory ``target`` from the old history ``source``.
+
+    ``report`` is called now and then with the offset that was reached, the first and the last one.
+    Raises StartError or OSError.
+    """
+    try:
+        old = SqliteHistory(source)
+    except sqlite3.Error as error:
+        raise StartError(f"history: cannot migrate {source}: {error}") from None
+    try:
+        with _locked(source):
+            _Migration(old, target, report).run()
+    except sqlite3.Error as error:
+        raise StartError(f"history: cannot migrate {source}: {error}") from None
+    finally:
+        old.close()
+
+
+def log_progress(reached: int, first: int, stop: int) -> None:
+    """Log how far a migration is."""
+    log.info(
+        "history: migrating, offset {reached} of {first} to {stop}",
+        reached=reached,
+        first=first,
+        stop=stop,
+    )
+
+
+@contextmanager
+def _locked(source: Path) -> Iterator[None]:
+    """Hold the lock of the old history, so that no broker of version 0.1 writes to it."""
+    with Path(f"{source}-lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StartError(
+                f"history: {source} is in use by another broker; stop it before the migration"
+            ) from None
+        yield
+
+
+class _Migration:
+    def __init__(
+        self, old: SqliteHistory, target: Path, report: Callable[[int, int, int], None]
+    ) -> None:
+        self._old = old
+        self._target = target
+        self._path = target.with_name(target.name + _SUFFIX)
+        self._report = report
+        self._reported = time.monotonic()
+        self._builder: SegmentBuilder | None = None
+        self._first, self._stop = old.bounds()
+
+    def run(self) -> None:
+        """Migrate everything."""
+        metadata = self._begin()
+        try:
+            state = metadata.state()
+            self._log_id = state.log_id
+            rows = metadata.segments()
+            self._sequence = rows[-1].sequence + 1 if rows else 1
+            at = rows[-1].stop if rows else self._first
+            self._metadata = metadata
+            for row in self._old.blocks(at):
+                if row.base > at:
+                    self._lost(at, row.base, row.last)
+                self._add(row)
+                at = row.stop
+                self._report_progress(at)
+            if at < self._stop:
+                # The last messages have expired, or the file lost them.
+                self._builder_at(at).add(Block(at, self._stop - at, 0, 0, 0, 0, *[b""] * 5))
+                at = self._stop
+            self._finish_segment()
+            metadata.import_history(self._old.metadata(), self._old.epochs(), at)
+        finally:
+            metadata.close()
+            self._directory.close()
+        self._path.rename(self._target)
+
+    def _begin(self) -> Metadata:
+        """Return the metadata of the log that is built, new or of a migration that was cut off."""
+        self._directory = LogDirectory(self._path, create=True)
+        self._directory.lock()
+        path = self._path / METADATA
+        self._directory.remove_leftovers()
+        if path.exists():
+            metadata = Metadata(path)
+            done = {(row.base, row.sequence) for row in metadata.segments()}
+            for name in self._directory.segments():
+                base, _, sequence = name.removesuffix(".log").partition("-")
+                if (int(base), int(sequence)) not in done:
+                    self._directory.remove(name)
+            return metadata
+        return Metadata.create(path, secrets.token_bytes(SALT_BYTES), self._first)
+
+    def _builder_at(self, offset: int) -> SegmentBuilder:
+        if self._builder is None:
+            created = time.time_ns() // 1000
+            self._builder = SegmentBuilder(
+                self._directory, self._log_id, offset, self._sequence, created
+            )
+            self._sequence += 1
+        return self._builder
+
+    def _add(self, row: OldBlock) -> None:
+        if row.block is None:
+            self._lost(row.base, row.stop, row.last)
+            return
+        block = row.block
+        if not row.topics.issuperset(block.topics()):
+            runs = [run.record() for run in decode_block(block, row.topics)]
+            block = encode_block(runs, block.run, block.base, block.stop)
+        builder = self._builder_at(row.base)
+        builder.add(block)
+        if builder.nbytes >= SEGMENT_BYTES:
+            self._finish_segment()
+
+    def _lost(self, start: int, stop: int, timestamp: int) -> None:
+        self._builder_at(start).add_lost(start, stop, timestamp)
+        log.error(
+            "history: offsets {first} to {last} cannot be read and are migrated as lost",
+            first=start,
+            last=stop - 1,
+        )
+
+    def _finish_segment(self) -> None:
+        builder, self._builder = self._builder, None
+        if builder is not None:
+            builder.sync()
+            _, row = builder.finish()
+            self._metadata.replace_segments((), (row,), self._first)
+
+    def _report_progress(self, at: int) -> None:
+        now = time.monotonic()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            self._report(at, self._first, self._stop)
