@@ -91,6 +91,12 @@ class IStore(Interface):
         HistoryUnavailable; calls within it do not.
         """
 
+    def when_written(call: Callable[[bool], None]) -> None:
+        """Call ``call(True)`` when everything so far survives the end of the process.
+
+        As ``when_stored`` in other respects.
+        """
+
     def when_stored(call: Callable[[bool], None]) -> None:
         """Call ``call(True)`` when everything appended and put so far is on disk.
 

@@ -14,9 +14,14 @@ class Durability(IntEnum):
     NONE = 0
     """Messages are delivered to live subscribers and not stored."""
     ASYNC = 1
-    """Messages are stored, and acknowledged before that."""
+    """Messages are acknowledged when they are written: they survive the end of the process."""
     SYNC = 2
     """Messages are acknowledged when they are on disk, if the protocol has acknowledgments."""
+
+    @property
+    def on_disk(self) -> bool:
+        """True if acknowledgments wait for the disk."""
+        return self is Durability.SYNC
 
 
 _WORDS = {one.name.lower(): one for one in Durability}

@@ -303,6 +303,10 @@ class LogStore:
         finally:
             self._commits.release()
 
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        self._commits.when_written(call)
+
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         self._commits.when_synced(call)

@@ -86,6 +86,10 @@ class MemoryStore:
         """See ``IStore``."""
         return nullcontext()
 
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        call(True)
+
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         call(True)

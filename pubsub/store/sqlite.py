@@ -271,6 +271,10 @@ class SqliteStore:
         finally:
             self._commits.release()
 
+    def when_written(self, call: Callable[[bool], None]) -> None:
+        """See ``IStore``."""
+        self._commits.when_stored(call)
+
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         self._commits.when_stored(call)

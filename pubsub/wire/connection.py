@@ -27,6 +27,7 @@ from pubsub.wire.stream_client import StreamClient
 if TYPE_CHECKING:
     from twisted.internet.interfaces import ITransport
 
+    from pubsub.broker.durability import Durability
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import KeyChange, Topic
 
@@ -194,16 +195,26 @@ class Connection(StreamClient):
         else:
             self.send_reply(data)
 
-    def reply_when_stored(self, data: bytes, failed: bytes, count: int = 1) -> None:
-        """Send ``data`` when everything published so far is on disk, or ``failed`` if it cannot be.
+    def reply_when_stored(
+        self, durability: Durability, data: bytes, failed: bytes, count: int = 1
+    ) -> None:
+        """Send ``data`` when everything published so far is stored, or ``failed`` if it cannot be.
 
+        ASYNC means written to the history, SYNC means on disk; with NONE nothing has to be stored.
         Either answers ``count`` requests. Later replies are sent after it. Nothing else waits:
         neither further requests of this client nor its deliveries.
         """
+        store = self.listener.store
+        if not durability or not store.durable:
+            self.reply(data)
+            return
         if self.replies is None:
             self.replies = ReplyQueue(self)
         reply = self.replies.add(data, failed, count)
-        self.listener.store.when_stored(reply.stored)
+        if durability.on_disk:
+            store.when_stored(reply.stored)
+        else:
+            store.when_written(reply.stored)
 
     def send_reply(self, data: bytes) -> None:
         """Send now; a client that does not read its replies is not read from either."""

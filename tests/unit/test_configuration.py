@@ -53,8 +53,8 @@ ALPHA = {"protocol": "alpha"}
 class DefaultTests(SynchronousTestCase):
     """Defaults"""
 
-    def test_the_history_is_a_file(self) -> None:
-        assert configured().broker["store"] == default_path(os.environ)
+    def test_the_history_is_a_directory(self) -> None:
+        assert configured().broker["store"].directory == default_path(os.environ)
 
 
 class PrecedenceTests(SynchronousTestCase):

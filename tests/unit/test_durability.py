@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.durability import DURABILITY, Durability, DurabilityRules
-from pubsub.store.location import STORE, default_path
+from pubsub.store.location import STORE, StoreLocation, default_path
 from tests.unit.raising import raised
 
 NONE, ASYNC, SYNC = Durability.NONE, Durability.ASYNC, Durability.SYNC
@@ -44,21 +44,28 @@ class LocationTests(SynchronousTestCase):
 
     def test_the_directory_that_systemd_gives(self) -> None:
         given = {"STATE_DIRECTORY": "/var/lib/pubsub:/var/lib/other", "XDG_STATE_HOME": "/x"}
-        assert default_path(given) == Path("/var/lib/pubsub/history.db")
+        assert default_path(given) == Path("/var/lib/pubsub/history")
 
     def test_the_directory_of_the_user(self) -> None:
-        assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/pubsub/history.db")
-        home = Path("~/.local/state/pubsub/history.db").expanduser()
+        assert default_path({"XDG_STATE_HOME": "/x"}) == Path("/x/pubsub/history")
+        home = Path("~/.local/state/pubsub/history").expanduser()
         assert default_path({}) == home
         # The XDG specification ignores relative paths.
         assert default_path({"XDG_STATE_HOME": "x"}) == home
 
     def test_text(self) -> None:
         assert STORE.parse("memory") is None
-        assert STORE.parse("sqlite").name == "history.db"
-        assert STORE.parse("sqlite:~/h.db") == Path("~/h.db").expanduser()
-        assert STORE.parse("sqlite:h.db") == Path("h.db").absolute()
+        assert STORE.parse("log").directory.name == "history"
+        assert STORE.parse("log:~/h") == StoreLocation(Path("~/h").expanduser())
+        assert STORE.parse("log:h") == StoreLocation(Path("h").absolute())
+
+    def test_a_history_of_version_0_1(self) -> None:
+        for text in ("log", "sqlite"):
+            found = STORE.parse(text)
+            assert found.migrate == found.directory.with_name("history.db")
+        old = Path("h.db").absolute()
+        assert STORE.parse("sqlite:h.db") == StoreLocation(Path(f"{old}.log"), old)
 
     def test_invalid_stores(self) -> None:
-        for wrong in ("sqlite:", "postgres", "", 5, None):
-            assert "expected memory, sqlite" in str(raised(ValueError, STORE.parse, wrong))
+        for wrong in ("sqlite:", "log:", "postgres", "", 5, None):
+            assert "expected memory, log" in str(raised(ValueError, STORE.parse, wrong))

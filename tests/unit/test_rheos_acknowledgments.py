@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
+from pubsub.broker.durability import Durability
 from pubsub.protocols.rheos.acknowledgments import Replies, encode_acks
 from pubsub.protocols.rheos.codec import Ack, Codec
+
+SYNC = Durability.SYNC
 
 
 class AckTests(SynchronousTestCase):
@@ -64,7 +67,7 @@ class ReplyTests(SynchronousTestCase):
                 acks = [
                     codec.encode(Ack(message_id(7, sequence + n).bytes, 0)) for n in range(count)
                 ]
-                replies.accepted(sequence, count, sync)
+                replies.accepted(sequence, count, SYNC if sync else Durability.NONE)
                 stored += acks
                 failed += [codec.failed] * count if sync else acks
                 sequence += count
@@ -75,10 +78,11 @@ class ReplyTests(SynchronousTestCase):
             elif step == "skip":
                 sequence += count
             else:
-                replies.add(b"reply", b"failed" if sync else None)
+                replies.add(b"reply", SYNC if sync else Durability.NONE)
                 stored.append(b"reply")
-                failed.append(b"failed" if sync else b"reply")
+                failed.append(codec.failed if sync else b"reply")
         assert bool(replies) == bool(stored)
         if stored:
             assert replies.take() == (b"".join(stored), b"".join(failed))
-        assert replies.waits == any(sync for step, _, sync in steps if step in ("accepted", "add"))
+        waits = replies.durability is SYNC
+        assert waits == any(sync for step, _, sync in steps if step in ("accepted", "add"))

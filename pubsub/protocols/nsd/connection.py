@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 
-from pubsub.broker.durability import Durability
 from pubsub.errors import (
     MessageTooLarge,
     RateLimited,
@@ -113,11 +112,9 @@ class NsdConnection(Connection):
             topic, batch = self._publish(template.request, bodies)
             self._encoded.note_plain(batch)
             accepted = batch.count
-            if topic.durability is Durability.SYNC:
-                failed = wrap(NOT_STORED, False) * accepted
-                self.reply_when_stored(wrap(SUCCESS, False) * accepted, failed, accepted)
-            else:
-                self.reply(wrap(SUCCESS, False) * accepted)
+            failed = wrap(NOT_STORED, False) * accepted
+            success = wrap(SUCCESS, False) * accepted
+            self.reply_when_stored(topic.durability, success, failed, accepted)
             if accepted < count:
                 raise RateLimited(self.listener.protocol)
         except Refused as refused:
@@ -143,11 +140,9 @@ class NsdConnection(Connection):
             topic = self._carry_out(request)
             if isinstance(request, Publish):
                 self._learn(request, line_with_end)
-            if topic.durability is Durability.SYNC:
-                failed = NOT_STORED
-                self.reply_when_stored(wrap(SUCCESS, in_base64), wrap(failed, in_base64))
-                return
-            response = SUCCESS
+            failed = wrap(NOT_STORED, in_base64)
+            self.reply_when_stored(topic.durability, wrap(SUCCESS, in_base64), failed)
+            return
         except InvalidRequest as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")
             if is_http_request(line):

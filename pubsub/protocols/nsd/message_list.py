@@ -73,7 +73,7 @@ class MessageList:
         end: int = store.next_offset
         if end > store.committed:
             stored: Deferred[bool] = Deferred()
-            store.when_stored(stored.callback)
+            store.when_written(stored.callback)
             self._connection.hold(self)
             await stored
         return min(end, store.committed)

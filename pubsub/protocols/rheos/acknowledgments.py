@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pubsub.broker.batch import message_number
+from pubsub.broker.durability import Durability
 from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, SUCCESS
 
 if TYPE_CHECKING:
@@ -23,11 +24,13 @@ class Replies:
     """Collects replies. Acknowledgments of messages with consecutive numbers are encoded together,
     because a client that alternates between topics has runs of a single message.
 
-    ``run_id`` is that of the broker, from which message ids are made. ``waits`` is True if a reply
-    depends on a message being stored.
+    ``run_id`` is that of the broker, from which message ids are made. ``durability`` is the largest
+    of the requests: how the messages have to be stored before the replies are sent.
     """
 
-    __slots__ = ("_codec", "_failed", "_first", "_next", "_replies", "_run_id", "_sync", "waits")
+    __slots__ = (
+        "_codec", "_failed", "_first", "_next", "_replies", "_run_id", "_stored", "durability",
+    )  # fmt: skip
 
     def __init__(self, codec: Codec, run_id: int) -> None:
         self._codec = codec
@@ -35,24 +38,26 @@ class Replies:
         self._replies: list[bytes] = []
         self._failed: list[bytes] = []
         self._first = self._next = -1
-        self._sync = False
-        self.waits = False
+        self._stored = False
+        self.durability = Durability.NONE
 
     def __bool__(self) -> bool:
         return bool(self._replies) or self._next >= 0
 
-    def add(self, reply: bytes, failed: bytes | None = None) -> None:
-        """Reply to a request, with ``failed`` instead if the store fails."""
+    def add(self, reply: bytes, durability: Durability = Durability.NONE) -> None:
+        """Reply to a request, with FAILED instead if the store fails and durability matters."""
         self._encode_acks()
-        self.waits = self.waits or failed is not None
-        self._append(reply, reply if failed is None else failed)
+        self.durability = max(self.durability, durability)
+        self._append(reply, self._codec.failed if durability else reply)
 
-    def accepted(self, sequence: int, count: int, sync: bool) -> None:
+    def accepted(self, sequence: int, count: int, durability: Durability) -> None:
         """Acknowledge ``count`` messages with numbers from ``sequence`` on."""
-        if sequence != self._next or sync != self._sync:
+        if durability > self.durability:
+            self.durability = durability
+        stored = durability > Durability.NONE
+        if sequence != self._next or stored is not self._stored:
             self._encode_acks()
-            self._first, self._sync = sequence, sync
-            self.waits = self.waits or sync
+            self._first, self._stored = sequence, stored
         self._next = sequence + count
 
     def refused(self, count: int = 1) -> None:
@@ -75,7 +80,7 @@ class Replies:
         first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
         reply = encode_acks(first, count, self._codec.checksum)
-        return reply, self._codec.failed * count if self._sync else reply
+        return reply, self._codec.failed * count if self._stored else reply
 
     def _append(self, reply: bytes, failed: bytes) -> None:
         self._replies.append(reply)

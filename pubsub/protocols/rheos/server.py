@@ -119,10 +119,7 @@ class RheosConnection(Connection):
 
     def _send(self, replies: Replies) -> None:
         data, failed = replies.take()
-        if replies.waits:
-            self.reply_when_stored(data, failed)
-        else:
-            self.reply(data)
+        self.reply_when_stored(replies.durability, data, failed)
 
     def _client(self, client_id: bytes) -> Client:
         """Return the client of a request; raises LimitReached or MemoryExhausted."""
@@ -157,8 +154,8 @@ class RheosConnection(Connection):
             self._refuse(refused, request.topic, replies)
             return
         codec = self._server.codec
-        sync = created and topic.durability >= Durability.SYNC
-        replies.add(codec.encode(Ack(topic.uuid.bytes, SUCCESS)), codec.failed if sync else None)
+        durability = topic.durability if created else Durability.NONE
+        replies.add(codec.encode(Ack(topic.uuid.bytes, SUCCESS)), durability)
 
     def _create(self, client: Client, name: str) -> Topic:
         listener = self.listener
@@ -192,8 +189,9 @@ class RheosConnection(Connection):
         if batch is None:
             return False
         self._latest = client.id
-        sync = any(topic.durability >= Durability.SYNC for topic in mix.topics)
-        replies.accepted(batch.sequence, batch.count, sync)
+        replies.accepted(
+            batch.sequence, batch.count, max([topic.durability for topic in mix.topics])
+        )
         return True
 
     def _publish(self, source: Source, columns: Columns, replies: Replies) -> None:
@@ -211,7 +209,7 @@ class RheosConnection(Connection):
             self._refuse(refused, source.topic, replies, columns.count)
             return
         over_limit = columns.count - batch.count
-        replies.accepted(batch.sequence, batch.count, topic.durability >= Durability.SYNC)
+        replies.accepted(batch.sequence, batch.count, topic.durability)
         if over_limit:
             self._refuse(RateLimited(), source.topic, replies, over_limit)
 
