@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from pubsub.store.catalog import Catalog, Horizon
+from pubsub.store.parcel import TopicCounts
 from pubsub.store.retention import MICROSECONDS, RetentionLimits
 from pubsub.store.segment import Segment
-from pubsub.store.segment_index import Entry
+from pubsub.store.segment_index import ENTRY_BYTES, Entry, Grain
 
 # Entries that one step examines, which takes some milliseconds.
 _STEP = 256
-# An entry that still grows is closed when it has this part of what a pattern keeps.
+# Entries have at most about this part of what a pattern keeps.
 _PART = 8
+
+
+class _Growing(NamedTuple):
+    """Messages, payload bytes and the newest timestamp (µs) of the entry that still grows."""
+
+    messages: int
+    nbytes: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -30,19 +41,27 @@ class _Rule:
     messages: int = 0
     nbytes: int = 0
 
-    def has_expired(self, messages: int, nbytes: int, last: int, now: int) -> bool:
-        """Return whether messages of which ``last`` is the newest timestamp have expired."""
+    def has_expired(
+        self, messages: int, nbytes: int, last: int, now: int, growing: _Growing | None
+    ) -> bool:
+        """Return whether messages of which ``last`` is the newest timestamp have expired.
+
+        They are the oldest. ``growing`` is not counted yet.
+        """
         limits = self.limits
+        more = (0, 0) if growing is None else growing[:2]
         return (
-            self.messages - messages >= limits.messages
-            or self.nbytes > limits.nbytes
+            self.messages + more[0] - messages >= limits.messages + (not messages)
+            or self.nbytes + more[1] > limits.nbytes
             or last < now - limits.seconds * MICROSECONDS
         )
 
-    def is_large(self, messages: int, nbytes: int) -> bool:
-        """Return whether an entry is too large a part of what the pattern keeps."""
-        limits = self.limits
-        return messages * _PART > limits.messages or nbytes * _PART > limits.nbytes
+
+def grain_of(limits: Sequence[RetentionLimits]) -> Grain:
+    """Return the size of entries that is small enough for ``limits``."""
+    nbytes = min([one.nbytes for one in limits], default=inf) / _PART
+    messages = min([one.messages for one in limits], default=inf) / _PART
+    return Grain(int(max(min(nbytes, ENTRY_BYTES), 1)), int(max(min(messages, 2**62), 1)))
 
 
 class Expiry:
@@ -137,21 +156,37 @@ class Expiry:
     def _expire(self, rule: _Rule, now: int) -> bool:
         """Move the horizon of one pattern; return if there is more to do."""
         horizon = rule.horizon
+        growing = self._growing(rule)
         for seen, (_, entry, contents) in enumerate(
             self._entries(max(horizon.offset, self._catalog.low), self._counted_to)
         ):
             if seen == _STEP:
                 return True
             names = self._names_of(rule, contents, entry)
-            messages = sum(contents[name][0] for name in names)
-            nbytes = sum(contents[name][1] for name in names)
-            if names and not rule.has_expired(messages, nbytes, entry.last, now):
+            messages, nbytes = _sum(contents, names)
+            if names and not rule.has_expired(messages, nbytes, entry.last, now, growing):
                 return False
             # Before the horizon moves, by which these messages are known to be visible.
             for name in names:
                 self._subtract(name, *contents[name])
             horizon.offset = entry.stop
-        return self._close_newest(rule, now)
+        if growing is not None and rule.has_expired(0, 0, growing.last, now, growing):
+            # It is counted in the next step, and may expire.
+            self._catalog.segments[-1].index.close_entry()
+        return False
+
+    def _growing(self, rule: _Rule) -> _Growing | None:
+        """Return what the entry that still grows has of a pattern; None if it has nothing."""
+        segments = self._catalog.segments
+        if not segments or segments[-1].sealed:
+            return None
+        index = segments[-1].index
+        number = index.closed_entries
+        if number >= len(index):
+            return None
+        entry, contents = index.entry(number), index.contents(number)
+        names = self._names_of(rule, contents, entry)
+        return _Growing(*_sum(contents, names), entry.last) if names else None
 
     def _names_of(
         self, rule: _Rule, contents: dict[str, tuple[int, int]], entry: Entry
@@ -163,25 +198,6 @@ class Expiry:
             if catalog.horizon_of(name) is rule.horizon
         ]
 
-    def _close_newest(self, rule: _Rule, now: int) -> bool:
-        """Close the entry that still grows if it has expired or holds too much of a pattern."""
-        segments = self._catalog.segments
-        if not segments or segments[-1].sealed:
-            return False
-        index = segments[-1].index
-        number = index.closed_entries
-        if number >= len(index):
-            return False
-        entry, contents = index.entry(number), index.contents(number)
-        names = self._names_of(rule, contents, entry)
-        messages = sum(contents[name][0] for name in names)
-        nbytes = sum(contents[name][1] for name in names)
-        expired = entry.last < now - rule.limits.seconds * MICROSECONDS
-        if names and (expired or rule.is_large(messages, nbytes)):
-            index.close_entry()
-            return True
-        return False
-
     def drop(self, segment: Segment) -> None:
         """Stop counting the messages of a segment that is removed before they have expired."""
         for _, entry, contents in self._entries(segment.base, min(segment.stop, self._counted_to)):
@@ -192,3 +208,8 @@ class Expiry:
         self._counted_to = max(self._counted_to, segment.stop)
         for rule in self._rules:
             rule.horizon.offset = max(rule.horizon.offset, segment.stop)
+
+
+def _sum(contents: TopicCounts, names: Sequence[str]) -> tuple[int, int]:
+    """Return the messages and bytes of the topics ``names``."""
+    return sum(contents[name][0] for name in names), sum(contents[name][1] for name in names)

@@ -30,7 +30,7 @@ from pubsub.settings import matcher
 from pubsub.store import log_reader
 from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
 from pubsub.store.epochs import continues
-from pubsub.store.expiry import Expiry
+from pubsub.store.expiry import Expiry, grain_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import Group, LogWriter
@@ -141,7 +141,10 @@ class LogStore:
             known = self._metadata.epochs()
             number = known[-1].number + 1 if known else 1
             begin = Begin(number, secrets.randbits(32), time.time_ns() // 1000, boot_id())
-            self._writer = LogWriter(self._directory, self._catalog, self._metadata, run)
+            grain = grain_of(self._options.retention)
+            self._writer = LogWriter(
+                self._directory, self._catalog, self._metadata, run, grain=grain
+            )
             self._writer.begin(found.offset, number, found.sequence, [begin], found.lost)
             self.epoch = f"{number}-{begin.mark:08x}"
             self._epochs = [(one.name, one.begins) for one in self._metadata.epochs()]
@@ -164,6 +167,7 @@ class LogStore:
             self._writer,
             self._expiry,
             0 if self._clean else found.offset,
+            grain,
         )
         self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
         self._readers = Worker("history-reader", READERS, self._reactor)

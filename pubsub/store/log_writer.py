@@ -41,7 +41,7 @@ from pubsub.store.record import (
     LOST as LOST_FLAG,
 )
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead, index_name
-from pubsub.store.segment_index import LOST, SegmentIndex
+from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, topics_of
 
 SEGMENT_BYTES = 64 * 1024**2
@@ -150,12 +150,14 @@ class LogWriter:
         metadata: Metadata,
         run: int,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        grain: Grain = DEFAULT_GRAIN,
     ) -> None:
         self._directory = directory
         self._catalog = catalog
         self._metadata = metadata
         self._run = run
         self._clock = clock
+        self._grain = grain
         self._log_id = metadata.state().log_id
         self._epoch = 0
         self._sequence = 0
@@ -255,11 +257,12 @@ class LogWriter:
         active = self._active()
         buffers, length = encode(record, active.segment.head.salt, self._epoch, self._ceiling)
         position = active.index.end
-        padded = buffers
         end = position + length
         if length <= _SMALL and end > active.allocated:
-            padded = [*buffers, bytes(-end % _GROWTH)]
-        active.allocated = max(active.allocated, write_all(active.file, padded, position))
+            end = _write_padded(active.file, buffers, position, -end % _GROWTH)
+        else:
+            write_all(active.file, buffers, position)
+        active.allocated = max(active.allocated, end)
         written = _Written(active, position, buffers, record.base, record.operations, self._ceiling)
         with self._lock:
             self._unsynced.append(written)
@@ -301,7 +304,7 @@ class LogWriter:
         head = SegmentHead(
             base, self.take_sequence(), secrets.token_bytes(SALT_BYTES), self._log_id, self._clock()
         )
-        index = SegmentIndex(base, SEGMENT_HEAD_BYTES)
+        index = SegmentIndex(base, SEGMENT_HEAD_BYTES, self._grain)
         segment = Segment(self._directory.file, head, base, index)
         file = self._directory.open(segment.name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
@@ -394,7 +397,7 @@ class LogWriter:
         with self._lock:
             written = self._unsynced.copy()
         for active in dict.fromkeys([one.segment for one in written]):
-            _write_all(active.file, [active.segment.head.encode()], 0)
+            write_all(active.file, [active.segment.head.encode()], 0)
         for one in written:
             write_all(one.segment.file, one.buffers, one.position)
         self._sync_failed = False
@@ -450,6 +453,16 @@ def read_note(directory: LogDirectory, log_id: bytes) -> int:
     if own_id != log_id or _CRC.unpack_from(data, _NOTE.size)[0] != crc32(data[: _NOTE.size]):
         return 0
     return int(offset)
+
+
+def _write_padded(
+    file: int, buffers: Sequence[bytes | memoryview], position: int, zeros: int
+) -> int:
+    """Write ``buffers`` and that many zeros behind them if there is space; return the end."""
+    try:
+        return write_all(file, [*buffers, bytes(zeros)], position)
+    except OSError:
+        return write_all(file, buffers, position)
 
 
 def write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:

@@ -18,7 +18,7 @@ from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.segment import Found, Segment
 from pubsub.store.segment_builder import SegmentBuilder
-from pubsub.store.segment_index import LOST, Entry, SegmentIndex
+from pubsub.store.segment_index import LOST, Entry, Grain, SegmentIndex
 
 # A segment is rewritten if it has more records than this, and they are smaller on average.
 _RECORDS = 64
@@ -131,11 +131,14 @@ class Rewrite:
         catalog: Catalog,
         sources: Sequence[Segment],
         sequence: int,
+        grain: Grain,
     ) -> None:
         self.sources = sources
         self._catalog = catalog
         head = sources[0].head
-        self._builder = SegmentBuilder(directory, head.log_id, head.base, sequence, head.created)
+        self._builder = SegmentBuilder(
+            directory, head.log_id, head.base, sequence, head.created, grain
+        )
 
     def steps(self) -> Iterator[None]:
         """Write the new segment, a step at a time; raises OSError or Damaged."""

@@ -14,7 +14,7 @@ from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
 from pubsub.store.record import SEALED, Record, encode, record_of_block
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
-from pubsub.store.segment_index import ENTRY_BYTES, LOST, SegmentIndex
+from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 
 # Limits of a record that is made: runs, and its time span in µs.
 _RUNS = 512
@@ -28,11 +28,18 @@ class SegmentBuilder:
     """
 
     def __init__(
-        self, directory: LogDirectory, log_id: bytes, base: int, sequence: int, created: int
+        self,
+        directory: LogDirectory,
+        log_id: bytes,
+        base: int,
+        sequence: int,
+        created: int,
+        grain: Grain = DEFAULT_GRAIN,
     ) -> None:
         self._directory = directory
         self._head = SegmentHead(base, sequence, secrets.token_bytes(SALT_BYTES), log_id, created)
-        self._index = SegmentIndex(base, SEGMENT_HEAD_BYTES)
+        self._grain = grain
+        self._index = SegmentIndex(base, SEGMENT_HEAD_BYTES, grain)
         self._segment = Segment(directory.file, self._head, base, self._index)
         self._name = self._segment.name + ".new"
         self._blocks: list[Block] = []
@@ -59,7 +66,8 @@ class SegmentBuilder:
         size, runs = len(block.payloads), len(block.runs) // RUN.size
         first = self._blocks[0] if self._blocks else block
         if (
-            self._size + size > ENTRY_BYTES
+            self._size + size > self._grain.nbytes
+            or block.base - first.base >= self._grain.messages
             or self._runs + runs > _RUNS
             or (runs and self._runs and block.run != first.run)
             or (runs and self._runs and block.last - first.first > _SPAN)

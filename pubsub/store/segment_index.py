@@ -34,6 +34,16 @@ _CRC = struct.Struct("<I")
 _LOOKED_UP = 64
 
 
+class Grain(NamedTuple):
+    """The size of entries: they end once they have this many bytes or messages."""
+
+    nbytes: int = ENTRY_BYTES
+    messages: int = 2**62
+
+
+DEFAULT_GRAIN = Grain()
+
+
 class Entry(NamedTuple):
     """Offsets from ``base`` to before ``stop``, in bytes from ``position`` to before ``end``."""
 
@@ -52,7 +62,8 @@ class SegmentIndex:
     One thread adds; others may read at the same time, and see what was added before they began.
     """
 
-    def __init__(self, base: int, position: int) -> None:
+    def __init__(self, base: int, position: int, grain: Grain = DEFAULT_GRAIN) -> None:
+        self._grain = grain
         # The offset after the last message and the position after the last record. It is one
         # object, so that readers in other threads see both change at once.
         self._tail = (base, position)
@@ -109,7 +120,8 @@ class SegmentIndex:
     ) -> None:
         if (
             self._closed
-            or self.end + length - self._positions[-1] > ENTRY_BYTES
+            or self.end + length - self._positions[-1] > self._grain.nbytes
+            or base - self._bases[-1] >= self._grain.messages
             or last - self._firsts[-1] > _SPAN
         ):
             self._close_entry()

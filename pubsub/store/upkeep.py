@@ -23,6 +23,7 @@ from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
 from pubsub.store.segment import Found, Segment, index_name
+from pubsub.store.segment_index import Grain
 from pubsub.store.threads import Worker
 
 log = Logger()
@@ -48,6 +49,7 @@ class Upkeep:
         writer: LogWriter,
         expiry: Expiry,
         check_before: int,
+        grain: Grain,
     ) -> None:
         self._directory = directory
         self._catalog = catalog
@@ -57,6 +59,7 @@ class Upkeep:
         self._horizons = metadata.horizons()
         self._rewrite: Rewrite | None = None
         self._rewrite_steps: Iterator[None] = iter(())
+        self._grain = grain
         self._plan = RewritePlan(catalog)
         self._check_steps = self._check(check_before)
         self._low = False
@@ -165,7 +168,7 @@ class Upkeep:
             if not sources:
                 return False
             number = self._writer.take_sequence()
-            self._rewrite = Rewrite(self._directory, self._catalog, sources, number)
+            self._rewrite = Rewrite(self._directory, self._catalog, sources, number, self._grain)
             self._rewrite_steps = self._rewrite.steps()
         rewrite = self._rewrite
         try:

@@ -25,7 +25,7 @@ class House:
 
     def __init__(self, start: Start, directory: Path) -> None:
         self._start = start
-        self._store = directory / "history.db"
+        self._store = directory / "history"
         self._offset = directory / "clock"
         self.set(0)
 
@@ -39,7 +39,7 @@ class House:
         return self._start(
             *listen("cafe"),
             "--admin-port=tcp:0:interface=127.0.0.1",
-            f"--store=sqlite:{self._store}",
+            f"--store=log:{self._store}",
             *options,
             env={
                 "PYTHONPATH": str(Path(set_clock.__file__).parent),

@@ -143,7 +143,7 @@ def test_a_local_topic_stays_local_with_a_warning(
     start: Start, connect: Open, tmp_path: Path
 ) -> None:
     ports = free_port(), free_port()
-    stores = [f"--store=sqlite:{tmp_path / str(port)}" for port in ports]
+    stores = [f"--store=log:{tmp_path / str(port)}" for port in ports]
     for port, store in zip(ports, stores, strict=True):
         # Alone, as each broker would let the other host the topic.
         member = Member(start, HOST, port, [], [store])

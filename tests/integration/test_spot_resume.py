@@ -64,7 +64,7 @@ def _message(data: bytes) -> list[bytes]:
     return [b"", b"\x01", b"sync/t", data]
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite:history.db"])
+@pytest.mark.parametrize("store", ["memory", "log:history"])
 def test_a_dealer_gets_missed_messages(start: Start, connect: Open, store: str) -> None:
     broker = start(*listen("spot"), *EVENTS, f"--store={store}")
     watch = Watch(connect, broker)
@@ -86,14 +86,14 @@ def test_a_dealer_gets_missed_messages(start: Start, connect: Open, store: str) 
 
 def test_after_a_restart_it_gets_new_messages(start: Start, connect: Open) -> None:
     options = (f"--listen=spot=tcp:{free_port()}:interface={HOST}", *EVENTS)
-    first = start(*options, "--store=sqlite:history.db")
+    first = start(*options, "--store=log:history")
     writer = connect(zmq.DEALER, _endpoint(first))
     with _named(first) as reader:
         subscribe(reader, b"sync/*")
         writer.send(b"", b"\x01", b"sync/t", b"before")
         assert reader.receive() == _message(b"before")
         first.stop()
-        again = start(*options, "--store=sqlite:history.db")
+        again = start(*options, "--store=log:history")
         writer = connect(zmq.DEALER, _endpoint(again))
         writer.send(b"", b"\x01", b"sync/t", b"meanwhile")
         writer.query()
