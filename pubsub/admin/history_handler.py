@@ -8,9 +8,12 @@ parcels of memory, until it is disconnected as too slow.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -21,19 +24,23 @@ from zope.interface import implementer
 from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VERSION, ApiError
 from pubsub.admin.parameters import Parameters, invalid
 from pubsub.admin.request_access import RequestAccess, request_access
-from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines
+from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines, need_arrow
 from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
     from pubsub.broker.listener import Listener
-    from pubsub.store.parcel import Parcel
+    from pubsub.broker.slices import Work
+    from pubsub.store.parcel import Parcel, TopicCounts
 
 log = Logger()
 RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Runs a call in a thread; the Deferred fires with its result."""
+# Names that one step of the list of topics looks at.
+_NAMES = 8
 _PARCEL_BYTES = 1024**2
+_FORMATS = ("arrow", "jsonl")
 _COMMON = ("start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
 
 
@@ -75,12 +82,26 @@ class HistoryHandler:
         access = request_access(request, self._listener)
         start = parameters.number("start", self._store.first_offset)
         found = await self._store.topics_in(start, parameters.number("stop", self._store.committed))
-        rows = [
-            {"name": name, "messages": messages, "bytes": nbytes}
-            for name, (messages, nbytes) in sorted(found.items())
-            if access.may_read(name)
-        ]
-        request.answer(200, _json({"topics": rows}))
+        pieces: list[bytes] = []
+        await self._listener.slices.finish(self._list_topics(found, access, pieces))
+        request.answer(200, b'{"topics": [' + b", ".join(pieces) + b"]}\n")
+
+    def _list_topics(self, found: TopicCounts, access: RequestAccess, pieces: list[bytes]) -> Work:
+        """Add the JSON of the topics in ``found`` that may be read to ``pieces``, by name."""
+        topics = self._listener.topics
+        # Sorting many names at once would take long; most are those of topics, which are sorted.
+        known = (t.name for t in topics.with_prefix(b""))
+        others: list[str] = []
+        for some in _in_pieces(found):
+            others += [name for name in some if name not in topics]
+            yield
+        for names in _in_pieces(merge(known, sorted(others))):
+            for name in names:
+                if name in found and access.may_read(name):
+                    messages, nbytes = found[name]
+                    row = {"name": name, "messages": messages, "bytes": nbytes}
+                    pieces.append(json.dumps(row, ensure_ascii=False).encode())
+            yield
 
     async def get(self, request: ApiRequest) -> None:
         """GET /v1/history"""
@@ -99,6 +120,11 @@ class HistoryHandler:
             topics = frozenset(map(topic_name, parameters.texts(topics_key)))
             access.check_read(topics)
         requested = self._range(parameters, topics)
+        if parameters.word("format", *_FORMATS) == _FORMATS[0] and "pyarrow" not in sys.modules:
+            # In a thread, as its import takes long.
+            await self._run_in_thread(need_arrow)
+            if request.client_left:
+                return
         format = self._format(parameters)
         if request.clientproto != b"HTTP/1.1":
             message = "HTTP/1.1 is required: before it a stream that was cut looks complete"
@@ -145,11 +171,17 @@ class HistoryHandler:
     def _format(self, parameters: Parameters) -> Format:
         headers = parameters.flag("headers")
         compression = parameters.word("compression", "none", "zstd", "lz4")
-        if parameters.word("format", "arrow", "jsonl") == "arrow":
+        if parameters.word("format", *_FORMATS) == _FORMATS[0]:
             return ArrowStream(headers, compression)
         if compression != "none":
             raise invalid("compression: only with format=arrow")
         return JsonLines(headers)
+
+
+def _in_pieces(names: Iterable[str]) -> Iterator[list[str]]:
+    iterator = iter(names)
+    while piece := list(islice(iterator, _NAMES)):
+        yield piece
 
 
 def expired(first: int) -> ApiError:

@@ -276,7 +276,8 @@ class StagingHandler:
         first = store.next_offset
         with store.together():
             for topic in topics:
-                self._listener.topics.claim(topic)
+                if not topic.hosted:
+                    self._listener.topics.claim(topic)
             for one in runs:
                 self._publish_run(one, [topics[name] for name in one.topics])
             messages = sum(one.columns.count for one in runs)

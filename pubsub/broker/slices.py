@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 log = Logger()
-STEPS = 100
+STEPS = 50
 """Steps in a tick of all work that begins in it, and of all that was begun before."""
 
 Work: TypeAlias = Generator[None, None, None]

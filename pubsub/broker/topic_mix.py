@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, ref
 
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.targets import Targets
 
 if TYPE_CHECKING:
-    from pubsub.broker.topics import Delivery, Recipient, SubscriberGroup, Topic
+    from pubsub.broker.topics import (
+        Delivery,
+        Recipient,
+        SubscriberGroup,
+        SubscriptionObserver,
+        Topic,
+    )
     from pubsub.interfaces import Encoding
 
 # Changed subscribers that are noted before the next messages arrive, unless there are more
@@ -55,6 +62,7 @@ class TopicMix:
         "_by_encodings",
         "_changed",
         "_places",
+        "_reference",
         "names",
         "topics",
     )
@@ -63,6 +71,7 @@ class TopicMix:
         self.topics = topics
         self.names = tuple(topic.name for topic in topics)
         self._places = {topic: index for index, topic in enumerate(topics)}
+        self._reference: ReferenceType[SubscriptionObserver] = ref(self)
         # None while the audiences are not made.
         self._by_encodings: dict[tuple[int, ...], MixedAudience] | None = None
         self._audiences: tuple[MixedAudience, ...] | None = None
@@ -104,7 +113,7 @@ class TopicMix:
         self._by_encodings = self._audiences = None
         self._audience_of, self._changed = {}, {}
         for topic in self.topics:
-            topic.ignore_changes(self)
+            topic.ignore_changes(self._reference)
 
     def _leave(self, recipient: Recipient) -> None:
         audience = self._audience_of.pop(recipient, None)
@@ -148,7 +157,7 @@ class TopicMix:
         for encodings, recipients in self._together() or self._apart():
             self._join(encodings, recipients)
         for topic in self.topics:
-            topic.notify_of_changes(self)
+            topic.notify_of_changes(self._reference)
 
     def _together(self) -> list[tuple[Sequence[Encoding | None], Iterable[Recipient]]]:
         """Return all subscribers if each of them has all of the topics in equal encodings."""

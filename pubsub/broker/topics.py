@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
-from weakref import WeakSet
+from weakref import ReferenceType
 
 from pubsub.broker.compact_map import SingleItemMap
 from pubsub.broker.durability import Durability
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pubsub.interfaces import Encoding, Holdable
 
 MAX_NAME = 255
+# Observers of a topic from which on those that are gone are removed when another comes.
+_OBSERVERS = 16
 TOPIC_NAMESPACE = UUID("5d1c8a52-2f4e-5a0b-9b8e-0f6a4a3d7c11")
 
 _FNV_OFFSET = 0x811C9DC5
@@ -194,16 +196,19 @@ class Topic:
         self.history_readers = 0
         self.configured = False
         self.idle_since: float | None = None
-        self._observers: WeakSet[SubscriptionObserver] | None = None
+        self._observers: set[ReferenceType[SubscriptionObserver]] | None = None
         self.durability = Durability.ASYNC
 
-    def notify_of_changes(self, observer: SubscriptionObserver) -> None:
-        """Call ``observer.subscription_changed`` after each change of a subscription."""
+    def notify_of_changes(self, observer: ReferenceType[SubscriptionObserver]) -> None:
+        """Call ``subscription_changed`` of the observer after each change of a subscription."""
         if self._observers is None:
-            self._observers = WeakSet()
+            # Far cheaper than a WeakSet, and a read may bring messages of many new topics.
+            self._observers = set()
+        elif len(self._observers) >= _OBSERVERS:
+            self._observers = {one for one in self._observers if one() is not None}
         self._observers.add(observer)
 
-    def ignore_changes(self, observer: SubscriptionObserver) -> None:
+    def ignore_changes(self, observer: ReferenceType[SubscriptionObserver]) -> None:
         """End ``notify_of_changes``."""
         if self._observers is not None:
             self._observers.discard(observer)
@@ -214,8 +219,10 @@ class Topic:
         """A subscription of ``recipient`` has begun or ended."""
         if self._observers is not None:
             # An observer may end its observation.
-            for observer in tuple(self._observers):
-                observer.subscription_changed(recipient)
+            for reference in tuple(self._observers):
+                observer = reference()
+                if observer is not None:
+                    observer.subscription_changed(recipient)
 
     @property
     def topics(self) -> tuple[Topic]:
