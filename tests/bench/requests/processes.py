@@ -31,7 +31,7 @@ _OPTIONS = (
     "--max-topics=1000000",
     "--max-memory=4G",
     "--secret-file=secret",
-    "--store=sqlite:history.db",
+    "--store=log:history",
 )
 
 
