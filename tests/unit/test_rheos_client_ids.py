@@ -6,7 +6,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.protocols.rheos.client_ids import CLIENT_BYTES, SUBSCRIPTION_BYTES
 from pubsub.wire.known_heads import HEAD_BYTES
-from tests.unit.fakes import Lines, Reader
 from tests.unit.rheos_wire import (
     ALICE,
     BOB,
@@ -316,55 +315,3 @@ class RevokedTests(SynchronousTestCase):
         bob.send(publish(BOB, b"s", name=b"sport") + publish(BOB, b"n"))
         assert alice.take() == FAILED + response(BOB, b"n")
         assert not old.groups
-
-
-class MoveTests(SynchronousTestCase):
-    """A subscriber that is evicted while its subscriptions move"""
-
-    def test_a_client_evicted_during_the_move_holds_nothing(self) -> None:
-        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
-        alice, bob = rheos.reader(ALICE), rheos.reader(BOB)
-        topic = rheos.broker.topics.named("news")
-        carol = rheos.connect("rheos")
-        bob.stream.stop_reading()
-        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
-        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
-        # Moving flushes the pending messages, which exceed the limit of the new connection.
-        bob.stream.feed(create(ALICE) + subscribe(ALICE) + publish(ALICE, b"x"))
-        rheos.turn()
-        assert bob.stream.aborted
-        assert len(alice.take()) == 4 * 60_021
-        carol.send(publish(CAROL, b"hi"))
-        assert alice.take() == response(CAROL, b"hi")
-        assert [len(group) for group in topic.groups.values()] == [1]
-        alice.stream.lose()
-        carol.stream.lose()
-        rheos.advance(61)
-        assert len(rheos.clients) == 0
-        assert not topic.groups
-
-    def test_the_next_client_is_evicted_during_the_move(self) -> None:
-        rheos = Rheos(slow_bytes="100K", slow_consumer="disconnect")
-        topic = rheos.broker.topics.named("news")
-        shared, carol = rheos.reader(BOB), rheos.connect("rheos")
-        shared.send(create(ALICE))
-        alice = rheos.reader(ALICE)
-        shared.stream.stop_reading()
-        carol.send(publish(CAROL, bytes(60_000), bytes(60_000)))
-        carol.stream.feed(publish(CAROL, bytes(60_000), bytes(60_000)))
-        # Her deliveries move back to the connection whose limit is exceeded.
-        alice.stream.lose()
-        assert shared.stream.aborted
-        assert not topic.groups
-        carol.stream.lose()
-        rheos.advance(61)
-        assert len(rheos.clients) == 0
-
-    def test_other_subscribers_are_not_affected(self) -> None:
-        rheos = Rheos()
-        topic = rheos.broker.topics.named("news")
-        box = rheos.listener.outbox(rheos.connect("rheos").stream, Reader())
-        rheos.broker.router.subscribe(box, topic, Lines())
-        for _ in range(3):
-            rheos.reader(ALICE)
-        assert sorted(len(group) for group in topic.groups.values()) == [1, 1]

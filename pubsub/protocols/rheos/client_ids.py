@@ -4,11 +4,14 @@ A subscription belongs to a client id, not to a connection (rheos §4). The mess
 delivered on the latest open connection on which the id was used. When the id is used on another
 connection, or that connection closes, its subscriptions move. An id without a connection is kept
 for the resume window.
+
+An id may have thousands of subscriptions, and one read may name hundreds of ids. So subscriptions
+move one by one, in slices: each is at one place at any time, and gets there within some ticks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
     from pubsub.interfaces import Encoding
     from pubsub.kernel import Columns
@@ -33,15 +37,20 @@ SUBSCRIPTION_BYTES = 256
 
 class Client:
     """A client id in use. ``places`` are its connections, the latest last; ``sender`` is the id as
-    other protocols show it."""
+    other protocols show it.
 
-    __slots__ = ("expiry", "id", "places", "sender", "topics")
+    ``topics`` has the place at which the messages of each topic are delivered; None is nowhere.
+    """
+
+    __slots__ = ("expiry", "id", "places", "pruned", "sender", "topics")
 
     def __init__(self, client_id: bytes) -> None:
         self.id = client_id
         self.sender = client_name(client_id).encode()
-        self.topics: dict[Topic, None] = {}
+        self.topics: dict[Topic, Place | None] = {}
         self.places: list[Place] = []
+        # How many topics of the broker had ended when those among the subscriptions were dropped.
+        self.pruned = 0
         self.expiry: IDelayedCall | None = None
 
 
@@ -52,7 +61,7 @@ class Place:
     are subscribed.
     """
 
-    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router")
+    __slots__ = ("_encoding", "_open_outbox", "_readers", "_router", "closed")
 
     def __init__(
         self,
@@ -64,6 +73,8 @@ class Place:
         self._open_outbox = open_outbox
         self._encoding = encoding
         self._readers: dict[Topic, set[Client]] = {}
+        self.closed = False
+        """True if the connection has ended."""
 
     def add(self, client: Client, topic: Topic) -> None:
         """Deliver ``topic`` here for ``client``."""
@@ -77,6 +88,12 @@ class Place:
         if not readers:
             self._readers.pop(topic, None)
             self._router.unsubscribe(self._open_outbox(), topic)
+
+    def release(self) -> Work:
+        """Forget all readers; the connection has ended."""
+        while self._readers:
+            self._readers.popitem()
+            yield
 
     def clear(self, topic: Topic) -> set[Client]:
         """Remove and return the clients that read ``topic`` here."""
@@ -103,6 +120,11 @@ class Clients:
         self._clients: dict[bytes, Client] = {}
         # Ids without a connection. Insertion order is expiry order: all have the same window.
         self._kept: dict[bytes, Client] = {}
+        self._topics_ended = 0
+        listener.topics.watch_removal(self._topic_ended)
+
+    def _topic_ended(self, topic: Topic) -> None:
+        self._topics_ended += 1
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -110,24 +132,39 @@ class Clients:
     # Connections
 
     def use(self, client_id: bytes, place: Place) -> Client:
-        """Return the client for an id used at ``place``; raises LimitReached or MemoryExhausted."""
+        """Return the client for an id used at ``place``; raises LimitReached or MemoryExhausted.
+
+        Its subscriptions are to be moved there (see ``move``).
+        """
         client = self._clients.get(client_id) or self._make(client_id)
         if client.expiry is not None:
             client.expiry.cancel()
             client.expiry = None
             del self._kept[client_id]
-        old = client.places[-1] if client.places else None
         client.places.append(place)
-        self._move(client, old)
         return client
 
-    def leave(self, client: Client, place: Place) -> None:
-        """Move deliveries to the connection before ``place``, which is closing, if there is one."""
-        client.places.remove(place)
-        self._move(client, place)
-        if client.places or client.expiry is not None or client.id not in self._clients:
-            # Another connection exists, or one closed while subscriptions moved to it.
-            return
+    def leave(self, clients: Iterable[Client], place: Place) -> Work:
+        """The connection of ``place`` has ended: return the work that is left to do.
+
+        The subscriptions move to the connections before it, where there are any.
+        """
+        place.closed = True
+        moving = []
+        for client in clients:
+            client.places.remove(place)
+            if client.places:
+                moving.append(client)
+            else:
+                self._keep(client)
+        return self._leave(moving, place)
+
+    def _leave(self, moving: Iterable[Client], place: Place) -> Work:
+        yield from self.move(moving)
+        yield from place.release()
+
+    def _keep(self, client: Client) -> None:
+        """Keep a client without a connection, if it can come back to something."""
         window = self._listener.sessions.window
         if client.topics and window:
             self._kept[client.id] = client
@@ -154,24 +191,39 @@ class Clients:
         del self._clients[client.id]
         self._listener.memory.free(CLIENT_BYTES + SUBSCRIPTION_BYTES * len(client.topics))
 
-    def _move(self, client: Client, old: Place | None) -> None:
-        """Move deliveries from ``old`` to the latest connection, as far as the rules still permit.
+    def move(self, clients: Iterable[Client]) -> Work:
+        """Move deliveries to the latest connection of each client, a subscription a step.
 
-        This flushes the messages of the current tick, which can evict a slow subscriber and so
-        close connections of this same client.
+        ``clients`` may grow meanwhile.
         """
-        for topic in tuple(client.topics):
-            if old is not None:
-                old.discard(client, topic)
-            if topic not in client.topics:
-                continue
-            if not self._exists(topic):
-                self._forget(client, topic)
-            elif not self._listener.access.may_subscribe(topic.name):
-                self._listener.refuse("revoked", client.sender.decode())
-                self._forget(client, topic)
-            elif client.places:
-                client.places[-1].add(client, topic)
+        for client in clients:
+            for topic in tuple(client.topics):
+                self._move(client, topic)
+                yield
+
+    def _move(self, client: Client, topic: Topic) -> None:
+        """Move a subscription to the latest connection, if the rules still permit it."""
+        # Messages published before are for the place until now. This can evict a slow subscriber,
+        # and so end connections of this same client.
+        self._listener.router.flush()
+        if topic not in client.topics:
+            return
+        place = client.topics[topic]
+        if place is not None and place.closed:
+            place = client.topics[topic] = None
+        if client.places and client.places[-1] is place:
+            return
+        if place is not None:
+            client.topics[topic] = None
+            place.discard(client, topic)
+        if not self._exists(topic):
+            self._forget(client, topic)
+        elif not self._listener.access.may_subscribe(topic.name):
+            self._listener.refuse("revoked", client.sender.decode())
+            self._forget(client, topic)
+        elif client.places:
+            client.topics[topic] = client.places[-1]
+            client.places[-1].add(client, topic)
 
     # Subscriptions
 
@@ -182,20 +234,22 @@ class Clients:
             self._make_room(client)
             self._listener.memory.reserve(SUBSCRIPTION_BYTES)
             client.topics[topic] = None
-        client.places[-1].add(client, topic)
+        self._move(client, topic)
 
     def revoked(self, place: Place, topic: Topic) -> None:
         """End the subscriptions to ``topic`` at ``place``, which are no longer permitted."""
         for client in place.clear(topic):
+            client.topics[topic] = None
             self._forget(client, topic)
 
     def publish(
         self, client: Client, publisher: Publisher, topic: Topic, columns: Columns
     ) -> Batch:
         """Publish to all subscribers but ``client`` itself; see ``Publisher.publish``."""
-        if topic not in client.topics:
+        place = client.topics.get(topic)
+        if place is None or place.closed:
             return publisher.publish(topic, columns, sender=client.sender)
-        with client.places[-1].excluding(client, topic):
+        with place.excluding(client, topic):
             return publisher.publish(topic, columns, sender=client.sender)
 
     def _make_room(self, client: Client) -> None:
@@ -203,14 +257,17 @@ class Clients:
         limit: int = self._listener.settings["max-subscriptions"]
         if len(client.topics) < limit:
             return
-        for topic in [topic for topic in client.topics if not self._exists(topic)]:
-            client.places[-1].discard(client, topic)
-            self._forget(client, topic)
+        if client.pruned != self._topics_ended:
+            client.pruned = self._topics_ended
+            for topic in [topic for topic in client.topics if not self._exists(topic)]:
+                self._forget(client, topic)
         if len(client.topics) >= limit:
             raise LimitReached("subscriptions")
 
     def _forget(self, client: Client, topic: Topic) -> None:
-        del client.topics[topic]
+        place = client.topics.pop(topic)
+        if place is not None and not place.closed:
+            place.discard(client, topic)
         self._listener.memory.free(SUBSCRIPTION_BYTES)
 
     def _exists(self, topic: Topic) -> bool:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
+    from pubsub.broker.slices import SlicedWork
     from pubsub.broker.topics import Topic
 
 _BILLION = 10**9
@@ -70,6 +71,9 @@ class RheosConnection(Connection):
 
     _latest = b""
     _publisher: Publisher | None = None
+    # The clients whose subscriptions are on their way here, and the work that moves them.
+    _arriving: list[Client] | None = None
+    _moving: SlicedWork | None = None
 
     def __init__(self, listener: Listener, server: RheosFactory) -> None:
         super().__init__(listener)
@@ -129,13 +133,32 @@ class RheosConnection(Connection):
             return client
         if len(self._clients) >= self.listener.settings["max-ids"]:
             raise LimitReached("client ids of a connection")
-        client = self._server.clients.use(client_id, self._place)
-        if self.closing:
-            # Evicted as too slow while the subscriptions moved here.
-            self._server.clients.leave(client, self._place)
-            raise Refused("the connection has ended")
-        self._clients[client_id] = client
+        client = self._clients[client_id] = self._server.clients.use(client_id, self._place)
+        if client.topics:
+            self._move_here(client)
+            if self.closing:
+                # Evicted as too slow meanwhile.
+                raise Refused("the connection has ended")
         return client
+
+    def _move_here(self, client: Client) -> None:
+        """Move the subscriptions of ``client`` here; read no further until that is done."""
+        if self._arriving is not None:
+            self._arriving.append(client)
+            return
+        self._arriving = [client]
+        work = self._server.clients.move(self._arriving)
+        self._moving = self.listener.slices.run(work, self._moved)
+        if self._moving is None:
+            self._arriving = None
+        elif self.closing:
+            self._moving.stop()
+        else:
+            self.hold("moving")
+
+    def _moved(self) -> None:
+        self._moving = self._arriving = None
+        self.release("moving")
 
     # Requests
 
@@ -230,9 +253,11 @@ class RheosConnection(Connection):
 
     def ended(self) -> None:
         """See ``Connection``."""
+        if self._moving is not None:
+            self._moving.stop()
+        self._arriving = []
         clients, self._clients = self._clients, {}
-        for client in clients.values():
-            self._server.clients.leave(client, self._place)
+        self.listener.slices.run(self._server.clients.leave(clients.values(), self._place))
         if self.outbox is not None:
             self.outbox.shut("disconnected")
 
