@@ -64,6 +64,16 @@ class PairTests(SynchronousTestCase):
         self.world.advance(10)
         assert self.a.broker.topics.named("u").upstream is not None
 
+    def test_a_long_list_is_taken_in_slices(self) -> None:
+        names = [b"many/%04d" % number for number in range(500)]
+        listed = message(b"", b"\x05", (500).to_bytes(4, "little"), *names)
+        self.cable.near.feed(listed + publish(names[-1], b"x"))
+        topics = self.a.broker.topics
+        assert 0 < len(list(topics.with_prefix(b"many/"))) < 500
+        self.a.turn()
+        assert all(topic.upstream is not None for topic in topics.with_prefix(b"many/"))
+        assert len(list(topics.with_prefix(b"many/"))) == 500
+
     def test_publications_go_to_the_host_only(self) -> None:
         reader = self.world.client(self.b, b"DEALER", subscribe(b"t"))
         before = self.a.store.next_offset

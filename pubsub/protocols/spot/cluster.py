@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
 
 log = Logger()
@@ -95,10 +96,11 @@ class Cluster(Service):
         if self.running and not all(node.tried for node in self._nodes.values()):
             raise TopicUnreachable(name)
 
-    def listed(self, node: Node, names: list[bytes]) -> None:
-        """``node`` hosts the topics of these names."""
-        before = len(self._owners)
+    def listed(self, node: Node, names: list[bytes]) -> Work:
+        """``node`` hosts the topics of these names; one a step."""
+        found = 0
         for raw in names:
+            yield
             if raw.startswith(RESERVED.encode()):
                 # Each broker hosts its own reserved topics.
                 continue
@@ -107,8 +109,9 @@ class Cluster(Service):
             except Refused as refused:
                 self._listener.refuse(refused.reason, node.endpoint)
             else:
+                is_new = topic not in self._owners
                 self._add(node, topic)
-        found = len(self._owners) - before
+                found += is_new and topic in self._owners
         if found:
             log.info("{node} hosts {count} more topics", node=node.endpoint, count=found)
 

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
 
 log = Logger()
+# Names of a list that one step decodes.
+_NAMES = 64
 SHORTEST_DELAY, LONGEST_DELAY = 0.1, 5.0
 CONNECT_SECONDS = 5.0
 _PEER = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^\[\]:/]+)):(?P<port>\d{1,5})")
@@ -53,7 +56,7 @@ def tcp_endpoints(reactor: object) -> EndpointFactory:
 class TopicDirectory(Protocol):
     """Decides which node a topic belongs to."""
 
-    def listed(self, node: Node, names: list[bytes]) -> None:
+    def listed(self, node: Node, names: list[bytes]) -> Work:
         """``node`` hosts the topics of these names."""
 
 
@@ -96,7 +99,7 @@ class Node:
         self._clock = listener.clock
         self._endpoint = endpoint_factory(*parse_peer(endpoint))
         # The names in the last list of the present connection.
-        self._listed: frozenset[str] | None = None
+        self._listed: set[str] | None = None
         self._topics: set[Topic] = set()
         self._connection: PeerConnection | None = None
         self._is_publisher = self._publisher_is_open = False
@@ -180,10 +183,15 @@ class Node:
             self._is_publisher = not self._is_publisher
         self._retry_later("the connection ended")
 
-    def listed(self, names: list[bytes]) -> None:
+    def listed(self, names: list[bytes]) -> Work:
         """See ``PeerEvents``."""
-        self._listed = frozenset(name.decode(errors="replace") for name in names)
-        self._directory.listed(self, names)
+        listed: set[str] = set()
+        for start in range(0, len(names), _NAMES):
+            some = names[start : start + _NAMES]
+            listed.update([name.decode(errors="replace") for name in some])
+            yield
+        self._listed = listed
+        yield from self._directory.listed(self, names)
         self.tried = True
 
     def query_timed_out(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from pubsub.broker.listener import Listener
+    from pubsub.broker.slices import Work
 
 # Another broker is trusted more than a client: it may have larger limits and many topics.
 FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
@@ -35,8 +36,8 @@ class PeerEvents(Protocol):
     def lost(self, connection: OutgoingConnection) -> None:
         """The connection has ended."""
 
-    def listed(self, names: list[bytes]) -> None:
-        """The other broker hosts the topics of these names."""
+    def listed(self, names: list[bytes]) -> Work:
+        """The other broker hosts the topics of these names, which may be many."""
 
     def query_timed_out(self) -> None:
         """The other broker has not answered a query in time."""

@@ -122,7 +122,7 @@ class PeerConnection(OutgoingConnection):
                 return publication
             case QueryResponse(topics):
                 self._query_sent = None
-                self._node.listed(list(topics))
+                self.carry_out(self._node.listed(list(topics)))
                 return None
         # A server sends no requests to a client.
         raise SpotError
