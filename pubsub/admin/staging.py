@@ -252,7 +252,7 @@ class StagingHandler:
         except BaseException:
             await listener.slices.finish(topics.withdraw())
             raise
-        topics.keep()
+        await listener.slices.finish(topics.keep())
         return commit
 
     def _check_hosts(self, topics: ProvisionalTopics) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.router import Router
     from pubsub.broker.sessions import SessionRegistry
+    from pubsub.broker.slices import SlicedWork, Slices, Work
     from pubsub.broker.wall_clock import WallClock
 
 log = Logger()
 SWEEP_SECONDS = 1.0
+# Clients that are swept in one step.
+_CLIENTS = 16
 
 
 class Housekeeping:
@@ -33,6 +37,7 @@ class Housekeeping:
         router: Router,
         sessions: SessionRegistry,
         clients: ClientRegistry,
+        slices: Slices,
         events: Events | None,
         memory: MemoryBudget,
         memory_seconds: float,
@@ -42,6 +47,8 @@ class Housekeeping:
         self._router = router
         self._sessions = sessions
         self._clients = clients
+        self._slices = slices
+        self._sweeping: SlicedWork | None = None
         self._events = events
         self._memory = memory
         self._memory_seconds = memory_seconds
@@ -64,15 +71,28 @@ class Housekeeping:
             # Before anything that takes the time of a message from it.
             self._wall.now()
             self._router.sweep()
-            self._sessions.expire()
-            for client in self._clients:
-                client.sweep(now)
+            if self._sweeping is None:
+                self._sweeping = self._slices.run(self._sweep_all(now))
             if self._events is not None:
                 self._events.flush()
             self._sweep_memory(now)
         except Exception:
             # A single defect must not end housekeeping permanently.
             log.failure("housekeeping failed")
+
+    def _sweep_all(self, now: float) -> Work:
+        """Sweep the sessions and the clients, of which there may be many."""
+        try:
+            yield from self._sessions.expire()
+            clients = iter(self._clients)
+            while some := list(islice(clients, _CLIENTS)):
+                for client in some:
+                    # It may have ended since.
+                    if client in self._clients:
+                        client.sweep(now)
+                yield
+        finally:
+            self._sweeping = None
 
     def _sweep_memory(self, now: float) -> None:
         if not self._memory.full:

@@ -42,10 +42,11 @@ class ProvisionalTopics:
             self._topics[name] = registry.create_provisional(name)
             yield
 
-    def keep(self) -> None:
+    def keep(self) -> Work:
         """The messages are published: the topics stay."""
         for name in self._topics:
             self._registry.keep(name)
+            yield
 
     def withdraw(self) -> Work:
         """The messages are refused: remove what was created for them."""

@@ -118,6 +118,7 @@ class BrokerService(MultiService):
             self.router,
             self.sessions,
             self.clients,
+            self.slices,
             self._events,
             self.memory,
             limits.memory_seconds,

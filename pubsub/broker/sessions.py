@@ -12,6 +12,7 @@ from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
+    from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
 
 # Estimated cost of a session and of a topic of a detached one, for the memory budget.
@@ -88,9 +89,9 @@ class SessionRegistry:
 
     def find(self, number: int, kind: Hashable, client: bytes) -> Session:
         """Return this client's session ``number``, live or detached; raises SessionUnknown."""
-        self.expire()
         session = self._sessions.get(number) if self.window else None
-        if session is None or session.kind != kind or session.client != client:
+        known = session is not None and not self._close_expired(session)
+        if session is None or not known or session.kind != kind or session.client != client:
             raise SessionUnknown(f"no session {client!r} of this kind")
         return session
 
@@ -99,8 +100,8 @@ class SessionRegistry:
 
         For protocols whose clients present no session id, only a name.
         """
-        self.expire()
-        return self._absent.get((kind, client))
+        session = self._absent.get((kind, client))
+        return None if session is None or self._close_expired(session) else session
 
     def resume(self, session: Session, owner: Owner) -> None:
         """Attach ``session`` to ``owner``; a connection that still uses it is closed first."""
@@ -145,11 +146,18 @@ class SessionRegistry:
         """Keep no session from now on: the broker is stopping."""
         self.window = 0
 
-    def expire(self) -> None:
-        """Close the detached sessions whose window has passed."""
-        now = self._seconds()
-        while (oldest := self._oldest()) is not None and self._detached[oldest] <= now:
-            self.close(oldest)
+    def expire(self) -> Work:
+        """Close the detached sessions whose window has passed, one a step."""
+        while (oldest := self._oldest()) is not None and self._close_expired(oldest):
+            yield
+
+    def _close_expired(self, session: Session) -> bool:
+        """Close ``session`` if its window has passed; return whether it has."""
+        ends = self._detached.get(session)
+        if ends is None or ends > self._seconds():
+            return False
+        self.close(session)
+        return True
 
     def keeps(self, session: Session) -> bool:
         """Return whether ``detach`` would keep this session."""

@@ -154,8 +154,9 @@ class TopicMix:
 
     def _make_audiences(self) -> None:
         self._by_encodings = {}
-        for encodings, recipients in self._together() or self._apart():
-            self._join(encodings, recipients)
+        if any(topic.groups for topic in self.topics):
+            for encodings, recipients in self._together() or self._apart():
+                self._join(encodings, recipients)
         for topic in self.topics:
             topic.notify_of_changes(self._reference)
 

@@ -245,6 +245,38 @@ class SweepTests(ServiceCase):
         self.advance(1)
         assert len(guest.calls) == 2
 
+    def test_many_clients_are_swept_in_slices(self) -> None:
+        guests = [Guest(self.broker) for _ in range(2000)]
+        counts: list[int] = []
+
+        def count() -> None:
+            counts.append(sum(len(guest.calls) for guest in guests))
+
+        # Called in the same tick as the sweep, after its beginning.
+        self.clock.callLater(1, lambda: self.clock.callLater(0, count))
+        self.advance(1)
+        assert 0 < counts[0] < 2000
+        count()
+        assert counts[1] == 2000
+        for guest in guests:
+            self.broker.clients.discard(guest)
+
+    def test_a_defect_does_not_end_the_sweeps(self) -> None:
+        guests = [Guest(self.broker) for _ in range(2000)]
+
+        def fail(now: float) -> None:
+            raise ValueError
+
+        for index in (0, 1999):
+            sweep, guests[index].sweep = guests[index].sweep, fail  # type: ignore[method-assign]
+            self.advance(1)
+            assert len(self.flushLoggedErrors(ValueError)) == 1  # type: ignore[no-untyped-call]
+            guests[index].sweep = sweep  # type: ignore[method-assign]
+        self.advance(1)
+        assert len(guests[-1].calls) == 1
+        for guest in guests:
+            self.broker.clients.discard(guest)
+
     def test_sessions_expire(self) -> None:
         session = self.broker.sessions.open("kind", b"", Owner())
         self.broker.sessions.detach(session, {})
