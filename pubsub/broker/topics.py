@@ -6,7 +6,7 @@ the name, so a protocol that addresses topics by number sees the same topic as o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -66,6 +66,13 @@ class Upstream(Protocol):
 
     def publish(self, topic: Topic, batch: Batch) -> None:
         """Forward a batch that was published here; raises TopicUnreachable."""
+
+    def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
+        """Call ``call(True)`` when the host has all messages published so far.
+
+        Of a topic that is SYNC there they are on disk. ``call(False)`` reports that some were not
+        published there, or that this is not known. Calls may be made before this returns.
+        """
 
     def want(self, topic: Topic) -> None:
         """Request the messages of ``topic``; called for each local reader."""

@@ -21,7 +21,7 @@ from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import host_of
 from pubsub.wire.read_buffer import PayloadHandler, ReadBuffer
-from pubsub.wire.replies import ReplyQueue
+from pubsub.wire.replies import Condition, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
 if TYPE_CHECKING:
@@ -215,6 +215,12 @@ class Connection(StreamClient):
             store.when_stored(reply.stored)
         else:
             store.when_written(reply.stored)
+
+    def reply_when(self, condition: Condition, data: bytes, failed: bytes, count: int = 1) -> None:
+        """Send ``data`` when ``condition`` holds, or ``failed``; see ``reply_when_stored``."""
+        if self.replies is None:
+            self.replies = ReplyQueue(self)
+        condition(self.replies.add(data, failed, count).resolve)
 
     def send_reply(self, data: bytes) -> None:
         """Send now; a client that does not read its replies is not read from either."""

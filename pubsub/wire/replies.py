@@ -1,14 +1,74 @@
-"""Replies in the order of their requests, although some of them wait for the disk."""
+"""Replies in the order of their requests, although some wait for the disk or another broker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import takewhile
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pubsub.errors import HistoryUnavailable
 
+if TYPE_CHECKING:
+    from pubsub.broker.durability import Durability
+    from pubsub.broker.topics import Topic
+    from pubsub.interfaces import IStore
+
 _is_ready = attrgetter("ready")
+UNCONFIRMED = "unconfirmed"
+"""The counted reason of messages that the broker which hosts their topic has not confirmed."""
+Condition: TypeAlias = Callable[[Callable[[str | None], None]], None]
+"""Takes a call, and makes it once: with None when a reply can be sent, or with the reason why the
+requests have failed."""
+
+
+def stored_in(store: IStore, durability: Durability) -> Condition:
+    """Return the condition that everything published so far is stored as ``durability`` says."""
+
+    def when(call: Callable[[str | None], None]) -> None:
+        def stored(done: bool) -> None:
+            call(None if done else HistoryUnavailable.reason)
+
+        if not durability or not store.durable:
+            stored(True)
+        elif durability.on_disk:
+            store.when_stored(stored)
+        else:
+            store.when_written(stored)
+
+    return when
+
+
+def confirmed_by_host(topic: Topic) -> Condition:
+    """Return the condition that the host of ``topic`` has what was published to it so far."""
+
+    def when(call: Callable[[str | None], None]) -> None:
+        upstream = topic.upstream
+        if upstream is None:
+            call(None)
+        else:
+            upstream.when_confirmed(topic, lambda done: call(None if done else UNCONFIRMED))
+
+    return when
+
+
+def all_of(conditions: list[Condition]) -> Condition:
+    """Return the condition that all of ``conditions`` hold."""
+    if len(conditions) == 1:
+        return conditions[0]
+
+    def when(call: Callable[[str | None], None]) -> None:
+        results: list[str | None] = []
+
+        def add(failure: str | None) -> None:
+            results.append(failure)
+            if len(results) == len(conditions):
+                call(next(filter(None, results), None))
+
+        for condition in conditions:
+            condition(add)
+
+    return when
 
 
 class ReplyingConnection(Protocol):
@@ -31,8 +91,8 @@ class ReplyingConnection(Protocol):
 class Reply:
     """``data`` answers ``count`` requests.
 
-    Without ``failed`` it is ready at once. With it, the reply is ready when everything that was
-    published before is on disk; ``failed`` is sent instead if the history cannot be written.
+    Without ``failed`` it is ready at once. With it, the reply waits for a condition; ``failed`` is
+    sent instead if the requests have failed.
     """
 
     __slots__ = ("_count", "_failed", "_queue", "data", "ready")
@@ -48,18 +108,22 @@ class Reply:
 
     def stored(self, done: bool) -> None:
         """See ``IStore.when_stored``."""
+        self.resolve(None if done else HistoryUnavailable.reason)
+
+    def resolve(self, failure: str | None) -> None:
+        """See ``Condition``."""
         connection = self._queue.connection
         if connection.closing:
             return
-        if not done:
-            connection.refuse(HistoryUnavailable.reason, self._count)
+        if failure is not None:
+            connection.refuse(failure, self._count)
             self.data = self._failed or b""
         self.ready = True
         self._queue.send_ready()
 
 
 class ReplyQueue:
-    """The replies of ``connection`` that wait for the disk, or behind one that does.
+    """The replies of ``connection`` that wait for a condition, or behind one that does.
 
     It exists only while a reply waits, so that an idle connection does not pay for it.
     """

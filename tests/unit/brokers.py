@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from pubsub.interfaces import IStore
 from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from tests.unit.fakes import clock_at, drawing
@@ -114,10 +115,17 @@ class World:
         self.down: set[str] = set()
         self.attempts: list[float] = []
 
-    def house(self, name: str, *peers: str, **listen: Mapping[str, object]) -> House:
-        """Return a broker with spot at ``tcp://name:7073`` and the other listeners in ``also``."""
+    def house(
+        self,
+        name: str,
+        *peers: str,
+        store: IStore | None = None,
+        **listen: Mapping[str, object],
+    ) -> House:
+        """Return a broker with spot at ``tcp://name:7073`` and the listeners in ``listen``."""
         number = len(self.houses) + 1
-        house = House({"spot": {}, **listen}, draw=drawing(number), clock=self.clock)
+        listeners = {"spot": {}, **listen}
+        house = House(listeners, draw=drawing(number), clock=self.clock, store=store)
         self.houses[name] = house
         if peers:
             cluster = Cluster(house.listeners["spot"], lambda: 0.0, self.reach)

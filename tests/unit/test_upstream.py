@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -24,6 +26,10 @@ class Far:
         if not self.reachable:
             raise TopicUnreachable(topic.name)
         self.batches.append(batch)
+
+    def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
+        self.calls.append(("confirm", topic.name))
+        call(self.reachable)
 
     def want(self, topic: Topic) -> None:
         self.calls.append(("want", topic.name))

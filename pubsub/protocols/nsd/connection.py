@@ -40,6 +40,7 @@ from pubsub.protocols.nsd.heads import (
 from pubsub.protocols.nsd.message_list import MessageList
 from pubsub.protocols.nsd.refusals import NOT_STORED, connection_refusal_of, refusal_of
 from pubsub.wire.connection import Connection
+from pubsub.wire.replies import confirmed_by_host
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
@@ -112,9 +113,7 @@ class NsdConnection(Connection):
             topic, batch = self._publish(template.request, bodies)
             self._encoded.note_plain(batch)
             accepted = batch.count
-            failed = wrap(NOT_STORED, False) * accepted
-            success = wrap(SUCCESS, False) * accepted
-            self.reply_when_stored(topic.durability, success, failed, accepted)
+            self._reply_published(topic, wrap(SUCCESS, False), wrap(NOT_STORED, False), accepted)
             if accepted < count:
                 raise RateLimited(self.listener.protocol)
         except Refused as refused:
@@ -122,6 +121,13 @@ class NsdConnection(Connection):
             self.refuse(refused.reason, refusals, topic=template.request.identity)
             self.reply(wrap(refusal_of(refused), False) * refusals)
         return at
+
+    def _reply_published(self, topic: Topic, success: bytes, failed: bytes, count: int = 1) -> None:
+        """Reply to ``count`` messages as soon as what was published is as safe as promised."""
+        if topic.upstream is None:
+            self.reply_when_stored(topic.durability, success * count, failed * count, count)
+        else:
+            self.reply_when(confirmed_by_host(topic), success * count, failed * count, count)
 
     def _learn(self, request: Publish, line: bytes) -> None:
         """Make a template when two publishes in a row have the same text around the body."""
@@ -138,10 +144,12 @@ class NsdConnection(Connection):
                 self._get(request, in_base64)
                 return
             topic = self._carry_out(request)
+            success, failed = wrap(SUCCESS, in_base64), wrap(NOT_STORED, in_base64)
             if isinstance(request, Publish):
                 self._learn(request, line_with_end)
-            failed = wrap(NOT_STORED, in_base64)
-            self.reply_when_stored(topic.durability, wrap(SUCCESS, in_base64), failed)
+                self._reply_published(topic, success, failed)
+            else:
+                self.reply_when_stored(topic.durability, success, failed)
             return
         except InvalidRequest as invalid:
             response = error(f"INVALID REQUEST: [{invalid.shown}]")

@@ -11,6 +11,7 @@ from pubsub.broker.durability import Durability
 from pubsub.protocols.rheos.codec import ACK_MAGIC, ACK_SIZE, CHECKSUM_SIZE, SUCCESS
 
 if TYPE_CHECKING:
+    from pubsub.broker.topics import Topic, Upstream
     from pubsub.protocols.rheos.codec import Codec
 
 
@@ -25,11 +26,13 @@ class Replies:
     because a client that alternates between topics has runs of a single message.
 
     ``run_id`` is that of the broker, from which message ids are made. ``durability`` is the largest
-    of the requests: how the messages have to be stored before the replies are sent.
+    of the requests: how the messages have to be stored before the replies are sent. ``remote`` has
+    a topic of each other broker that has to confirm messages before.
     """
 
     __slots__ = (
-        "_codec", "_failed", "_first", "_next", "_replies", "_run_id", "_stored", "durability",
+        "_codec", "_failed", "_first", "_next", "_replies", "_run_id", "_waits", "durability",
+        "remote",
     )  # fmt: skip
 
     def __init__(self, codec: Codec, run_id: int) -> None:
@@ -38,8 +41,9 @@ class Replies:
         self._replies: list[bytes] = []
         self._failed: list[bytes] = []
         self._first = self._next = -1
-        self._stored = False
+        self._waits = False
         self.durability = Durability.NONE
+        self.remote: dict[Upstream, Topic] = {}
 
     def __bool__(self) -> bool:
         return bool(self._replies) or self._next >= 0
@@ -54,10 +58,17 @@ class Replies:
         """Acknowledge ``count`` messages with numbers from ``sequence`` on."""
         if durability > self.durability:
             self.durability = durability
-        stored = durability > Durability.NONE
-        if sequence != self._next or stored is not self._stored:
+        self._add(sequence, count, waits=durability > Durability.NONE)
+
+    def forwarded(self, sequence: int, count: int, topic: Topic, host: Upstream) -> None:
+        """Acknowledge messages that ``host``, the host of ``topic``, has to confirm."""
+        self.remote[host] = topic
+        self._add(sequence, count, waits=True)
+
+    def _add(self, sequence: int, count: int, waits: bool) -> None:
+        if sequence != self._next or waits is not self._waits:
             self._encode_acks()
-            self._first, self._stored = sequence, stored
+            self._first, self._waits = sequence, waits
         self._next = sequence + count
 
     def refused(self, count: int = 1) -> None:
@@ -80,7 +91,7 @@ class Replies:
         first = message_number(self._run_id, self._first).to_bytes(16, "big")
         self._next = -1
         reply = encode_acks(first, count, self._codec.checksum)
-        return reply, self._codec.failed * count if self._stored else reply
+        return reply, self._codec.failed * count if self._waits else reply
 
     def _append(self, reply: bytes, failed: bytes) -> None:
         self._replies.append(reply)

@@ -34,6 +34,7 @@ from pubsub.protocols.rheos.refusals import reason_of
 from pubsub.settings import Setting, choice, integer
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.known_heads import KnownHeads
+from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -123,7 +124,12 @@ class RheosConnection(Connection):
 
     def _send(self, replies: Replies) -> None:
         data, failed = replies.take()
-        self.reply_when_stored(replies.durability, data, failed)
+        if not replies.remote:
+            self.reply_when_stored(replies.durability, data, failed)
+            return
+        conditions = [confirmed_by_host(topic) for topic in replies.remote.values()]
+        conditions.append(stored_in(self.listener.store, replies.durability))
+        self.reply_when(all_of(conditions), data, failed)
 
     def _client(self, client_id: bytes) -> Client:
         """Return the client of a request; raises LimitReached or MemoryExhausted."""
@@ -232,7 +238,10 @@ class RheosConnection(Connection):
             self._refuse(refused, source.topic, replies, columns.count)
             return
         over_limit = columns.count - batch.count
-        replies.accepted(batch.sequence, batch.count, topic.durability)
+        if topic.upstream is None:
+            replies.accepted(batch.sequence, batch.count, topic.durability)
+        else:
+            replies.forwarded(batch.sequence, batch.count, topic, topic.upstream)
         if over_limit:
             self._refuse(RateLimited(), source.topic, replies, over_limit)
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NODE = b"X-Node"
 """The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
+EPOCH = b"X-Epoch"
+"""The property by which a broker tells another one the epoch of its history (spot §7.7)."""
 MAX_MALFORMED = 10
 """Malformed messages after which the connection is closed (spot §6.1)."""
 # Bytes before the body of a frame that is not a short one (RFC 37).

@@ -231,6 +231,13 @@ class Node:
             raise TopicUnreachable(topic.name)
         self._connection.publish(topic, batch)
 
+    def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
+        """See ``Upstream``."""
+        if self._connection is None or not self._connection.is_open:
+            call(False)
+        else:
+            self._connection.when_confirmed(topic, call)
+
     def want(self, topic: Topic) -> None:
         """See ``Upstream``."""
         if self._connection is not None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
 from pubsub.errors import MessageTooLarge, Refused
+from pubsub.protocols.spot.broker_codec import (
+    Confirm,
+    Confirmed,
+    decode_broker_command,
+    encode_broker_command,
+)
 from pubsub.protocols.spot.codec import (
     Publish,
     Query,
@@ -17,7 +25,8 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     encode_request,
 )
-from pubsub.protocols.spot.connection import NODE
+from pubsub.protocols.spot.confirmations import PendingConfirmations
+from pubsub.protocols.spot.connection import EPOCH, NODE
 from pubsub.protocols.spot.heads import MessageEncoding, publish_prefix
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping
@@ -30,12 +39,29 @@ if TYPE_CHECKING:
     from pubsub.protocols.spot.role import Role
 
 
+# In the context of a PING whose PONG confirms messages, before their number.
+_PONG_MARK = b"\x00"
+
+
+class _NoTopics:
+    """The ``Source`` of deliveries without messages."""
+
+    topics: tuple[Topic, ...] = ()
+
+    def counts(self, count: int) -> tuple[tuple[Topic, int], ...]:
+        """See ``Source``."""
+        return ()
+
+
+_NO_TOPICS = _NoTopics()
+
+
 class PeerConnection(OutgoingConnection):
     """One connection to another broker; it is its own ``Role``."""
 
     socket_type = b"DEALER"
 
-    # Messages sent, and how many of them the other broker has confirmed.
+    # Messages sent, and how many of them a PONG has confirmed.
     _sent = 0
     _confirmed = 0
     # When the query that waits for an answer was sent.
@@ -45,6 +71,7 @@ class PeerConnection(OutgoingConnection):
     def __init__(self, listener: Listener, node: PeerEvents) -> None:
         super().__init__(listener, node)
         self._subscribed: set[Topic] = set()
+        self._pending = PendingConfirmations(self._ask_to_confirm, listener.clock.seconds)
 
     # Opening
 
@@ -95,6 +122,8 @@ class PeerConnection(OutgoingConnection):
         if not count:
             raise MessageTooLarge(batch.nbytes)
         listener = self.listener
+        # The host confirms fewer messages if some are dropped here.
+        self._pending.number += batch.count
         if count < batch.count:
             reason = MessageTooLarge.reason
             listener.counters.drop(self.label, topic.name, reason, batch.count - count)
@@ -102,6 +131,27 @@ class PeerConnection(OutgoingConnection):
         self._sent += count
         self.outbox.deliver(data, count, topic, -1)
         listener.router.flush_soon()
+
+    def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
+        """See ``Upstream``."""
+        if EPOCH.lower() in self.handshake.metadata:
+            self._pending.wait(call)
+        elif self.handshake.has_commands and topic.durability < Durability.SYNC:
+            # A PONG confirms that the messages before it have arrived, and no more.
+            self._pending.wait(call)
+        else:
+            call(False)
+
+    def _ask_to_confirm(self, number: int) -> None:
+        """Ask behind all messages that were published, however many are queued."""
+        if EPOCH.lower() in self.handshake.metadata:
+            request = encode_broker_command(Confirm(number))
+        else:
+            request = ping(_PONG_MARK + number.to_bytes(8, "big"))
+        outbox = self.outbox
+        assert outbox is not None
+        outbox.enqueue(request, 0, _NO_TOPICS, -1)
+        outbox.flush()
 
     def _send(self, request: Request) -> None:
         """Send a request. Unlike ``reply`` this never stops reading (see ``reply_latest``)."""
@@ -112,11 +162,20 @@ class PeerConnection(OutgoingConnection):
 
     def command(self, command: Command) -> None:
         """See ``Role``: a PONG confirms the messages sent before its PING."""
-        if command.name == b"PONG" and len(command.data) == 8:
-            self._confirmed = int.from_bytes(command.data, "big")
+        if command.name != b"PONG":
+            return
+        number = int.from_bytes(command.data[-8:], "big")
+        if len(command.data) == 8:
+            self._confirmed = number
+        elif command.data.startswith(_PONG_MARK):
+            self._pending.confirmed(Confirmed(0, number, number))
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
+        command = decode_broker_command(frames)
+        if isinstance(command, Confirmed):
+            self._pending.confirmed(command)
+            return None
         match decode_request(frames):
             case Publish() as publication:
                 return publication
@@ -170,6 +229,9 @@ class PeerConnection(OutgoingConnection):
             self._query_sent = None
             self._node.query_timed_out()
             self.listener.refuse("query-timeout", self.label)
+        expired = self._pending.expire(settings["confirm-seconds"])
+        if expired:
+            self.listener.refuse("confirm-timeout", self.label, expired)
         self._ticks_since_query += 1
         if self._ticks_since_query >= settings["sync"] > 0:
             self.query()
@@ -195,6 +257,7 @@ class PeerConnection(OutgoingConnection):
         counters = self.listener.counters
         before = counters.dropped
         super().ended()
+        self._pending.fail()
         if not self.is_open:
             return
         self.is_open = False

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
+from pubsub.protocols.spot.broker_codec import Confirm, decode_broker_command
 from pubsub.protocols.spot.codec import (
     Publish,
     Request,
@@ -20,6 +21,7 @@ from pubsub.protocols.spot.codec import (
     decode_request,
     decode_routed,
 )
+from pubsub.protocols.spot.confirmations import HostConfirmations
 from pubsub.protocols.spot.heads import topic_prefix
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
@@ -47,6 +49,7 @@ class XSubSide:
         if sender is None:
             sender = connection.handshake.metadata.get(b"identity", b"")
         self._publisher = connection.listener.publisher(connection, sender)
+        self._confirmations = HostConfirmations(connection) if connection.is_node else None
 
     def command(self, command: Command) -> None:
         """See ``Role``: no command has a meaning here."""
@@ -71,7 +74,11 @@ class XSubSide:
         mixed = self._mixes.find(columns) if len(origins) == 1 else None
         if mixed is None:
             return False
-        return self._publisher.publish_mixed(*mixed, sender=origins.pop()) is not None
+        if self._publisher.publish_mixed(*mixed, sender=origins.pop()) is None:
+            return False
+        if self._confirmations is not None:
+            self._confirmations.accepted(columns.count, mixed[0].topics)
+        return True
 
     def _publish(self, publication: Publication, columns: Columns) -> None:
         listener, name = self._connection.listener, publication.topic
@@ -84,6 +91,8 @@ class XSubSide:
         except Refused as refused:
             self._connection.refuse(refused.reason, columns.count, name)
         else:
+            if self._confirmations is not None:
+                self._confirmations.accepted(batch.count, (topic,))
             over_limit = columns.count - batch.count
             if over_limit:
                 self._connection.refuse(RateLimited.reason, over_limit, name)
@@ -118,6 +127,11 @@ class RouterSide(XSubSide):
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
+        if self._confirmations is not None:
+            command = decode_broker_command(frames)
+            if isinstance(command, Confirm):
+                self._confirmations.confirm(command)
+                return None
         try:
             request = decode_request(frames)
         except SpotError:

@@ -11,7 +11,7 @@ from pubsub.broker.mixes import AddressMixes
 from pubsub.broker.topics import Topic
 from pubsub.errors import Refused
 from pubsub.protocols.spot.cluster import PEERS, Cluster
-from pubsub.protocols.spot.connection import NODE, ZmtpConnection
+from pubsub.protocols.spot.connection import EPOCH, NODE, ZmtpConnection
 from pubsub.protocols.spot.heads import KnownPublications, Publication
 from pubsub.protocols.spot.roles import RouterSide, XPubSide, XSubSide
 from pubsub.protocols.spot.subscriptions import PrefixReaders
@@ -40,6 +40,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("peers", PEERS, "", "a broker to share topics with; may be repeated", flag="peer"),
     Setting("sync", SECONDS, 10, "seconds between two queries for the topics that a peer hosts"),
     Setting("query-timeout", SECONDS, 2, "seconds that a peer has to answer a query"),
+    Setting(
+        "confirm-seconds", number(0.1, 3600), 30, "seconds that a peer has to confirm messages"
+    ),
     Setting(
         "heartbeat",
         number(1, 3600),
@@ -81,7 +84,10 @@ class SpotConnection(ZmtpConnection):
         ours = SERVER_TYPES.get(self.handshake.socket_type)
         if ours is None:
             raise ZmtpError("socket-type", error(b"Invalid socket type"))
-        self.reply(ready(ours, {NODE: b"%015x" % self.listener.dispatcher.run_id}))
+        properties = {NODE: b"%015x" % self.listener.dispatcher.run_id}
+        if self.is_node:
+            properties[EPOCH] = self.listener.store.epoch.encode()
+        self.reply(ready(ours, properties))
         self.known = self._factory.known[ours]
         if ours == b"ROUTER":
             factory = self._factory

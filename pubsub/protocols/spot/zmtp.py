@@ -214,7 +214,7 @@ def parse_metadata(data: bytes) -> dict[bytes, bytes]:
 
 
 # The properties of READY that are used, in lower case, and the longest identity (RFC 37).
-_PROPERTIES = (b"socket-type", b"identity", b"x-node")
+_PROPERTIES = (b"socket-type", b"identity", b"x-node", b"x-epoch")
 _MAX_IDENTITY = 255
 # The limits of the handshake's command frame; real ones have about fifty bytes.
 _HANDSHAKE_LIMITS = FrameLimits(frame=4096, frames=1)

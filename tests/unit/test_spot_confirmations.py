@@ -1,0 +1,278 @@
+"""Messages to topics of another broker are acknowledged when it has confirmed them (spot §7.7)."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.durability import Durability
+from pubsub.protocols.spot.broker_codec import (
+    Confirm,
+    Confirmed,
+    decode_broker_command,
+    encode_broker_command,
+)
+from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.connection import EPOCH
+from pubsub.protocols.spot.peer_connection import PeerConnection
+from tests.unit import nsd_lines, rheos_wire
+from tests.unit.brokers import World, message, publish
+from tests.unit.nsd_lines import SUCCESS
+from tests.unit.raising import raised
+from tests.unit.rheos_wire import ALICE, FAILED, message_ids
+from tests.unit.streams import Client
+from tests.unit.test_sync import SlowDisk
+
+NOT_STORED = nsd_lines.error("HISTORY UNAVAILABLE")
+
+
+class ConfirmationCase(SynchronousTestCase):
+    """A broker ``a`` that knows ``b``, which hosts the topics ``t`` and ``u``"""
+
+    def setUp(self) -> None:
+        self.world = World()
+        self.disk = SlowDisk()
+        self.b = self.world.house("b", store=self.disk)
+        self.b.broker.topics.create("t").durability = Durability.SYNC
+        self.b.broker.topics.create("u").durability = Durability.NONE
+        self.a = self.world.house("a", "b", nsd={"max-body": 2**21}, rheos={})
+        (self.cable,) = self.world.cables
+        assert isinstance(self.cable.link, PeerConnection)
+        self.link = self.cable.link
+
+    def nsd(self, channel: str = "t") -> Client:
+        """Return a client of nsd that may publish on a channel."""
+        client = self.a.connect("nsd")
+        client.send(nsd_lines.open_(channel))
+        assert client.take() == SUCCESS
+        self.world.settle()
+        return client
+
+    def refusals(self) -> dict[tuple[str, str], int]:
+        """Return the refusals of ``a``."""
+        return dict(self.a.broker.counters.refusals)
+
+
+class StoredTests(ConfirmationCase):
+    """Topics that are stored at their host"""
+
+    def test_success_follows_the_write_of_the_host(self) -> None:
+        self.b.broker.topics.named("t").durability = Durability.ASYNC
+        client = self.nsd()
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.settle()
+        assert client.take() == b""
+        self.disk.commit()
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+    def test_success_follows_the_disk_of_the_host(self) -> None:
+        client = self.nsd()
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.settle()
+        assert client.take() == b""
+        self.disk.commit()
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+    def test_a_full_disk_of_the_host_is_a_failure(self) -> None:
+        client = self.nsd()
+        self.disk.broken = True
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.settle()
+        assert client.take() == NOT_STORED
+        assert self.refusals() == {("nsd", "unconfirmed"): 1}
+
+    def test_a_failed_commit_of_the_host_is_a_failure(self) -> None:
+        client = self.nsd()
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.settle()
+        self.disk.commit(False)
+        self.world.settle()
+        assert client.take() == NOT_STORED
+
+    def test_lines_of_one_read_wait_together(self) -> None:
+        client = self.nsd()
+        line = nsd_lines.publish("t", "1")
+        client.send(line * 2)
+        client.send(line * 5)
+        self.world.settle()
+        assert client.take() == b""
+        self.disk.commit()
+        self.world.settle()
+        self.disk.commit()
+        self.world.settle()
+        assert client.take() == SUCCESS * 7
+
+    def test_rheos(self) -> None:
+        client = self.a.connect("rheos")
+        client.send(rheos_wire.publish(ALICE, b"1", b"2", name=b"t"))
+        self.world.settle()
+        assert client.take() == b""
+        self.disk.commit()
+        self.world.settle()
+        assert len(message_ids(client.take())) == 2
+        self.disk.broken = True
+        client.send(rheos_wire.publish(ALICE, b"3", b"4", name=b"t"))
+        self.world.settle()
+        assert client.take() == FAILED * 2
+
+    def test_topics_of_both_brokers_in_one_read(self) -> None:
+        own = self.a.broker.topics.create("own")
+        client = self.a.connect("rheos")
+        both = rheos_wire.publish(ALICE, b"1", name=b"t") + rheos_wire.publish(
+            ALICE, b"2", name=b"own"
+        )
+        client.send(both)
+        assert client.take() == b""
+        self.world.settle()
+        self.disk.commit()
+        self.world.settle()
+        assert len(message_ids(client.take())) == 2
+        own.durability = Durability.SYNC
+        self.disk.broken = True
+        client.send(both)
+        self.world.settle()
+        assert client.take() == FAILED * 2
+
+
+class HandledTests(ConfirmationCase):
+    """Topics that are not stored at their host"""
+
+    def test_success_follows_the_host(self) -> None:
+        client = self.nsd("u")
+        client.send(nsd_lines.publish("u", "1"))
+        assert client.take() == b""
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+    def test_what_the_host_refuses_is_a_failure(self) -> None:
+        client = self.nsd("u")
+        listener = self.b.listeners["spot"]
+        listener.reconfigure({**listener.settings, "allow-publish": ("t",)})
+        client.send(nsd_lines.publish("u", "1"))
+        self.world.settle()
+        assert client.take() == NOT_STORED
+
+    def test_a_connection_that_breaks_is_a_failure(self) -> None:
+        client = self.nsd("u")
+        self.cable.is_cut = True
+        client.send(nsd_lines.publish("u", "1"))
+        self.cable.snap()
+        assert client.take() == NOT_STORED
+
+    def test_a_host_that_does_not_reply_in_time_is_a_failure(self) -> None:
+        self.disk.when_stored = lambda call: None  # type: ignore[method-assign]
+        client = self.nsd()
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.advance(20)
+        client.send(nsd_lines.publish("t", "2"))
+        self.world.advance(9)
+        assert client.take() == b""
+        self.world.advance(3)
+        assert client.take() == NOT_STORED
+        self.world.advance(30)
+        assert client.take() == NOT_STORED
+        assert self.refusals() == {("spot", "confirm-timeout"): 2, ("nsd", "unconfirmed"): 2}
+
+    def test_a_late_reply_is_ignored(self) -> None:
+        client = self.nsd()
+        client.send(nsd_lines.publish("t", "1"))
+        self.world.advance(32)
+        assert client.take() == NOT_STORED
+        client.send(nsd_lines.publish("t", "2"))
+        self.world.settle()
+        self.disk.commit()
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+    def test_a_message_over_the_limit_is_a_failure(self) -> None:
+        client = self.a.connect("nsd")
+        listener = self.a.listeners["spot"]
+        listener.reconfigure({**listener.settings, "max-message": 100})
+        client.send(nsd_lines.open_("u"))
+        line = nsd_lines.publish("u", "1")
+        client.send(line * 3 + nsd_lines.publish("u", "x" * 200) + line)
+        self.world.settle()
+        assert client.take().splitlines().count(NOT_STORED.strip()) >= 1
+
+    def test_there_is_one_request_at_a_time(self) -> None:
+        clients = [self.nsd("u") for _ in range(5)]
+        self.cable.take()
+        for client in clients:
+            client.send(nsd_lines.publish("u", "1"))
+        self.world.settle()
+        assert [client.take() for client in clients] == [SUCCESS] * 5
+        sent = self.cable.take()
+        assert sent.count(message(b"", b"\x06", bytes(7) + b"\x01")) == 1
+        assert sent.count(message(b"", b"\x06", bytes(7) + b"\x05")) == 1
+        assert sent.count(b"\x01\x06") == 2
+
+    def test_publishers_without_acknowledgments_request_none(self) -> None:
+        self.cable.take()
+        self.world.client(self.a, b"DEALER", publish(b"u", b"x"))
+        assert self.cable.take() == publish(b"u", b"x")
+
+    def test_requests_are_sent_behind_a_backlog(self) -> None:
+        client = self.nsd("u")
+        outbox = self.link.outbox
+        assert outbox is not None
+        outbox.pause()
+        client.send(nsd_lines.publish("u", "1"))
+        self.world.settle()
+        assert client.take() == b""
+        outbox.resume()
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+
+class OtherPeerTests(ConfirmationCase):
+    """Peers that are no brokers of this kind"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        del self.link.handshake.metadata[EPOCH.lower()]
+
+    def test_a_pong_confirms_messages(self) -> None:
+        client = self.nsd("u")
+        client.send(nsd_lines.publish("u", "1"))
+        assert client.take() == b""
+        self.world.settle()
+        assert client.take() == SUCCESS
+
+    def test_a_sync_topic_cannot_be_confirmed(self) -> None:
+        client = self.nsd("u")
+        self.a.broker.topics.named("u").durability = Durability.SYNC
+        client.send(nsd_lines.publish("u", "1"))
+        assert client.take() == NOT_STORED
+
+    def test_without_pongs_nothing_can_be_confirmed(self) -> None:
+        client = self.nsd("u")
+        self.link.handshake.minor = 0
+        client.send(nsd_lines.publish("u", "1"))
+        assert client.take() == NOT_STORED
+
+
+class CodecTests(SynchronousTestCase):
+    """The commands"""
+
+    def test_they_are_encoded_and_decoded(self) -> None:
+        for command, encoded in (
+            (Confirm(258), message(b"", b"\x06", bytes(6) + b"\x01\x02")),
+            (Confirmed(0, 3, 2), message(b"", b"\x07", bytes(15) + b"\x03" + bytes(7) + b"\x02")),
+        ):
+            assert encode_broker_command(command) == encoded
+            frames = [b"", encoded[4:5], encoded[7:]]
+            assert decode_broker_command(frames) == command
+
+    def test_other_messages(self) -> None:
+        for frames in ([b""], [b"\x06", bytes(8)], [b"", b"\x01", b"t", b"x"]):
+            assert decode_broker_command(frames) is None
+        for frames in ([b"", b"\x06", b"1"], [b"", b"\x07", bytes(8)], [b"", b"\x06"]):
+            raised(SpotError, decode_broker_command, frames)
+
+    def test_they_are_for_brokers_only(self) -> None:
+        world = World()
+        house = world.house("b")
+        client = world.client(house, b"DEALER", message(b"", b"\x06", bytes(8)))
+        assert client.take() == b""
+        assert house.broker.counters.refusals == {("spot", "eproto"): 1}
