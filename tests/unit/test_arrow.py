@@ -51,9 +51,9 @@ def blocks(draw: st.DrawFn) -> list[Block]:
     found = []
     base = draw(st.integers(0, 2**40))
     run = draw(RUNS)
-    kind, encode_runs = draw(
-        st.sampled_from([(batches(), encode_block), (batches() | mixes(), block_of)])
-    )
+    of_log = draw(st.booleans())
+    kind = batches() | mixes() if of_log else batches()
+    encode_runs = block_of if of_log else encode_block
     for _ in range(draw(st.integers(1, 4))):
         at = base
         runs = []
