@@ -16,13 +16,7 @@ SMALL = Scale(400, 200, 2, 2, 2, commit_topics=50, exclusive_topics=50, rounds=1
 LARGE = Scale(1600, 800, 2, 2, 2, commit_topics=50, exclusive_topics=50, rounds=1)
 
 OWN_SIZE = {
-    "nsd: Get, all channels",
-    "nsd: Get, nothing new",
-    "rheos: connection lost with many subscriptions",
-    "rheos: first request of an id with many subscriptions",
-    "rheos: id used again",
     "spot: return by identity, all topics",
-    "http: GET /v1/topics",
 }
 """Requests whose longest tick grows with what they stand for. ``python -m tests.bench requests``
 shows how long they take."""

@@ -238,9 +238,8 @@ class NsdConnection(Connection):
     def _get(self, request: Get, in_base64: bool) -> None:
         identity = self._identities.find(request.identity)
         subscribed = () if identity is None else identity.channels
-        channels = frozenset(filter(self.listener.access.may_subscribe, subscribed))
         line = LineStream(in_base64)
-        self._message_list = MessageList(self, channels, request.after, line, self._encoded)
+        self._message_list = MessageList(self, subscribed, request.after, line, self._encoded)
         ensureDeferred(self._message_list.send()).addCallbacks(self._list_sent, self._list_failed)
 
     def _list_sent(self, result: None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -9,17 +11,21 @@ from twisted.internet.defer import Deferred
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 
 if TYPE_CHECKING:
+    from pubsub.broker.slices import Work
     from pubsub.protocols.nsd.heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
+# Channels whose permission is checked in one step.
+_FEW = 16
 _PAGE_BYTES = 256 * 1024
 
 
 class MessageList:
     """Sends the messages of ``channels`` from the offset ``after`` on to ``connection``.
 
-    ``line`` is the response line in the dialect of the request; ``encoded`` the encoded
-    batches. The connection is held while the list waits, with the list as the reason.
+    Channels that the client may not read are left out. ``line`` is the response line in the dialect
+    of the request; ``encoded`` the encoded batches. The connection is held while the list waits,
+    with the list as the reason.
     """
 
     __slots__ = ("_after", "_channels", "_connection", "_encoded", "_line", "_writable")
@@ -27,7 +33,7 @@ class MessageList:
     def __init__(
         self,
         connection: Connection,
-        channels: frozenset[str],
+        channels: Collection[str],
         after: int,
         line: LineStream,
         encoded: EncodedBatches,
@@ -41,8 +47,9 @@ class MessageList:
 
     async def send(self) -> None:
         """Send the list a page of the history at a time, as fast as the client reads it."""
-        connection, channels, line = self._connection, self._channels, self._line
+        connection, line = self._connection, self._line
         listener = connection.listener
+        channels = await self._readable()
         # Messages published while the list is sent are left to the next Get.
         offset = max(self._after, 0)
         end = await self._stored_end() if channels else offset
@@ -63,6 +70,22 @@ class MessageList:
         # write.
         if not connection.closing:
             connection.reply(line.finish(*pieces, LIST_END))
+
+    async def _readable(self) -> frozenset[str]:
+        listener = self._connection.listener
+        if len(self._channels) <= _FEW:
+            return frozenset(filter(listener.access.may_subscribe, self._channels))
+        readable: set[str] = set()
+
+        def check(channels: Iterator[str]) -> Work:
+            while some := tuple(islice(channels, _FEW)):
+                readable.update(filter(listener.access.may_subscribe, some))
+                yield
+
+        self._connection.hold(self)
+        # Subscriptions may change meanwhile.
+        await listener.slices.finish(check(iter(tuple(self._channels))))
+        return frozenset(readable)
 
     async def _stored_end(self) -> int:
         """The offset where the history ends now, once it is committed up to there.
