@@ -45,6 +45,8 @@ from pubsub.kernel import Columns
 if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
+CLOCK = "clock"
+"""The table of the store's metadata with what the wall clock remembers."""
 log = Logger()
 _Shared = TypeVar("_Shared")
 
@@ -208,9 +210,7 @@ class BrokerService(MultiService):
     def startService(self) -> None:
         """Open the store, start the listeners and the housekeeping; raises StartError."""
         self.store.open(self.dispatcher.run_id)
-        self._wall.start(self.store.last_timestamp)
-        # Subscriptions end with their tokens, at a time of the wall clock.
-        self._wall.moved = lambda: self.router.recheck_all(self.topics)
+        self._start_clock()
         if self._events is not None:
             self._create_events_topic()
         if self.store.durable:
@@ -222,6 +222,13 @@ class BrokerService(MultiService):
         log.info("{summary}", summary=self.store.summary)
         self._housekeeping.start()
         self.expiry.start()
+
+    def _start_clock(self) -> None:
+        remembered = dict(self.store.items(CLOCK)).get("", b"").decode(errors="replace")
+        self._wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
+        self._wall.start(self.store.last_timestamp, remembered)
+        # Subscriptions end with their tokens, at a time of the wall clock.
+        self._wall.moved = lambda: self.router.recheck_all(self.topics)
 
     def _create_events_topic(self) -> None:
         """Create the events topic before a client can; raises StartError."""

@@ -7,9 +7,10 @@ set in either direction, and these rules limit what that does:
   system's clock is behind, timestamps stand still.
 - A jump forward of more than JUMP seconds counts once it has lasted LASTING seconds. Until then the
   time advances with the monotonic clock.
-- Retention does not know how long the broker was not running. If the first reading is more than
-  JUMP seconds after the last stored message, retention goes on from that message for LASTING
-  seconds.
+- A restart changes nothing about this, as long as the computer has not been started again: the
+  difference of the two clocks is remembered. Without it, nothing shows whether the clock is right.
+  If the first reading is then more than JUMP seconds after the last stored message, retention goes
+  on from that message for LASTING seconds.
 
 Tokens are valid by the system's clock as it is.
 """
@@ -36,13 +37,22 @@ class WallClock:
     ``system`` returns the system's time, which can jump. ``elapsed`` returns seconds that never
     decrease, from any beginning. ``jumps`` counts how often the system's clock jumped forward or
     was set back. ``moved`` is called when the accepted time has moved forward by a jump.
+
+    ``boot`` identifies the beginning of ``elapsed``; it contains no space, and is empty if it is
+    not known. ``remember`` is called with a text for the next ``start``.
     """
 
-    def __init__(self, system: Callable[[], float], elapsed: Callable[[], float]) -> None:
+    def __init__(
+        self, system: Callable[[], float], elapsed: Callable[[], float], boot: str = ""
+    ) -> None:
         self.system = system
         self.jumps = 0
         self.moved: Callable[[], object] = lambda: None
+        self.remember: Callable[[str], object] = lambda text: None
         self._elapsed = elapsed
+        self._boot = boot
+        # The accepted time when ``elapsed`` was 0, as it was remembered last.
+        self._remembered: float | None = None
         # The last reading: the accepted time, and the elapsed time that belongs to it.
         self._accepted, self._read_at = system(), elapsed()
         self._jump: float | None = None
@@ -52,8 +62,12 @@ class WallClock:
         # Until this time of the system, in µs, there is no jump.
         self._bound = 0
 
-    def start(self, last: int) -> None:
-        """Start after a message that was stored at ``last``, in µs; 0 if there is none."""
+    def start(self, last: int, remembered: str = "") -> None:
+        """Start after a message that was stored at ``last``, in µs; 0 if there is none.
+
+        ``remembered`` is the last text that ``remember`` was called with.
+        """
+        continues = self._restore(remembered)
         self.now()
         self._timestamp = max(self._timestamp, last)
         stored = last / MICROSECONDS
@@ -65,8 +79,22 @@ class WallClock:
                 "new messages get its timestamp until the clock has reached it",
                 seconds=behind,
             )
-        elif last and -behind > JUMP:
+        elif last and -behind > JUMP and not continues:
             self._held = (stored, self._read_at)
+
+    def _restore(self, remembered: str) -> bool:
+        """Continue with the time of the last run, if the clocks have run on since."""
+        self._remembered = None
+        boot, _, begin = remembered.partition(" ")
+        if not self._boot or boot != self._boot:
+            return False
+        try:
+            self._remembered = float(begin)
+        except ValueError:
+            return False
+        self._read_at = self._elapsed()
+        self._accepted = self._remembered + self._read_at
+        return True
 
     def timestamp(self) -> int:
         """Return the time for a new message, in µs; never less than before."""
@@ -86,6 +114,11 @@ class WallClock:
         self._bound = int((self._accepted + JUMP) * MICROSECONDS)
         if not waits:
             self._report(ahead, elapsed)
+        begin = self._accepted - elapsed
+        if self._remembered is None or abs(begin - self._remembered) > _REPORTED:
+            self._remembered = begin
+            if self._boot:
+                self.remember(f"{self._boot} {begin!r}")
         return self._accepted
 
     def retention_time(self) -> float:

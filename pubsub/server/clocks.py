@@ -8,6 +8,7 @@ from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 
 from pubsub.broker.wall_clock import WallClock
+from pubsub.store.recovery import boot_id
 
 
 def use_monotonic_timers(reactor: IReactorTime) -> None:
@@ -28,7 +29,7 @@ def use_monotonic_timers(reactor: IReactorTime) -> None:
 
 def system_wall_clock() -> WallClock:
     """Return the wall clock of this computer."""
-    return WallClock(time.time, _elapsed)
+    return WallClock(time.time, _elapsed, boot_id().hex())
 
 
 def _elapsed() -> float:

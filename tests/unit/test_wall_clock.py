@@ -23,7 +23,23 @@ class Times:
     def __init__(self) -> None:
         self.monotonic = 1000.0
         self.system = START
-        self.wall = WallClock(lambda: self.system, lambda: self.monotonic)
+        self.remembered = ""
+        self.wall = self._make("boot-1")
+
+    def _make(self, boot: str) -> WallClock:
+        wall = WallClock(lambda: self.system, lambda: self.monotonic, boot)
+        wall.remember = self._remember
+        return wall
+
+    def _remember(self, text: str) -> None:
+        self.remembered = text
+
+    def restart(self, last: float, boot: str = "boot-1") -> None:
+        """Make a new clock, after a message that was stored ``last`` seconds after the start."""
+        remembered, self.remembered = self.remembered, ""
+        self.wall = self._make(boot)
+        self.wall.start(int((START + last) * SECOND), remembered)
+        self.remembered = self.remembered or remembered
 
     def advance(self, seconds: float) -> None:
         """Time passes, and the broker looks at the clock at the end."""
@@ -157,7 +173,7 @@ class RetentionTimeTests(SynchronousTestCase):
         self.times.advance(1)
         assert self.judged == 8 * DAY + LASTING
 
-    def test_a_start_long_after_the_last_message_counts_once_it_has_lasted(self) -> None:
+    def test_a_first_start_long_after_the_last_message_counts_once_it_has_lasted(self) -> None:
         self.times.wall.start(int((START - 8 * DAY) * SECOND))
         assert self.times.stamp == 0
         assert self.judged == -8 * DAY
@@ -177,6 +193,81 @@ class RetentionTimeTests(SynchronousTestCase):
     def test_a_clock_set_back_deletes_less(self) -> None:
         self.times.set(-3600)
         assert self.judged == -3600
+
+
+class RestartTests(SynchronousTestCase):
+    """What is remembered for the next start"""
+
+    def setUp(self) -> None:
+        self.times = Times()
+        self.times.wall.start(int(START * SECOND))
+        self.times.advance(10)
+
+    def pause(self, seconds: float) -> None:
+        """Time passes while no broker runs."""
+        self.times.monotonic += seconds
+        self.times.system += seconds
+
+    @property
+    def judged(self) -> float:
+        """The time of retention, in seconds since the start."""
+        return self.times.wall.retention_time() - START
+
+    def test_a_long_pause_is_no_jump(self) -> None:
+        self.pause(8 * DAY)
+        self.times.restart(10)
+        assert self.times.stamp == self.judged == 8 * DAY + 10
+        assert self.times.wall.jumps == 0
+
+    def test_a_jump_before_the_restart_does_not_count_yet(self) -> None:
+        self.times.set(8 * DAY)
+        self.times.advance(LASTING - 5)
+        self.times.restart(LASTING)
+        assert self.times.stamp == self.judged == LASTING + 5
+        assert self.times.wall.jumps == 1
+        self.times.advance(LASTING)
+        assert self.times.stamp == 8 * DAY + 2 * LASTING + 5
+
+    def test_a_jump_during_the_pause_does_not_count_yet(self) -> None:
+        self.pause(100)
+        self.times.system += 8 * DAY
+        self.times.restart(10)
+        assert self.times.stamp == self.judged == 110
+
+    def test_a_jump_that_counted_counts_after_the_restart(self) -> None:
+        self.times.set(8 * DAY)
+        self.times.advance(LASTING)
+        self.times.restart(10)
+        assert self.times.stamp == self.judged == 8 * DAY + LASTING + 10
+        assert self.times.wall.jumps == 0
+
+    def test_nothing_is_remembered_of_another_boot(self) -> None:
+        self.times.system += 8 * DAY
+        self.times.restart(10, "boot-2")
+        assert self.times.stamp == 8 * DAY + 10
+        assert self.judged == 10
+
+    def test_other_texts_are_ignored(self) -> None:
+        for text in ("", "x", "boot-1", "boot-1 x", "boot-1  1"):
+            self.times.remembered = text
+            self.times.restart(10)
+            assert self.times.stamp == 10
+
+    def test_it_is_not_remembered_every_second(self) -> None:
+        texts = set()
+        for _ in range(100):
+            self.times.advance(1)
+            self.times.system += 0.001
+            texts.add(self.times.remembered)
+        assert len(texts) == 1
+        self.times.set(2)
+        assert self.times.remembered not in texts
+
+    def test_a_boot_that_is_not_known_is_not_remembered(self) -> None:
+        self.times.remembered = ""
+        self.times.restart(10, "")
+        self.times.advance(1)
+        assert self.times.remembered == ""
 
 
 class ReportTests(SynchronousTestCase):
