@@ -135,5 +135,5 @@ class Dispatcher:
         else:
             # The offset that it would have: a reader that continues from here misses nothing.
             batch.offset = self._store.next_offset
-        if topic.groups:
+        if topic.groups or topic.behind:
             self._router.route(topic, batch)

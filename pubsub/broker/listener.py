@@ -6,11 +6,11 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsub.broker.access import AccessRules
-from pubsub.broker.catch_up import CatchUp
 from pubsub.broker.handshakes import Handshakes
 from pubsub.broker.limits import CONNECTION_BYTES, ConnectionQuota, Rate, RateLimiter
-from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
+from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
+from pubsub.broker.slow_policy import AUTO, DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.settings import COUNT, PATTERNS, SECONDS, SIZE, Setting, choice
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pubsub.broker.parts import BrokerParts
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.topics import Subscriber, Topic
-    from pubsub.interfaces import Consumer, Encoding
+    from pubsub.interfaces import Consumer
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("allow-publish", PATTERNS, "*", "topics that clients may publish to"),
@@ -32,13 +32,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("listener-rate-bytes", SIZE, 0, "bytes/s of messages of all connections of a listener"),
     Setting(
         "slow-consumer",
-        choice(PAUSE, DROP, DISCONNECT),
-        PAUSE,
-        "policy for slow subscribers: hold their publishers, drop messages for them, or "
-        "disconnect them",
+        choice(AUTO, PAUSE, DROP, DISCONNECT),
+        AUTO,
+        "policy for slow subscribers: let them continue from the history, hold their publishers, "
+        "drop messages for them, or disconnect them",
     ),
     Setting("slow-bytes", SIZE, "64M", "bytes that may be queued for a slow subscriber"),
-    Setting("slow-seconds", SECONDS, 30, "seconds a subscriber may be slow before disconnection"),
+    Setting("slow-seconds", SECONDS, 30, "seconds a subscriber may be slow before its policy acts"),
+    Setting("catch-up-seconds", SECONDS, 0, "seconds a subscriber may be behind; 0: no limit"),
     Setting("idle-timeout", SECONDS, 0, "seconds without input before disconnection; 0: never"),
     Setting(
         "frame-seconds",
@@ -82,6 +83,7 @@ class Listener:
         self.counters = parts.counters
         self.topics = parts.topics
         self.router = parts.router
+        self.cursors = parts.cursors
         self.sessions = parts.sessions
         self.clients = parts.clients
         self.dispatcher = parts.dispatcher
@@ -107,7 +109,10 @@ class Listener:
         self.limiter: RateLimiter | None = None
         self._set_rates()
         self.slow = SlowPolicy(
-            settings["slow-consumer"], settings["slow-bytes"], settings["slow-seconds"]
+            settings["slow-consumer"],
+            settings["slow-bytes"],
+            settings["slow-seconds"],
+            settings["catch-up-seconds"],
         )
         self.idle_timeout: float = settings["idle-timeout"]
         self.frame_seconds: float = settings["frame-seconds"]
@@ -172,18 +177,10 @@ class Listener:
             connection.publisher = publisher
         return publisher
 
-    def outbox(self, consumer: Consumer, subscriber: Subscriber) -> Outbox:
-        """Return the receiving side of a connection."""
-        return Outbox(self.router, consumer, self.slow, subscriber)
-
-    def catch_up(
-        self,
-        outbox: Outbox,
-        positions: Mapping[Topic, int],
-        encodings: Mapping[Topic, Encoding],
-    ) -> CatchUp:
-        """Return what delivers missed messages to ``outbox`` from these offsets on."""
-        return CatchUp(self.store, self.router, self.topics, outbox, positions, encodings)
+    def outbox(self, consumer: Consumer, subscriber: Subscriber, forwards: bool = False) -> Outbox:
+        """Return the receiving side of a connection; ``forwards`` for one to a topic's host."""
+        policy = self.slow.for_forwarding if forwards else self.slow
+        return Outbox(self.cursors, consumer, policy, subscriber)
 
     def session_kind(self, role: Hashable) -> Hashable:
         """Return the ``kind`` of the sessions of clients in this role: one object for all."""

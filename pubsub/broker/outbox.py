@@ -1,65 +1,34 @@
-"""A subscriber's outbox: the encoded messages that wait for it, and the slow-consumer policies.
+"""A subscriber's outbox: the encoded messages that wait for it, and the limits of its policy.
 
 While the transport is ready, deliveries are collected until the end of the reactor tick and sent in
-one write. While it is not, they are queued, and the listener's policy sets the limit:
+one write. While it is not, they are queued, and the listener's ``SlowPolicy`` sets the limit.
 
-- ``pause``: above the high-water mark the subscriber's topics hold their publishers until the
-  queue is sent. Above ``nbytes``, or after ``seconds`` as a slow subscriber, it is evicted.
-- ``drop``: messages that would exceed ``nbytes`` are dropped for this subscriber, and counted.
-- ``disconnect``: no publisher is held; above ``nbytes``, or after ``seconds`` as a slow
-  subscriber, it is evicted.
+A subscriber is live, or it is behind: then it has a ``Cursor`` that puts pages of the history into
+this outbox, and nothing else is queued.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import WRITE_BYTES
+from pubsub.broker.backlog import Backlog, QueueEntry, first_offsets, message_counts
 from pubsub.broker.compact_map import EMPTY_MAP
+from pubsub.broker.slow_policy import AUTO, DROP, PAUSE, SlowPolicy
 
 if TYPE_CHECKING:
-    from pubsub.broker.router import Router
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.cursor import Cursor, Cursors
     from pubsub.broker.topics import KeyChange, Source, Subscriber, Topic
     from pubsub.interfaces import Consumer, Encoding
 
-PAUSE, DROP, DISCONNECT = "pause", "drop", "disconnect"
-# The high-water mark of `pause`, unless a quarter of the byte limit is less.
-_HIGH_WATER_MARK = 1024 * 1024
 # Bits of the state. A closed outbox stays paused permanently.
-_PAUSED, _HELD, _CLOSED = 1, 2, 4
+_PAUSED, _HELD, _CLOSED, _BEHIND = 1, 2, 4, 8
+# The bits that prevent writing.
+_STOPPED = _PAUSED | _HELD | _CLOSED
 # Outboxes with more bytes than this can be evicted to free memory.
 _HOLDER_MARK = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SlowPolicy:
-    """A listener's policy for slow subscribers: an action, and limits in bytes and seconds."""
-
-    action: str = PAUSE
-    nbytes: int = 64 * 1024 * 1024
-    seconds: float = 30.0
-
-    @property
-    def high_water_mark(self) -> int:
-        """Queued bytes above which publishers are held."""
-        return min(_HIGH_WATER_MARK, self.nbytes // 4)
-
-
-class _Backlog:
-    """The state that an outbox needs only while its subscriber is slow or is waited for."""
-
-    __slots__ = ("blocking", "charged", "drained", "evicted", "inflight", "since")
-
-    def __init__(self) -> None:
-        # Bytes that the transport holds, and bytes charged to the memory budget.
-        self.inflight = self.charged = 0
-        self.since: float | None = None
-        self.blocking: set[Topic] = set()
-        # Called once when everything has been sent, in this order.
-        self.drained: list[Callable[[], None]] = []
-        self.evicted = False
 
 
 class Outbox:
@@ -72,6 +41,7 @@ class Outbox:
     __slots__ = (
         "_backlog",
         "_consumer",
+        "_cursors",
         "_queue",
         "_ready",
         "_router",
@@ -83,18 +53,19 @@ class Outbox:
     )
 
     def __init__(
-        self, router: Router, consumer: Consumer, policy: SlowPolicy, subscriber: Subscriber
+        self, cursors: Cursors, consumer: Consumer, policy: SlowPolicy, subscriber: Subscriber
     ) -> None:
-        self._router = router
+        self._router = cursors.router
+        self._cursors = cursors
         self._consumer = consumer
         self._subscriber = subscriber
         self.policy = policy
         self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
         # Created when first needed: most are not, and an empty deque would take 700 bytes.
-        self._queue: list[tuple[bytes, int, Source, int]] | None = None
-        self._backlog: _Backlog | None = None
+        self._queue: list[QueueEntry] | None = None
+        self._backlog: Backlog | None = None
         self.queued = 0
-        # The conditions that prevent writing; 0 if there is none.
+        # 0 if messages can be written as they are delivered.
         self._state = 0
         # True if nothing is queued and writing is possible; tested for every message.
         self._ready = True
@@ -108,6 +79,10 @@ class Outbox:
         """See ``Subscriber``."""
         return self._subscriber.recheck(topic, change)
 
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+        return self._subscriber.receives(topic, batch)
+
     # Deliveries
 
     def deliver(self, data: bytes, count: int, source: Source, offset: int) -> None:
@@ -116,11 +91,7 @@ class Outbox:
         ``offset`` is that of the first message.
         """
         if self._state:
-            if self.closed:
-                # Evicted between two deliveries of one tick.
-                self._router.undeliverable(self, source, count)
-                return
-            if not self._has_room(len(data), count, source):
+            if not self._has_room(len(data), count, source, offset):
                 return
             self._charge(self.held + len(data))
         elif not self._queue:
@@ -153,11 +124,11 @@ class Outbox:
 
     def flush(self) -> None:
         """Write what is queued, until the transport is full."""
-        while self._queue and not self._state:
+        while self._queue and not self._state & _STOPPED:
             data = self._next_write(self._queue)
             self._consumer.write(data)
             # The write itself may have paused this outbox: then the transport holds the data.
-            if self._state:
+            if self._state & _PAUSED:
                 self._get_backlog().inflight = len(data)
         if self._backlog is not None:
             self._charge(self.queued + self._backlog.inflight if self._state else 0)
@@ -170,7 +141,7 @@ class Outbox:
             self.flush()
         self._consumer.write(data)
 
-    def _next_write(self, queue: list[tuple[bytes, int, Source, int]]) -> bytes:
+    def _next_write(self, queue: list[QueueEntry]) -> bytes:
         if len(queue) == 1:
             data = queue.pop()[0]
         elif self.queued <= WRITE_BYTES:
@@ -241,14 +212,14 @@ class Outbox:
 
         Several calls can wait; they are made in the order in which they were given.
         """
-        if self._queue or self._state:
+        if self._queue or self._state & _STOPPED:
             self._get_backlog().drained.append(call)
         else:
             call()
 
-    def _get_backlog(self) -> _Backlog:
+    def _get_backlog(self) -> Backlog:
         if self._backlog is None:
-            self._backlog = _Backlog()
+            self._backlog = Backlog()
         return self._backlog
 
     def _queue_sent(self) -> None:
@@ -257,13 +228,23 @@ class Outbox:
         if backlog is None:
             return
         self._end_slow_period(backlog)
-        if not self._state:
+        if self._state & _STOPPED:
+            return
+        if backlog.cursor is None:
             self._backlog = None
-            for call in backlog.drained:
-                # Again: a call before this one may have filled the transport.
-                self.when_drained(call)
+        calls, backlog.drained = backlog.drained, []
+        for call in calls:
+            # Again: a call before this one may have filled the transport.
+            self.when_drained(call)
+        if backlog.cursor is not None:
+            backlog.cursor.wake()
 
-    def _end_slow_period(self, backlog: _Backlog) -> None:
+    @property
+    def drained(self) -> bool:
+        """True if nothing is queued and the transport is ready."""
+        return not self._queue and not self._state & _STOPPED
+
+    def _end_slow_period(self, backlog: Backlog) -> None:
         """End the time as a slow subscriber and release the publishers that it blocked."""
         backlog.since = None
         self._router.slow.discard(self)
@@ -271,33 +252,128 @@ class Outbox:
         for topic in topics:
             topic.unblock(self)
 
+    # The history
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The cursor of a subscriber that is behind."""
+        return None if self._backlog is None else self._backlog.cursor
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """The topics of all subscriptions, live or behind."""
+        cursor = self.cursor
+        return (*self.subscriptions, *(() if cursor is None else cursor.behind))
+
+    def is_behind(self, topic: Topic) -> bool:
+        """See ``Recipient``."""
+        cursor = self.cursor
+        return cursor is not None and topic in cursor.behind
+
+    def starts_behind(self, topic: Topic, encoding: Encoding, offset: int | None) -> bool:
+        """See ``Recipient``."""
+        cursor = self.cursor
+        if (cursor is None and offset is None) or not topic.durability or self.closed:
+            return False
+        end = self._cursors.end
+        if offset is None:
+            offset = end
+        if cursor is None:
+            if offset >= end:
+                return False
+            cursor = self._fall_behind(end)
+        cursor.resume(topic, encoding, offset)
+        return True
+
+    def ended(self, topic: Topic) -> None:
+        """See ``Recipient``."""
+        if self.cursor is not None:
+            self.cursor.discard(topic)
+
+    def _fall_behind(self, offset: int) -> Cursor:
+        """Deliver all stored topics from the history, from ``offset`` on."""
+        cursor = self._get_backlog().cursor = self._cursors.begin(self, offset)
+        self._state |= _BEHIND
+        self._ready = False
+        return cursor
+
+    def caught_up(self) -> None:
+        """The cursor has reached the end of the log: the subscriber is live again."""
+        self._get_backlog().cursor = None
+        self._state &= ~_BEHIND
+        # Without this the last page would wait for the next message.
+        self.flush()
+
+    def let_go(self, offset: int) -> None:
+        """Free the queue of a subscriber that is too slow.
+
+        Stored messages are delivered from the history instead, all topics from ``offset`` on that
+        are not queued; the others are dropped.
+        """
+        router, queue = self._router, self._queue or []
+        self._queue, self.queued = None, 0
+        self._charge(self._get_backlog().inflight)
+        cursor = self._fall_behind(offset)
+        first = first_offsets(queue)
+        for topic, count in message_counts(queue).items():
+            router.counters.delivered -= count
+            if topic.durability and topic in self.subscriptions:
+                cursor.let_go(topic, first[topic], count)
+            else:
+                router.counters.drop(self.label, topic.name, "slow-consumer", count)
+
     # Limits
 
-    def _has_room(self, nbytes: int, count: int, source: Source) -> bool:
+    def _has_room(self, nbytes: int, count: int, source: Source, offset: int) -> bool:
         """Apply the policy to a delivery that must be queued; return whether it fits."""
-        backlog = self._get_backlog()
-        waiting = self.queued + backlog.inflight + nbytes
-        if waiting > self.policy.nbytes:
-            self._router.dropped(self.label, source, "slow-consumer", count)
-            if self.policy.action != DROP:
-                self.evict(f"slow consumer: over {self.policy.nbytes} bytes behind")
+        if self._state & _CLOSED:
+            # Evicted between two deliveries of one tick.
+            self._router.undeliverable(self, source, count)
             return False
-        if waiting > self.policy.high_water_mark and self.policy.action == PAUSE:
+        backlog, policy = self._get_backlog(), self.policy
+        waiting = self.queued + backlog.inflight + nbytes
+        if policy.action == AUTO and backlog.cursor is None and self._is_too_much(waiting, source):
+            self.let_go(offset)
+        if backlog.cursor is not None:
+            backlog.cursor.pass_over(source, count)
+            return False
+        if waiting > policy.nbytes:
+            self._router.dropped(self.label, source, "slow-consumer", count)
+            if policy.action not in (AUTO, DROP):
+                self.evict(f"slow consumer: over {policy.nbytes} bytes behind")
+            return False
+        if waiting > policy.high_water_mark and policy.action == PAUSE:
             backlog.blocking.update(source.topics)
             for topic in source.topics:
                 topic.block(self)
         return True
+
+    def _is_too_much(self, waiting: int, source: Source) -> bool:
+        """Return whether to let go of the subscriber rather than queue ``waiting`` bytes."""
+        if self._router.memory.full:
+            return waiting > _HOLDER_MARK
+        if waiting <= self.policy.high_water_mark:
+            return False
+        # The history does not help with the others; they may take ``nbytes``.
+        return any(topic.durability for topic in source.topics)
 
     def overdue(self, now: float) -> bool:
         """Return whether the subscriber has been slow for longer than its policy allows."""
         since = None if self._backlog is None else self._backlog.since
         if since is None or self.policy.action == DROP:
             return False
+        if self.policy.action == AUTO and not self._queue:
+            return False
         return now - since > self.policy.seconds
 
-    def evict_overdue(self) -> None:
-        """Evict a subscriber that is overdue."""
-        self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
+    def give_up_overdue(self) -> None:
+        """Let go of a subscriber that is overdue, or evict it."""
+        if self.policy.action != AUTO:
+            self.evict(f"slow consumer: behind for {self.policy.seconds:g} s")
+        elif self.cursor is None:
+            self._router.hand_over()
+            if self._queue and self.cursor is None:
+                self.let_go(self._cursors.end)
 
     @property
     def held(self) -> int:
@@ -321,18 +397,17 @@ class Outbox:
     def shut(self, reason: str | None) -> dict[Topic, int]:
         """End all subscriptions and release all resources.
 
-        Messages that are still queued are counted as dropped with ``reason``. With None they are
+        Messages that were not written are counted as dropped with ``reason``. With None they are
         not counted, because a session will read them again. Returns the offset of the first
-        message that was not written, for each topic that has one.
+        message that was queued, for each topic that has one.
         """
+        self._router.hand_over()
+        if self.cursor is not None:
+            self.cursor.stop(reason)
         self._router.forget(self)
         self._state |= _CLOSED | _PAUSED
         self._ready = False
-        unsent: dict[Topic, int] = {}
         queue, self._queue = self._queue or (), None
-        for _data, _count, source, offset in queue:
-            for topic in source.topics:
-                unsent[topic] = min(offset, unsent.get(topic, offset))
         if reason is not None:
             for _data, count, source, _offset in queue:
                 self._router.dropped(self.label, source, reason, count)
@@ -346,4 +421,19 @@ class Outbox:
             for call in backlog.drained:
                 # Deferred: the call may use the connection, which is being closed.
                 self._router.at_tick_end(call)
-        return unsent
+        return first_offsets(queue)
+
+    def shut_and_get_offsets(self) -> dict[Topic, int]:
+        """Shut the outbox of a client that may resume; return the offset to resume at, by topic.
+
+        What was written is not sent again.
+        """
+        self._router.hand_over()
+        cursor, end = self.cursor, self._cursors.end
+        offsets = {
+            topic: end if cursor is None else cursor.position(topic) for topic in self.topics
+        }
+        for topic, offset in self.shut(None).items():
+            if topic in offsets:
+                offsets[topic] = min(offset, offsets[topic])
+        return offsets

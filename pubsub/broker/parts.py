@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pubsub.broker.audit import AuditLog
     from pubsub.broker.client_registry import ClientRegistry
     from pubsub.broker.counters import Counters
+    from pubsub.broker.cursor import Cursors
     from pubsub.broker.dispatcher import Dispatcher
     from pubsub.broker.events import Events
     from pubsub.broker.expiry import Expiry
@@ -57,6 +58,7 @@ class BrokerParts:
     counters: Counters
     topics: TopicRegistry
     router: Router
+    cursors: Cursors
     sessions: SessionRegistry
     clients: ClientRegistry
     dispatcher: Dispatcher

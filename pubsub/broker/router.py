@@ -37,7 +37,7 @@ class Router:
 
     ``at_tick_end`` runs a call after the events of the current tick; ``seconds`` is the reactor's
     clock. ``dirty`` has the outboxes to flush at the end of the tick, ``slow`` those whose
-    subscribers are slow.
+    subscribers are slow. ``behind`` has the topics that have subscribers behind.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Router:
         self._gone: set[Recipient] = set()
         self.dirty: list[Recipient] = []
         self.slow: set[Recipient] = set()
+        self.behind: set[Topic] = set()
 
     def mix(self, topics: Iterable[Topic]) -> TopicMix:
         """Return the mix of distinct ``topics``, in an order of its own."""
@@ -76,6 +77,8 @@ class Router:
         """Encode ``batch`` for the groups of its only topic; it is sent at the end of the tick."""
         for group in topic.groups.values():
             self._collect(group, batch, topic)
+        if topic.behind:
+            topic.passed += batch.count
         if self._pending:
             self.flush_soon()
 
@@ -86,6 +89,10 @@ class Router:
             if totals is None:
                 totals = batch.columns.totals()
             self._collect(audience, batch, Share(mix.topics, totals, audience.wanted))
+        if self.behind and not self.behind.isdisjoint(mix.topics):
+            for index, count, _ in totals or batch.columns.totals():
+                if mix.topics[index].behind:
+                    mix.topics[index].passed += count
         if self._pending:
             self.flush_soon()
 
@@ -123,13 +130,13 @@ class Router:
                     recipient.deliver_now(data, count, source, offset)
                 self.counters.delivered += count * len(targets)
         else:
-            self._hand_over()
+            self.hand_over()
         self._delivering = False
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
             outbox.flush()
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
         """Deliver to the outboxes what the audiences have, in the order of publishing."""
         audiences, self._pending = self._pending, []
         if not audiences:
@@ -155,37 +162,81 @@ class Router:
             recipient.deliver(data, count, source, offset)
         self.counters.delivered += count * len(targets)
 
-    def subscribe(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> bool:
-        """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is."""
-        if topic in outbox.subscriptions:
+    def subscribe(
+        self, outbox: Recipient, topic: Topic, encoding: Encoding, offset: int | None = None
+    ) -> bool:
+        """Deliver ``topic`` to ``outbox`` from the next message on; False if it already is.
+
+        With ``offset`` the messages of the history from there on are delivered first.
+        """
+        if topic in outbox.subscriptions or outbox.is_behind(topic):
             return False
-        group = topic.groups.get(encoding)
-        if group is None:
-            group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
         # Messages published earlier in this tick are not for the new subscriber.
-        self._hand_over()
+        self.hand_over()
         topic.idle_since = None
-        group.add(outbox)
-        outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
-        topic.subscription_changed(outbox)
+        if not outbox.starts_behind(topic, encoding, offset):
+            self._join(outbox, topic, encoding)
         if topic.upstream is not None:
             topic.upstream.want(topic)
         return True
 
+    def _join(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
+        group = topic.groups.get(encoding)
+        if group is None:
+            group = topic.groups[encoding] = SubscriberGroup(topic, encoding)
+        group.add(outbox)
+        outbox.subscriptions = with_item(outbox.subscriptions, group.only_subscription)
+        topic.subscription_changed(outbox)
+
     def unsubscribe(self, outbox: Recipient, topic: Topic) -> bool:
         """End a subscription; False if there was none."""
         encoding = outbox.subscriptions.get(topic)
-        if encoding is None:
+        if encoding is None and not outbox.is_behind(topic):
             return False
-        outbox.subscriptions = without_item(outbox.subscriptions, topic)
-        self._leave(outbox, topic, encoding)
+        outbox.ended(topic)
+        if encoding is None:
+            self.leave_behind(outbox, topic)
+        else:
+            outbox.subscriptions = without_item(outbox.subscriptions, topic)
+            self._leave(outbox, topic, encoding)
         return True
+
+    # Subscribers that are behind
+
+    def fall_behind(self, outbox: Recipient, topic: Topic) -> None:
+        """Note that ``outbox`` is subscribed to ``topic`` and reads it from the history.
+
+        If it is live, messages are no longer delivered to it.
+        """
+        if topic.behind is None:
+            topic.behind = set()
+            self.behind.add(topic)
+        topic.behind.add(outbox)
+        encoding = outbox.subscriptions.get(topic)
+        if encoding is not None:
+            outbox.subscriptions = without_item(outbox.subscriptions, topic)
+            self._leave(outbox, topic, encoding)
+
+    def leave_behind(self, outbox: Recipient, topic: Topic) -> None:
+        """End ``fall_behind``."""
+        if topic.behind is not None:
+            topic.behind.discard(outbox)
+            if not topic.behind:
+                topic.behind = None
+                self.behind.discard(topic)
+                self._reader_left(topic)
+
+    def go_live(self, outbox: Recipient, behind: Mapping[Topic, Encoding]) -> None:
+        """Deliver topics that ``outbox`` was behind with from the next message on."""
+        for topic, encoding in behind.items():
+            self._join(outbox, topic, encoding)
+            self.leave_behind(outbox, topic)
 
     def _leave(self, outbox: Recipient, topic: Topic, encoding: Encoding) -> None:
         """Deliver ``topic`` to ``outbox`` no more, whose subscription has ended."""
         group = topic.groups.get(encoding)
         if group is not None:
-            self._hand_over()
+            self.hand_over()
             group.discard(outbox)
             if not group:
                 del topic.groups[encoding]
@@ -199,14 +250,19 @@ class Router:
 
         The subscription stays, and the other subscribers still share one encoding.
         """
-        group = topic.groups[outbox.subscriptions[topic]]
-        self._hand_over()
+        self.hand_over()
+        encoding = outbox.subscriptions.get(topic)
+        if encoding is None:
+            # It is behind, and its cursor leaves out what is not for it.
+            yield
+            return
+        group = topic.groups[encoding]
         group.discard(outbox)
         try:
             yield
         finally:
-            self._hand_over()
-            # A flush can evict the subscriber, which ends the subscription.
+            self.hand_over()
+            # A flush can evict the subscriber, which ends the subscription, or let go of it.
             if topic in outbox.subscriptions:
                 topic.groups.setdefault(group.encoding, group).add(outbox)
 
@@ -235,7 +291,7 @@ class Router:
             for topic in tuple(outbox.subscriptions):
                 self.unsubscribe(outbox, topic)
             return
-        self._hand_over()
+        self.hand_over()
         subscriptions, outbox.subscriptions = outbox.subscriptions, EMPTY_MAP
         if not self._delivering:
             self._gone.add(outbox)
@@ -257,26 +313,24 @@ class Router:
         """Recheck a subscription to ``topic`` a step; yield whether it stays."""
         # Messages published before the change are for those who were permitted then.
         self.flush()
-        for group in tuple(topic.groups.values()):
-            for outbox in tuple(group):
-                if topic not in outbox.subscriptions:
-                    continue
-                stays = outbox.recheck(topic, change)
-                if not stays:
-                    self.unsubscribe(outbox, topic)
-                yield stays
+        for outbox in topic.subscribers:
+            if topic not in outbox.subscriptions and not outbox.is_behind(topic):
+                continue
+            stays = outbox.recheck(topic, change)
+            if not stays:
+                self.unsubscribe(outbox, topic)
+            yield stays
 
     def recheck_all(self, topics: Iterable[Topic]) -> tuple[int, int]:
         """Recheck every subscription to ``topics``; return how many stay and how many end."""
-        results = [self.recheck(topic) for topic in tuple(topics) if topic.groups]
+        results = [self.recheck(topic) for topic in tuple(topics) if topic.has_readers]
         return sum(kept for kept, _ in results), sum(removed for _, removed in results)
 
     def end(self, topic: Topic) -> None:
         """End every subscription to ``topic`` and release its publishers."""
         self.flush()
-        for group in tuple(topic.groups.values()):
-            for outbox in tuple(group):
-                self.unsubscribe(outbox, topic)
+        for outbox in topic.subscribers:
+            self.unsubscribe(outbox, topic)
         for blocker in tuple(topic.blockers):
             topic.unblock(blocker)
 
@@ -297,10 +351,10 @@ class Router:
             self.dropped(outbox.label, source, "disconnected", count)
 
     def sweep(self) -> None:
-        """Evict the subscribers that have been slow for longer than their policy allows."""
+        """Give up the subscribers that have been slow for longer than their policy allows."""
         now = self.seconds()
         for outbox in [outbox for outbox in self.slow if outbox.overdue(now)]:
-            outbox.evict_overdue()
+            outbox.give_up_overdue()
 
     def _count_too_large(self, audience: Audience, batch: Batch, source: Source) -> Source:
         """Count messages that no frame of the audience can carry; return the others' source."""

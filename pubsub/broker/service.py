@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.client_registry import ClientRegistry
 from pubsub.broker.counters import Counters
+from pubsub.broker.cursor import Cursors
 from pubsub.broker.dispatcher import Dispatcher
 from pubsub.broker.durability import DurabilityRules
 from pubsub.broker.events import PROTOCOL as EVENTS_PROTOCOL
@@ -88,6 +89,7 @@ class BrokerService(MultiService):
         self.slices = Slices(at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)
+        self.cursors = Cursors(clock, store, self.topics, self.router)
         self.tokens = TokenVerifier(ring or SecretRing())
         self.queue_keys = QueueKeys(self.router, self.tokens, self._audit, store)
         self.topic_lifecycle = TopicLifecycle(
@@ -136,6 +138,7 @@ class BrokerService(MultiService):
             counters=self.counters,
             topics=self.topics,
             router=self.router,
+            cursors=self.cursors,
             sessions=self.sessions,
             clients=self.clients,
             dispatcher=self.dispatcher,

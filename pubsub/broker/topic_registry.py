@@ -74,6 +74,10 @@ class TopicRegistry:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
+    def holds(self, topic: Topic) -> bool:
+        """Return whether ``topic`` has not ended; another topic may have its name since."""
+        return self._by_name.get(topic.name) is topic
+
     def create(self, raw: bytes | str, hosted: bool = True) -> Topic:
         """Return the topic of this name, creating it if there is none.
 

@@ -113,6 +113,12 @@ class Subscriber(Protocol):
         returns False the client is notified in its protocol's terms.
         """
 
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """Return whether messages of the history are for this client, which is subscribed.
+
+        ``batch`` has them on ``topic``, and perhaps others.
+        """
+
 
 class SubscriptionObserver(Protocol):
     """An object that depends on the subscriptions of topics."""
@@ -125,6 +131,7 @@ class Recipient(Protocol):
     """What a subscriber group delivers to; implemented by ``Outbox``."""
 
     subscriptions: Mapping[Topic, Encoding]
+    """The topics that are delivered live."""
 
     @property
     def label(self) -> str:
@@ -142,11 +149,24 @@ class Recipient(Protocol):
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """Return whether the subscription to ``topic`` may continue after ``change``."""
 
+    def is_behind(self, topic: Topic) -> bool:
+        """Return whether ``topic`` is subscribed and delivered from the history."""
+
+    def starts_behind(self, topic: Topic, encoding: Encoding, offset: int | None) -> bool:
+        """Begin a subscription from the history, at ``offset``; False if it is to begin live.
+
+        Without ``offset`` it is for the next message on, which is live unless the subscriber is
+        behind.
+        """
+
+    def ended(self, topic: Topic) -> None:
+        """The subscription to ``topic``, live or behind, has ended."""
+
     def overdue(self, now: float) -> bool:
         """Return whether the subscriber has been slow for longer than its policy allows."""
 
-    def evict_overdue(self) -> None:
-        """Evict a subscriber that is overdue."""
+    def give_up_overdue(self) -> None:
+        """Let go of a subscriber that is overdue, or evict it."""
 
 
 class SubscriberGroup(Targets["Recipient"]):
@@ -175,10 +195,14 @@ class Topic:
     used. ``history_readers`` counts the readers that have no outbox but read the history.
     ``configured`` is True if the configuration names the topic, so that it always exists.
     ``idle_since`` is the time at which nobody was found to use it; None if it was used since.
+
+    ``behind`` are the subscribers that read the topic from the history until they have caught up
+    (see ``Cursor``). ``passed`` counts the messages that were published while there was one.
     """
 
     __slots__ = (
         "_observers",
+        "behind",
         "blockers",
         "configured",
         "durability",
@@ -188,6 +212,7 @@ class Topic:
         "id",
         "idle_since",
         "name",
+        "passed",
         "upstream",
         "waiting",
     )
@@ -203,6 +228,8 @@ class Topic:
         self.history_readers = 0
         self.configured = False
         self.idle_since: float | None = None
+        self.behind: set[Recipient] | None = None
+        self.passed = 0
         self._observers: set[ReferenceType[SubscriptionObserver]] | None = None
         self.durability = Durability.ASYNC
 
@@ -243,7 +270,13 @@ class Topic:
     @property
     def has_readers(self) -> bool:
         """True if a client of this broker reads the topic."""
-        return bool(self.groups) or self.history_readers > 0
+        return bool(self.groups) or self.history_readers > 0 or self.behind is not None
+
+    @property
+    def subscribers(self) -> tuple[Recipient, ...]:
+        """All subscribers, live or behind."""
+        live = [recipient for group in self.groups.values() for recipient in group]
+        return (*live, *(self.behind or ()))
 
     @property
     def in_use(self) -> bool:

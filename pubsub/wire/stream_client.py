@@ -21,6 +21,7 @@ from pubsub.wire.peer_address import address_text
 from pubsub.wire.unsent_bytes import TransportCharge, unsent_bytes
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
@@ -76,6 +77,10 @@ class StreamClient(Protocol):
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
         raise NotImplementedError
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+        return True
 
     @property
     def label(self) -> str:

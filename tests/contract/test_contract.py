@@ -251,7 +251,7 @@ class Bodies:
             """It holds its publishers until it is disconnected; the others receive everything."""
             if self.kind.polls:
                 return
-            self.serve_again(slow_bytes=400_000, slow_seconds=5)
+            self.serve_again(slow_consumer="pause", slow_bytes=400_000, slow_seconds=5)
             driver = self.driver
             self.house.start()
             slow, quick = driver.subscriber(), driver.subscriber()

@@ -20,16 +20,19 @@ from zope.interface import implementer
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.batch import Batch, Headers
 from pubsub.broker.counters import Counters
+from pubsub.broker.cursor import Cursors
 from pubsub.broker.encoders import make_encoder
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.listener import SETTINGS, Listener
 from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.memory_budget import MemoryBudget
-from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.outbox import Outbox
 from pubsub.broker.publisher import Publisher
 from pubsub.broker.router import Router
 from pubsub.broker.service import BrokerService
 from pubsub.broker.slices import Slices
+from pubsub.broker.slow_policy import SlowPolicy
+from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.broker.wall_clock import WallClock
 from pubsub.interfaces import Encoding, IStore
@@ -64,6 +67,7 @@ class Reader:
     label: str = "bob"
     recheck: Recheck = lambda topic, change: True
     evict: Callable[[str], None] = lambda reason: None
+    receives: Callable[[Topic, Batch], bool] = lambda topic, batch: True
 
 
 class Ruled(Reader):
@@ -263,6 +267,9 @@ class Bench:
             self._at_turn_end,
             Slices(self._at_turn_end),
         )
+        self.store = MemoryStore(1000, 2**26)
+        self.topics = TopicRegistry(1000, self.memory)
+        self.cursors = Cursors(self.clock, self.store, self.topics, self.router)
         self.closed: list[str] = []
 
     def _at_turn_end(self, call: Callable[[], None]) -> None:
@@ -286,7 +293,7 @@ class Bench:
             self.closed.append(reason)
             box.shut("disconnected")
 
-        box = Outbox(self.router, transport, policy or SlowPolicy(), Reader(label, recheck, close))
+        box = Outbox(self.cursors, transport, policy or SlowPolicy(), Reader(label, recheck, close))
         transport.outbox = box
         return transport
 

@@ -321,7 +321,7 @@ class LimitTests(SynchronousTestCase):
         assert udp.broker.counters.refusals == {("cafe", "limit-reached"): 2}
 
     def test_datagrams_are_refused_where_a_stream_would_be_held(self) -> None:
-        udp = joined()
+        udp = joined(slow_consumer="pause")
         slow, fast = udp.subscriber(), udp.publisher()
         slow.stream.stop_reading()
         for _ in range(20):

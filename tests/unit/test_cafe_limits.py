@@ -113,7 +113,7 @@ class BackpressureTests(SynchronousTestCase):
     """cafe §5.3: subscribers that do not read"""
 
     def test_a_publisher_is_held_for_a_slow_subscriber_and_released(self) -> None:
-        cafe = Cafe()
+        cafe = Cafe(slow_consumer="pause")
         alice, other, bob = cafe.publisher(), cafe.publisher(2), cafe.subscriber()
         bob.stream.stop_reading()
         sent = [b"%02d" % n + b"." * 65_000 for n in range(40)]
@@ -134,7 +134,7 @@ class BackpressureTests(SynchronousTestCase):
         assert cafe.broker.counters.dropped == 0
 
     def test_a_reading_subscriber_gets_everything_meanwhile(self) -> None:
-        cafe = Cafe()
+        cafe = Cafe(slow_consumer="pause")
         alice, bob, carol = cafe.publisher(), cafe.subscriber(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(40):
@@ -142,7 +142,7 @@ class BackpressureTests(SynchronousTestCase):
         assert len(payloads(carol.take())) == cafe.broker.counters.published > 10
 
     def test_after_30_seconds_the_slow_subscriber_is_disconnected(self) -> None:
-        cafe = Cafe()
+        cafe = Cafe(slow_consumer="pause")
         cafe.start()
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()

@@ -193,7 +193,7 @@ class ResumptionTests(SynchronousTestCase):
         assert cafe.broker.counters.published == 1
 
     def test_held_and_blocked_connections_are_taken_over_too(self) -> None:
-        cafe = Cafe()
+        cafe = Cafe(slow_consumer="pause")
         alice, bob = cafe.publisher(), cafe.subscriber()
         bob.stream.stop_reading()
         for n in range(30):

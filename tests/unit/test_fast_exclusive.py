@@ -119,7 +119,7 @@ class OwnerTests(FastCase):
         assert len(self.fast.broker.topics) == 1
 
     def test_publishers_held_by_a_slow_owner_are_released_at_its_end(self) -> None:
-        fast = self.house(slow_bytes=100_000)
+        fast = self.house(slow_consumer="pause", slow_bytes=100_000)
         owner = fast.owner(EXCLUSIVE)
         owner.send(subscribe(OWNER))
         owner.stream.stop_reading()

@@ -12,7 +12,7 @@ from zope.interface import provider
 from pubsub.broker import counters as counters_module
 from pubsub.broker.counters import OTHERS, Counters
 from pubsub.broker.limits import CONNECTION_BYTES, BrokerLimits, Rate
-from pubsub.broker.outbox import DROP, SlowPolicy
+from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.errors import LimitReached, MemoryExhausted, NotAuthorized, RateLimited
 from pubsub.kernel import Columns
 from tests.unit.fakes import Reader, Transport, make_broker, make_listener

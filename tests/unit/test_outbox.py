@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import WRITE_BYTES
-from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Bench, Held, Lines, Transport, batch_of
 

@@ -346,7 +346,7 @@ class DeliveryTests(MixedCase):
 
     def test_a_subscriber_receives_them_in_order(self) -> None:
         transport = Transport()
-        outbox = Outbox(self.broker.router, transport, self.listener().slow, Reader())
+        outbox = Outbox(self.broker.cursors, transport, self.listener().slow, Reader())
         transport.outbox = outbox
         for name in "ab":
             self.broker.router.subscribe(outbox, self.topics[name], Lines(name.encode()))

@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audit import AuditLog
 from pubsub.broker.master_secrets import SecretRing
-from pubsub.broker.outbox import Outbox, SlowPolicy
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.errors import NotAuthorized
 from pubsub.kernel import Columns
@@ -58,7 +59,7 @@ class KeyCase(SynchronousTestCase):
     def subscriber(self, key: bytes, topic: Topic | None = None) -> KeyHolder:
         holder = KeyHolder(key)
         reader = Reader(recheck=holder.recheck)
-        box = Outbox(self.broker.router, holder, SlowPolicy(), reader)
+        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader)
         holder.outbox = box
         self.broker.router.subscribe(box, topic or self.topic, Lines())
         return holder
@@ -158,7 +159,7 @@ class ChangeTests(KeyCase):
         keys = self.keys
         holder = Asking(b"")
         reader = Reader(recheck=holder.recheck)
-        box = Outbox(self.broker.router, holder, SlowPolicy(), reader)
+        box = Outbox(self.broker.cursors, holder, SlowPolicy(), reader)
         self.broker.router.subscribe(box, self.topic, Lines())
         keys.rotate(self.topic, b"new", "ada", "client")
         assert matched == [False, True]

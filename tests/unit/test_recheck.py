@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.outbox import DISCONNECT, SlowPolicy
+from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Held, Lines, Recheck, Transport
 from tests.unit.test_router import RouterCase

@@ -161,7 +161,7 @@ class OwnMessageTests(SynchronousTestCase):
         assert alice.take() == response(BOB, b"4")
 
     def test_a_slow_publisher_keeps_holding_the_others(self) -> None:
-        rheos = Rheos(slow_bytes="256K")
+        rheos = Rheos(slow_consumer="pause", slow_bytes="256K")
         alice, bob = rheos.reader(ALICE), rheos.connect("rheos")
         alice.stream.stop_reading()
         while not bob.stream.paused:

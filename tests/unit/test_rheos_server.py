@@ -364,7 +364,7 @@ class FlowTests(SynchronousTestCase):
         assert len(message_ids(alice.take())) == reads * 1000
 
     def test_a_slow_subscriber_holds_publishers(self) -> None:
-        rheos = Rheos(slow_bytes="256K")
+        rheos = Rheos(slow_consumer="pause", slow_bytes="256K")
         alice, bob = rheos.connect("rheos"), rheos.reader(BOB)
         bob.stream.stop_reading()
         while not alice.stream.paused:

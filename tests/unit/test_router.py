@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.audience import WRITE_BYTES
-from pubsub.broker.outbox import DISCONNECT, Outbox, SlowPolicy
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.slow_policy import DISCONNECT, SlowPolicy
 from pubsub.broker.topics import KeyChange, Topic
 from tests.unit.fakes import Bench, Lines, Transport, batch_of
 

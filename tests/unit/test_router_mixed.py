@@ -8,7 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker import combination_cache
 from pubsub.broker.audience import WRITE_BYTES
-from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, Outbox, SlowPolicy
+from pubsub.broker.outbox import Outbox
+from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.unit.fakes import Bench, Lines, Transport, batch_of, mixed_batch

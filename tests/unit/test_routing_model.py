@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.outbox import DROP, SlowPolicy
+from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.interfaces import Encoding
 from tests.profiles import examples

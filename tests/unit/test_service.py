@@ -42,7 +42,7 @@ class ServiceCase(SynchronousTestCase):
 
     def subscriber(self, broker: BrokerService, name: str) -> Transport:
         transport = Transport()
-        box = Outbox(broker.router, transport, listener_of(broker).slow, Reader())
+        box = Outbox(broker.cursors, transport, listener_of(broker).slow, Reader())
         transport.outbox = box
         broker.router.subscribe(box, broker.topics.create(name), Lines())
         return transport
@@ -287,7 +287,7 @@ class SweepTests(ServiceCase):
 
     def test_slow_subscribers_are_evicted(self) -> None:
         reasons: list[str] = []
-        listener = listener_of(self.broker, slow_seconds=3)
+        listener = listener_of(self.broker, slow_consumer="pause", slow_seconds=3)
         box = listener.outbox(Transport(), Reader(evict=reasons.append))
         box.pause()
         self.advance(3)

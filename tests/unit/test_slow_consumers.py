@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pubsub.broker.outbox import DISCONNECT, DROP, PAUSE, SlowPolicy
+from pubsub.broker.slow_policy import DISCONNECT, DROP, PAUSE, SlowPolicy
 from pubsub.broker.topics import Topic
 from tests.unit.fakes import Held, Lines, batch_of
 from tests.unit.test_outbox import KIB, OutboxCase

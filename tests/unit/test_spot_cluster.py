@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.broker.slow_policy import PAUSE, SlowPolicy
 from pubsub.protocols.spot.cluster import Cluster
 from pubsub.protocols.spot.node import parse_peer
 from tests.unit.brokers import (
@@ -227,6 +228,7 @@ class PairTests(SynchronousTestCase):
         assert self.a.broker.topics.named("u").upstream is not None
 
     def test_a_slow_local_reader_holds_the_link(self) -> None:
+        self.a.listeners["spot"].slow = SlowPolicy(PAUSE)
         reader = self.world.client(self.a, b"DEALER", subscribe(b"t"))
         reader.stream.stop_reading()
         big = b"\x01\x00\x01\x01\x01\x01\x01t\x02" + (2**20).to_bytes(8, "big") + bytes(2**20)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.catch_up import shut_and_get_offsets
 from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.broker.mixes import AddressMixes
 from pubsub.errors import MessageTooLarge, RateLimited, Refused, TopicNotFound
@@ -219,18 +218,15 @@ class Conversations:
         outbox = client.open_outbox()
         outbox.hold()
         listener.clock.callLater(ACK_GAP, outbox.release)
-        # Without topics that the client may no longer read.
-        may_read = self._listener.access.may_subscribe
-        missed = {t: at for t, at in session.subscriptions.items() if may_read(t.name)}
-        session.subscriptions = EMPTY_MAP
+        missed, session.subscriptions = session.subscriptions, EMPTY_MAP
+        for topic, offset in missed.items():
+            # Without topics that have ended, and those that the client may no longer read.
+            if listener.topics.holds(topic) and listener.access.may_subscribe(topic.name):
+                # Encoded again: from UDP to TCP a frame can be longer.
+                again = self._channels.encoding(topic)
+                listener.router.subscribe(outbox, topic, again, offset)
         for topic, encoding in wanted.items():
-            if topic not in missed:
-                listener.router.subscribe(outbox, topic, encoding)
-        if missed:
-            # Encoded again: the session may move from UDP to TCP, where a frame can be longer.
-            encodings = {topic: self._channels.encoding(topic) for topic in missed}
-            client.catch_up = listener.catch_up(outbox, missed, encodings)
-            client.catch_up.start()
+            listener.router.subscribe(outbox, topic, encoding)
 
     def _reject(
         self, client: ServedClient, code: ErrorCode, reason: str, frame: bytes | None = None
@@ -292,13 +288,9 @@ class Conversations:
     def _subscribe(self, client: ServedClient, topic: Topic) -> None:
         listener = self._listener
         listener.access.check_subscribe(topic.name)
-        if client.catch_up is None or topic not in client.catch_up.positions:
-            encoding = self._channels.encoding(topic)
-            listener.router.subscribe(client.open_outbox(), topic, encoding)
+        listener.router.subscribe(client.open_outbox(), topic, self._channels.encoding(topic))
 
     def _unsubscribe(self, client: ServedClient, topic: Topic) -> None:
-        if client.catch_up is not None:
-            client.catch_up.discard(topic)
         self._listener.router.unsubscribe(client.open_outbox(), topic)
 
     def _topic(self, channel: int) -> Topic:
@@ -343,7 +335,5 @@ class Conversations:
             if session is not None:
                 listener.sessions.close(session)
             return
-        replayed = {} if client.catch_up is None else client.catch_up.positions
-        end = listener.store.next_offset
-        missed = {} if outbox is None else shut_and_get_offsets(outbox, replayed, end)
+        missed = {} if outbox is None else outbox.shut_and_get_offsets()
         listener.sessions.detach(session, missed)

@@ -28,7 +28,7 @@ from pubsub.protocols.cafe.served_client import DISPLACED, State, label_of
 from pubsub.wire.life_cycle import Action, Event, LifeCycle
 
 if TYPE_CHECKING:
-    from pubsub.broker.catch_up import CatchUp
+    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher, PublishingConnection
@@ -53,7 +53,6 @@ class CafePeer:
         self.state = State.NEW
         self.name = b""
         self.session: Session | None = None
-        self.catch_up: CatchUp | None = None
         self.publisher: Publisher | None = None
         self.outbox: Outbox | None = None
         self.closing = False
@@ -171,6 +170,10 @@ class CafePeer:
             return True
         self.reply(error(ErrorCode.UNAUTHORIZED))
         return False
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+        return True
 
 
 class CafeDatagrams(DatagramProtocol):

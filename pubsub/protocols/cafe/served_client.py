@@ -6,7 +6,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.publisher import Publisher, PublishingConnection
     from pubsub.broker.sessions import Session
@@ -30,8 +29,6 @@ class ServedClient(Protocol):
     name: bytes
     """The name that the client gave in its handshake."""
     session: Session | None
-    catch_up: CatchUp | None
-    """Delivers what the client's session missed."""
     publisher: Publisher | None
     outbox: Outbox | None
     closing: bool

@@ -21,7 +21,6 @@ from pubsub.wire.connection import Connection, ConnectionFactory
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from pubsub.broker.catch_up import CatchUp
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.sessions import Session
@@ -68,7 +67,6 @@ class CafeConnection(Connection):
     state = State.NEW
     name = b""
     session: Session | None = None
-    catch_up: CatchUp | None = None
 
     def __init__(self, listener: Listener, conversations: Conversations) -> None:
         super().__init__(listener)

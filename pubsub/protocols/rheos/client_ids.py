@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from pubsub.errors import LimitReached
-from pubsub.protocols.rheos.delivery import client_name
+from pubsub.protocols.rheos.delivery import PROTOCOL, client_name
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -76,18 +76,30 @@ class Place:
         self.closed = False
         """True if the connection has ended."""
 
-    def add(self, client: Client, topic: Topic) -> None:
-        """Deliver ``topic`` here for ``client``."""
+    def add(self, client: Client, topic: Topic, offset: int | None = None) -> None:
+        """Deliver ``topic`` here for ``client``: the history from ``offset`` on, if given."""
         self._readers.setdefault(topic, set()).add(client)
-        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic))
+        self._router.subscribe(self._open_outbox(), topic, self._encoding(topic), offset)
 
-    def discard(self, client: Client, topic: Topic) -> None:
-        """Stop delivering ``topic`` here for ``client``."""
-        readers = self._readers.get(topic, set())
+    def discard(self, client: Client, topic: Topic) -> int | None:
+        """Stop delivering ``topic`` here for ``client``.
+
+        Returns the offset of the first message that was not delivered here, if this connection is
+        behind.
+        """
+        readers, outbox = self._readers.get(topic, set()), self._open_outbox()
+        self._router.hand_over()
+        position = None if outbox.cursor is None else outbox.cursor.position(topic)
         readers.discard(client)
         if not readers:
             self._readers.pop(topic, None)
-            self._router.unsubscribe(self._open_outbox(), topic)
+            self._router.unsubscribe(outbox, topic)
+        return position
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """Return whether a client that reads ``topic`` here has not sent ``batch`` itself."""
+        readers = self._readers.get(topic, set())
+        return batch.protocol != PROTOCOL or any(one.sender != batch.sender for one in readers)
 
     def release(self) -> Work:
         """Forget all readers; the connection has ended."""
@@ -213,17 +225,18 @@ class Clients:
             place = client.topics[topic] = None
         if client.places and client.places[-1] is place:
             return
+        offset: int | None = None
         if place is not None:
             client.topics[topic] = None
-            place.discard(client, topic)
-        if not self._exists(topic):
+            offset = place.discard(client, topic)
+        if not self._listener.topics.holds(topic):
             self._forget(client, topic)
         elif not self._listener.access.may_subscribe(topic.name):
             self._listener.refuse("revoked", client.sender.decode())
             self._forget(client, topic)
         elif client.places:
             client.topics[topic] = client.places[-1]
-            client.places[-1].add(client, topic)
+            client.places[-1].add(client, topic, offset)
 
     # Subscriptions
 
@@ -259,7 +272,7 @@ class Clients:
             return
         if client.pruned != self._topics_ended:
             client.pruned = self._topics_ended
-            for topic in [topic for topic in client.topics if not self._exists(topic)]:
+            for topic in [topic for topic in client.topics if not self._listener.topics.holds(topic)]:
                 self._forget(client, topic)
         if len(client.topics) >= limit:
             raise LimitReached("subscriptions")
@@ -269,7 +282,3 @@ class Clients:
         if place is not None and not place.closed:
             place.discard(client, topic)
         self._listener.memory.free(SUBSCRIPTION_BYTES)
-
-    def _exists(self, topic: Topic) -> bool:
-        topics = self._listener.topics
-        return topic.name in topics and topics.named(topic.name) is topic

@@ -39,6 +39,7 @@ from pubsub.wire.replies import all_of, confirmed_by_host, stored_in
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
+    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.publisher import Publisher
     from pubsub.broker.slices import SlicedWork
@@ -259,6 +260,10 @@ class RheosConnection(Connection):
     def revoked(self, topic: Topic) -> None:
         """See ``Connection``; the protocol has no message for it."""
         self._server.clients.revoked(self._place, topic)
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``: a client does not receive its own messages (rheos §5.4)."""
+        return self._place.receives(topic, batch)
 
     def ended(self) -> None:
         """See ``Connection``."""

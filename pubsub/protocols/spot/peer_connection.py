@@ -87,7 +87,9 @@ class PeerConnection(OutgoingConnection):
         if self.handshake.socket_type not in (b"ROUTER", b"DEALER", b"REP"):
             raise ZmtpError("socket-type")
         self.is_open = True
-        self.open_outbox()
+        self.outbox = self.listener.outbox(self.stream, self, forwards=True)
+        if self.output_full:
+            self.outbox.pause()
         self._node.opened(self)
         self.query()
         return self

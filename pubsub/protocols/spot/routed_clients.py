@@ -15,6 +15,7 @@ from pubsub.protocols.spot.heads import publish_prefix
 from pubsub.protocols.spot.requests import Requests
 
 if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
     from pubsub.broker.outbox import Outbox
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import KeyChange, Topic
@@ -73,6 +74,10 @@ class RoutedClient:
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
         return self._connection.recheck(topic, change)
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+        return True
 
     def evict(self, reason: str) -> None:
         """See ``Subscriber``: the connection is what holds the memory."""

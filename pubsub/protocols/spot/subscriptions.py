@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pubsub.broker.access import RESERVED
-from pubsub.broker.catch_up import CatchUp, shut_and_get_offsets
 from pubsub.broker.sessions import TOPIC_BYTES
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import MAX_NAME, Topic, topic_name
@@ -109,9 +108,6 @@ class Subscriptions:
         if kept is not None:
             self._charge(kept.nbytes + TOPIC_BYTES * len(kept.positions))
         self._restoring = False
-        # Topics to catch up with, and the offsets from which on.
-        self._missed: dict[Topic, int] = {}
-        self._catch_up: CatchUp | None = None
 
     def __len__(self) -> int:
         return len(self._names) + len(self._prefixes)
@@ -121,6 +117,8 @@ class Subscriptions:
     def restore(self, kept: KeptSubscriptions) -> None:
         """Subscribe to everything that the client had before."""
         self._restoring = True
+        # Nothing is delivered before all topics are known, as they have one order.
+        self._connection.open_outbox().hold()
         self._connection.carry_out(self._restore_all(kept))
 
     def _restore_all(self, kept: KeptSubscriptions) -> Work:
@@ -136,8 +134,7 @@ class Subscriptions:
             if self._connection.closing:
                 return
         self._restoring = False
-        # At the end of the tick all subscriptions of this read are known.
-        self._listener.at_tick_end(self._start_catch_up)
+        self._connection.open_outbox().release()
 
     def _restore(self, subscribe: Callable[[], None]) -> None:
         try:
@@ -154,12 +151,8 @@ class Subscriptions:
         if not (self._names or self._prefixes or kept):
             return None
         outbox = self._connection.outbox
-        replayed = {} if self._catch_up is None else self._catch_up.positions
         end: int = self._listener.store.next_offset
-        if outbox is None:
-            positions = {}
-        else:
-            positions = shut_and_get_offsets(outbox, {**replayed, **self._missed}, end)
+        positions = {} if outbox is None else outbox.shut_and_get_offsets()
         if kept is None:
             return KeptSubscriptions(frozenset(self._names), self._prefixes, positions, end)
         # What is not restored yet is kept as it was.
@@ -282,42 +275,13 @@ class Subscriptions:
     def _subscribe(self, topic: Topic) -> None:
         outbox = self._connection.open_outbox()
         position = None if self._kept is None else self._kept.position(topic)
-        if topic in outbox.subscriptions or self._is_missed(topic):
-            return
-        if position is None:
-            self._listener.router.subscribe(outbox, topic, self._encoding(topic))
-            return
-        if not self._missed and not self._restoring:
-            self._listener.at_tick_end(self._start_catch_up)
-        self._missed[topic] = position
-
-    def _is_missed(self, topic: Topic) -> bool:
-        return topic in self._missed or (self._catch_up is not None and topic in self._catch_up)
+        self._listener.router.subscribe(outbox, topic, self._encoding(topic), position)
 
     def _encoding(self, topic: Topic) -> MessageEncoding:
         return MessageEncoding(self._prefix_of(topic.name.encode()))
-
-    def _start_catch_up(self) -> None:
-        """Deliver missed messages, unless that is already under way for other topics."""
-        outbox = self._connection.outbox
-        if self._restoring or self._catch_up is not None or not self._missed:
-            return
-        if outbox is None or outbox.closed:
-            return
-        missed, self._missed = self._missed, {}
-        encodings = {topic: self._encoding(topic) for topic in missed}
-        self._catch_up = self._listener.catch_up(outbox, missed, encodings)
-        self._catch_up.start().addCallback(self._caught_up)
-
-    def _caught_up(self, result: None) -> None:
-        self._catch_up = None
-        self._start_catch_up()
 
     def _unsubscribe(self, topic: Topic) -> None:
         """Unsubscribe from ``topic`` unless a name or a prefix covers it."""
         if topic.name in self._names or self._prefixes.cover(topic.name.encode()):
             return
         self._listener.router.unsubscribe(self._connection.open_outbox(), topic)
-        self._missed.pop(topic, None)
-        if self._catch_up is not None:
-            self._catch_up.discard(topic)

@@ -1,18 +1,17 @@
-"""CatchUp: the history of batches that have messages of several topics."""
+"""Cursor: the history of batches that have messages of several topics."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsub.broker.catch_up import shut_and_get_offsets
 from pubsub.broker.topics import Topic
 from pubsub.kernel import Columns
 from tests.unit.fakes import Held, Lines, make_listener
-from tests.unit.test_catch_up import CatchUpCase
+from tests.unit.test_cursor import CursorCase
 
 
-class MixedCase(CatchUpCase):
+class MixedCase(CursorCase):
     """Messages are named by the first letter of their topic and their number."""
 
     def topic(self, message: str) -> Topic:
@@ -38,7 +37,7 @@ class OrderTests(MixedCase):
     def test_all_topics(self) -> None:
         self.publish_mixed("n0", "s1", "n2", "s3")
         self.publish_mixed("s4", "n5")
-        self.catch_up(self.news, self.sport).start()
+        self.resume(self.news, self.sport)
         self.publish_mixed("n6", "s7")
         self.turns()
         assert self.found() == ["n0", "s1", "n2", "s3", "s4", "n5", "n6", "s7"]
@@ -46,29 +45,28 @@ class OrderTests(MixedCase):
 
     def test_one_topic(self) -> None:
         self.publish_mixed("n0", "s1", "n2", "s3")
-        self.catch_up(self.sport).start()
+        self.resume(self.sport)
         self.publish_mixed("n4", "s5")
         self.turns()
         assert self.found() == ["s1", "s3", "s5"]
 
     def test_each_topic_begins_at_its_position(self) -> None:
         self.publish_mixed("n0", "s1", "n2", "s3", "n4", "s5")
-        self.catch_up_from({self.news: 4, self.sport: 1}).start()
+        self.resume_from({self.news: 4, self.sport: 1})
         self.turns()
         assert self.found() == ["s1", "s3", "n4", "s5"]
 
     def test_a_topic_that_begins_after_the_batch(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
-        self.catch_up_from({self.news: 3, self.sport: 0}).start()
+        self.resume_from({self.news: 3, self.sport: 0})
         self.publish_mixed("n3", "s4")
         self.turns()
         assert self.found() == ["s1", "n3", "s4"]
 
     def test_a_discarded_topic(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
-        catching_up = self.catch_up(self.news, self.sport)
-        catching_up.discard(self.news)
-        catching_up.start()
+        self.resume(self.news, self.sport)
+        self.broker.router.unsubscribe(self.box, self.news)
         self.turns()
         assert self.found() == ["s1"]
 
@@ -89,7 +87,7 @@ class OrderTests(MixedCase):
             number += len(messages)
         # A position is never after the end of the log.
         positions = {self.news: min(news, number), self.sport: min(sport, number)}
-        self.catch_up_from(positions).start()
+        self.resume_from(positions)
         self.publish_mixed("nlive", "slive")
         self.turns()
         assert self.found() == [*wanted, "nlive", "slive"]
@@ -98,44 +96,54 @@ class OrderTests(MixedCase):
 class LossTests(MixedCase):
     """Messages that are not delivered are counted for each topic"""
 
-    def catch_up_with(self, limits: dict[Topic, int]) -> None:
-        encodings = {topic: Lines(limit=limit) for topic, limit in limits.items()}
-        positions = dict.fromkeys(limits, 0)
-        make_listener(self.broker).catch_up(self.box, positions, encodings).start()
+    def resume_with(self, limits: dict[Topic, int]) -> None:
+        for topic, limit in limits.items():
+            self.broker.router.subscribe(self.box, topic, Lines(limit=limit), 0)
+        self.turns()
 
     def test_messages_that_are_too_large(self) -> None:
         self.publish_mixed("n0", "n...", "s1", "s...", "n2", "n...")
-        self.catch_up_with({self.news: 2, self.sport: 100})
+        self.resume_with({self.news: 2, self.sport: 100})
         self.turns()
         assert self.transport.data == b"n0\ns1\ns...\nn2\n"
         assert self.drops() == {("news", "too-large"): 2}
         assert self.broker.counters.delivered == 4
 
-    def test_messages_that_are_too_large_are_not_counted_again(self) -> None:
-        self.publish_mixed("n0", "n...", "s1", "s...", "n2", "s3")
-        self.box.pause()
-        self.catch_up_with({self.news: 2, self.sport: 2})
+    def leave_unsent(self, *messages: str) -> None:
+        """Catch up with a page whose last batch is ``messages``, which the transport has no room
+        for; then end the connection. Messages over two bytes are too large."""
+        for _ in range(600):
+            self.publish_mixed("s0")
+        self.publish_mixed(*messages)
+        self.transport.room = 1
+        for topic in (self.news, self.sport):
+            # Large enough for two writes of a page.
+            self.broker.router.subscribe(self.box, topic, Lines(b"." * 500, 2), 0)
+        self.turns()
         self.box.shut("disconnected")
-        assert self.drops() == {
-            ("news", "too-large"): 1, ("sport", "too-large"): 1,
-            ("news", "disconnected"): 2, ("sport", "disconnected"): 2,
-        }  # fmt: skip
-        assert self.broker.counters.delivered == 0
+        assert self.broker.counters.delivered == len(self.lines())
 
-    def test_a_topic_of_which_every_message_is_too_large(self) -> None:
-        self.publish_mixed("n...", "s1")
-        self.box.pause()
-        self.catch_up_with({self.news: 2, self.sport: 2})
-        self.box.shut("disconnected")
-        assert self.drops() == {("news", "too-large"): 1, ("sport", "disconnected"): 1}
+    def test_messages_that_are_too_large_are_not_counted_again(self) -> None:
+        self.leave_unsent("n1", "n...", "s1", "s...", "n2", "s3")
+        drops = self.drops()
+        assert drops.pop(("sport", "disconnected")) == 602 - len(self.lines())
+        assert drops == {
+            ("news", "too-large"): 1, ("sport", "too-large"): 1, ("news", "disconnected"): 2,
+        }  # fmt: skip
+
+    def test_a_topic_of_which_nothing_is_left(self) -> None:
+        self.leave_unsent("n...", "s1")
+        drops = self.drops()
+        assert drops.pop(("sport", "disconnected")) == 601 - len(self.lines())
+        assert drops == {("news", "too-large"): 1}
 
     def test_messages_that_were_not_written(self) -> None:
         self.publish_mixed("n0", "s1", "n2")
-        catching_up = self.catch_up(self.news, self.sport)
-        self.box.pause()
-        catching_up.start()
-        offsets = shut_and_get_offsets(
-            self.box, catching_up.positions, self.broker.store.next_offset
-        )
-        assert offsets == {self.news: 0, self.sport: 0}
+        self.transport.room = 0
+        self.resume(self.news, self.sport)
+        self.turns()
+        self.publish_mixed("n3", "s4")
+        self.turns()
+        assert self.found() == ["n0", "s1", "n2"]
+        assert self.box.shut_and_get_offsets() == {self.news: 3, self.sport: 3}
         assert self.broker.counters.dropped == 0

@@ -1,4 +1,4 @@
-"""CatchUp while access rules and queue keys change and topics end."""
+"""Cursor: access rules and queue keys change and topics end while it reads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pubsub.broker.listener import Listener
 from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
 from tests.unit.fakes import Ruled, Transport, make_listener
-from tests.unit.test_catch_up import CatchUpCase
+from tests.unit.test_cursor import CursorCase
 
 
-class CatchUpChangeCase(CatchUpCase):
-    """A CatchUp whose subscriber is rechecked by a listener's rules."""
+class CursorChangeCase(CursorCase):
+    """A cursor whose subscriber is rechecked by a listener's rules."""
 
     listener: Listener
 
@@ -38,7 +38,7 @@ class CatchUpChangeCase(CatchUpCase):
         return self.lines()[before:]
 
 
-class RevocationTests(CatchUpChangeCase):
+class RevocationTests(CursorChangeCase):
     """Topics that are closed while the subscriber catches up"""
 
     def test_a_topic_closed_during_the_replay_ends_once(self) -> None:
@@ -69,16 +69,16 @@ class RevocationTests(CatchUpChangeCase):
         assert b"sport" not in self.goes_on()
 
 
-class EndedTests(CatchUpChangeCase):
+class EndedTests(CursorChangeCase):
     """Topics that have ended since the subscriber left"""
 
     def test_an_ended_topic_does_not_delay_the_others(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
         self.broker.topic_lifecycle.end(self.sport)
-        live = self.catch_up(self.news, self.sport).start()
+        self.resume(self.news, self.sport)
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines()[-2:] == [b"n1", b"live"]
@@ -88,7 +88,7 @@ class EndedTests(CatchUpChangeCase):
         self.broker.topic_lifecycle.end(self.sport)
         again = self.broker.topics.create("sport")
         self.publish(again, b"not for bob")
-        self.catch_up(self.news, self.sport).start()
+        self.resume(self.news, self.sport)
         self.turns()
         self.publish(again, b"nor this")
         self.turns()

@@ -1,4 +1,4 @@
-"""CatchUp: the history, then live delivery, without gaps or duplicates."""
+"""Cursor: the history, then live delivery, without gaps or duplicates."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
-from pubsub.broker.catch_up import PAGE_BYTES, CatchUp
-from pubsub.broker.outbox import DROP, Outbox, SlowPolicy
+from pubsub.broker.cursor import Cursor
+from pubsub.broker.history_reads import PAGE_BYTES
+from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
+from pubsub.broker.slow_policy import DROP, SlowPolicy
 from pubsub.broker.topics import Topic
 from pubsub.kernel import Columns
 from pubsub.store.memory import MemoryStore
@@ -39,7 +41,7 @@ class LateStore(MemoryStore):
         page.chainDeferred(later)
 
 
-class CatchUpCase(SynchronousTestCase):
+class CursorCase(SynchronousTestCase):
     """A broker, two topics, and a subscriber that must catch up."""
 
     def setUp(self) -> None:
@@ -52,46 +54,50 @@ class CatchUpCase(SynchronousTestCase):
         self.sport = self.broker.topics.create("sport")
         self.transport = Transport()
         policy = SlowPolicy(DROP, 2**30)
-        self.box = Outbox(self.broker.router, self.transport, policy, Reader())
+        self.box = Outbox(self.broker.cursors, self.transport, policy, Reader())
         self.transport.outbox = self.box
 
     def publish(self, topic: Topic, *payloads: bytes) -> None:
         publisher = make_listener(self.broker).publisher(None, b"alice")
         publisher.publish(topic, Columns.of(list(payloads)))
 
-    def catch_up(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> CatchUp:
-        return self.catch_up_from(dict.fromkeys(topics, offset), limit)
+    def resume(self, *topics: Topic, offset: int = 0, limit: int = 2**20) -> None:
+        """Subscribe to ``topics`` from ``offset`` on."""
+        self.resume_from(dict.fromkeys(topics, offset), limit)
 
-    def catch_up_from(self, positions: dict[Topic, int], limit: int = 2**20) -> CatchUp:
-        encodings = dict.fromkeys(positions, Lines(limit=limit))
-        return make_listener(self.broker).catch_up(self.box, positions, encodings)
+    def resume_from(self, positions: dict[Topic, int], limit: int = 2**20) -> None:
+        for topic, offset in positions.items():
+            self.broker.router.subscribe(self.box, topic, Lines(limit=limit), offset)
+
+    @property
+    def cursor(self) -> Cursor:
+        assert self.box.cursor is not None
+        return self.box.cursor
 
     def turns(self, count: int = 50) -> None:
         for _ in range(count):
             self.clock.advance(0)
 
-    def start_with_large_messages(self, count: int, *topics: Topic) -> CatchUp:
-        """Publish to ``topics`` in turn; return a CatchUp of both that waits after a page."""
+    def start_with_large_messages(self, count: int, *topics: Topic) -> None:
+        """Publish to ``topics`` in turn; resume both, so that the cursor waits after a page."""
         for number in range(count):
             self.publish(topics[number % len(topics)], b"%d" % number + LARGE)
         self.transport.room = 1
-        catching_up = self.catch_up(self.news, self.sport)
-        catching_up.start()
+        self.resume(self.news, self.sport)
         self.turns()
         assert b"%d" % (count - 1) not in self.lines()
-        return catching_up
 
     def lines(self) -> list[bytes]:
         return [line.rstrip(b".") for line in self.transport.data.splitlines()]
 
 
-class CatchUpTests(CatchUpCase):
+class CursorTests(CursorCase):
     """From the history to live delivery"""
 
     def test_missed_messages_precede_live_ones(self) -> None:
         self.publish(self.news, b"old")
         self.publish(self.news, b"missed 1", b"missed 2")
-        self.successResultOf(self.catch_up(self.news, offset=1).start())
+        self.resume(self.news, offset=1)
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"missed 1", b"missed 2", b"live"]
@@ -99,7 +105,7 @@ class CatchUpTests(CatchUpCase):
 
     def test_it_may_begin_within_a_batch(self) -> None:
         self.publish(self.news, b"0", b"1", b"2", b"3")
-        self.catch_up(self.news, offset=2).start()
+        self.resume(self.news, offset=2)
         self.turns()
         self.publish(self.news, b"4")
         self.turns()
@@ -109,7 +115,7 @@ class CatchUpTests(CatchUpCase):
         self.publish(self.news, b"n1")
         self.publish(self.sport, b"s1")
         self.publish(self.news, b"n2")
-        self.catch_up(self.news).start()
+        self.resume(self.news)
         self.publish(self.sport, b"s2")
         self.publish(self.news, b"n3")
         self.turns()
@@ -118,58 +124,56 @@ class CatchUpTests(CatchUpCase):
     def test_each_topic_begins_at_its_position(self) -> None:
         for number in range(6):
             self.publish(self.news if number % 2 else self.sport, b"%d" % number)
-        catching_up = self.catch_up_from({self.news: 3, self.sport: 1})
-        assert catching_up.positions == {self.news: 3, self.sport: 1}
-        catching_up.start()
+        self.resume_from({self.news: 3, self.sport: 1})
+        assert [self.cursor.position(topic) for topic in (self.news, self.sport)] == [3, 1]
         self.turns()
         assert self.lines() == [b"2", b"3", b"4", b"5"]
-        assert catching_up.positions == {}
+        assert self.box.cursor is None
 
     def test_each_topic_may_begin_within_a_batch(self) -> None:
         self.publish(self.news, b"n0", b"n1", b"n2")
         self.publish(self.sport, b"s3", b"s4", b"s5")
-        self.catch_up_from({self.news: 1, self.sport: 5}).start()
+        self.resume_from({self.news: 1, self.sport: 5})
         self.turns()
         assert self.lines() == [b"n1", b"n2", b"s5"]
 
     def test_a_topic_without_missed_messages_becomes_live_with_the_others(self) -> None:
         self.publish(self.sport, b"s0")
         self.publish(self.news, b"n1")
-        self.catch_up_from({self.news: 0, self.sport: 2}).start()
+        self.resume_from({self.news: 0, self.sport: 2})
         self.publish(self.sport, b"live")
         self.turns()
         assert self.lines() == [b"n1", b"live"]
 
     def test_without_missed_messages_it_is_live_at_once(self) -> None:
-        catching_up = self.catch_up(self.news)
-        self.successResultOf(catching_up.start())
+        self.resume(self.news)
         assert self.box.subscriptions == {self.news: Lines()}
-        assert not catching_up.positions
+        assert self.box.cursor is None
 
     def test_one_page_arrives_by_itself(self) -> None:
         self.publish(self.news, b"missed")
-        self.catch_up(self.news).start()
+        self.resume(self.news)
         self.turns()
         assert self.lines() == [b"missed"]
 
     def test_the_last_of_several_pages_arrives_by_itself(self) -> None:
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
-        live = self.catch_up(self.news).start()
+        self.resume(self.news)
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         assert self.lines() == [b"%d" % n for n in range(10)]
 
     def test_messages_published_between_pages_arrive_once_and_in_order(self) -> None:
         for number in range(8):
             self.publish(self.news, b"%d" % number + LARGE)
-        live = self.catch_up(self.news).start()
-        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        self.resume(self.news)
+        assert self.box.cursor is not None
         for number in range(8, 20):
             self.publish(self.news, b"%d" % number)
             self.turns(1)
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         self.publish(self.news, b"20")
         self.turns()
         assert self.lines() == [b"%d" % n for n in range(21)]
@@ -178,14 +182,15 @@ class CatchUpTests(CatchUpCase):
         store = LateStore()
         self.start_broker(store)
         self.publish(self.news, b"0")
-        live = self.catch_up(self.news).start()
+        self.resume(self.news)
+        self.turns(1)
         self.publish(self.news, b"1")
         store.answer()
         self.turns()
-        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        assert self.box.cursor is not None
         store.answer()
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         self.publish(self.news, b"2")
         self.turns()
         assert self.lines() == [b"0", b"1", b"2"]
@@ -211,7 +216,7 @@ class CatchUpTests(CatchUpCase):
         for sizes in before:
             publish(sizes)
         start = min(start, published)
-        live = self.catch_up(self.news, offset=start).start()
+        self.resume(self.news, offset=start)
         for step in steps:
             if step == "publish":
                 publish([4, 1])
@@ -225,63 +230,63 @@ class CatchUpTests(CatchUpCase):
                 self.turns(1)
         self.transport.drain()
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         publish([0])
         self.turns()
         assert self.lines() == [b"%d" % n for n in range(start, published)]
         assert self.broker.counters.delivered == published - start
 
 
-class PausedTests(CatchUpCase):
+class PausedTests(CursorCase):
     """An outbox that is paused while it catches up"""
 
     def test_pages_wait_for_the_outbox_to_drain(self) -> None:
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        live = self.catch_up(self.news).start()
+        self.resume(self.news)
         self.turns()
         assert len(self.transport.writes) == 1
         assert self.box.queued + len(self.transport.data) < 2 * PAGE_BYTES
-        self.assertNoResult(live)  # type: ignore[no-untyped-call]
+        assert self.box.cursor is not None
         while self.box.paused:
             self.transport.drain(room=1)
             self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         assert self.lines() == [b"%d" % n for n in range(20)]
 
     def test_the_positions_are_where_the_next_page_starts(self) -> None:
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        catching_up = self.catch_up(self.news)
-        catching_up.start()
+        self.resume(self.news)
         self.turns()
         read = len(self.transport.data.splitlines()) + self.box.queued // (len(LARGE) + 1)
-        assert catching_up.positions == {self.news: read}
+        assert self.cursor.position(self.news) == read
 
     def test_it_ends_when_the_outbox_is_shut(self) -> None:
         for number in range(20):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        live = self.catch_up(self.news).start()
+        self.resume(self.news)
         self.turns()
         self.box.shut(None)
         self.turns()
-        self.successResultOf(live)
+        assert self.box.cursor is None
         assert not self.news.groups
 
 
-class ChangeTests(CatchUpCase):
-    """discard while it runs"""
+class ChangeTests(CursorCase):
+    """Subscriptions that end meanwhile"""
 
     def test_a_discarded_topic_is_neither_replayed_nor_live(self) -> None:
-        catching_up = self.start_with_large_messages(8, self.news, self.sport)
+        self.start_with_large_messages(8, self.news, self.sport)
         before = self.lines()
-        catching_up.discard(self.sport)
+        self.broker.router.unsubscribe(self.box, self.sport)
         self.transport.drain()
         self.turns()
         self.publish(self.sport, b"9")
+        self.turns(1)
         self.publish(self.news, b"10")
         self.turns()
         rest = self.lines()[len(before) :]
@@ -290,7 +295,7 @@ class ChangeTests(CatchUpCase):
         assert b"9" not in rest
 
 
-class LossTests(CatchUpCase):
+class LossTests(CursorCase):
     """Messages that cannot be delivered are counted"""
 
     def drops(self) -> dict[str, int]:
@@ -305,7 +310,8 @@ class LossTests(CatchUpCase):
         self.start_broker(MemoryStore(3, 2**20))
         for number in range(10):
             self.publish(self.news, b"%d" % number)
-        self.catch_up(self.news, offset=2).start()
+        self.resume(self.news, offset=2)
+        self.turns(1)
         self.publish(self.news, b"10")
         self.turns()
         assert self.lines() == [b"7", b"8", b"9", b"10"]
@@ -315,7 +321,8 @@ class LossTests(CatchUpCase):
         self.start_broker(MemoryStore(0, 0))
         for number in range(4):
             self.publish(self.news, b"%d" % number)
-        self.catch_up(self.news, offset=1).start()
+        self.resume(self.news, offset=1)
+        self.turns(1)
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"live"]
@@ -326,7 +333,7 @@ class LossTests(CatchUpCase):
         for number in range(10):
             self.publish(self.news, b"%d" % number + LARGE)
         self.transport.room = 1
-        self.catch_up(self.news).start()
+        self.resume(self.news)
         self.turns()
         for number in range(10, 19):
             self.publish(self.news, b"%d" % number)
@@ -342,7 +349,7 @@ class LossTests(CatchUpCase):
     def test_messages_too_large_for_the_encoding_are_counted(self) -> None:
         self.publish(self.news, b"fits", b"too large", b"ok")
         self.publish(self.news, b"too large", b"as well")
-        self.catch_up(self.news, limit=4).start()
+        self.resume(self.news, limit=4)
         self.publish(self.news, b"live")
         self.turns()
         assert self.lines() == [b"fits", b"ok", b"live"]

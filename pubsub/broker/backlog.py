@@ -1,0 +1,48 @@
+"""What waits for a subscriber that is slow or is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.broker.cursor import Cursor
+    from pubsub.broker.topics import Source, Topic
+
+QueueEntry = tuple[bytes, int, "Source", int]
+"""Encoded messages, how many they are, their topics, and the offset of the first."""
+
+
+class Backlog:
+    """The state that an outbox needs only while its subscriber is slow or is waited for."""
+
+    __slots__ = ("blocking", "charged", "cursor", "drained", "evicted", "inflight", "since")
+
+    def __init__(self) -> None:
+        # Bytes that the transport holds, and bytes charged to the memory budget.
+        self.inflight = self.charged = 0
+        self.since: float | None = None
+        self.blocking: set[Topic] = set()
+        # Called once when everything has been sent, in this order.
+        self.drained: list[Callable[[], None]] = []
+        self.cursor: Cursor | None = None
+        self.evicted = False
+
+
+def first_offsets(queue: Iterable[QueueEntry]) -> dict[Topic, int]:
+    """Return the offset of the first message of each topic that is queued."""
+    first: dict[Topic, int] = {}
+    for _data, _count, source, offset in queue:
+        for topic in source.topics:
+            if offset < first.get(topic, offset + 1):
+                first[topic] = offset
+    return first
+
+
+def message_counts(queue: Iterable[QueueEntry]) -> dict[Topic, int]:
+    """Return how many messages of each topic are queued."""
+    counts: dict[Topic, int] = {}
+    for _data, count, source, _offset in queue:
+        for topic, number in source.counts(count):
+            counts[topic] = counts.get(topic, 0) + number
+    return counts

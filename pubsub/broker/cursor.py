@@ -1,0 +1,367 @@
+"""Cursors: a subscriber that is behind reads the history until it has caught up and is live again.
+
+This is the only way to catch up, after a session is resumed as well as after a subscriber was too
+slow for live delivery. Nothing waits for a cursor, and it holds one page at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from pubsub.broker.audience import Share
+from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
+from pubsub.broker.history_reads import PAGE_BYTES, read_history
+from pubsub.broker.positions import Positions
+from pubsub.broker.topics import Recipient
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.router import Router
+    from pubsub.broker.slow_policy import SlowPolicy
+    from pubsub.broker.topic_registry import TopicRegistry
+    from pubsub.broker.topics import Source, Topic
+    from pubsub.interfaces import Encoding, IStore
+
+log = Logger()
+# Pages that are read in one tick of the reactor, for all subscribers together.
+_PAGES = 4
+# With more subscriptions than this a page is read of all topics.
+_NAMED = 1000
+
+
+class Reader(Recipient, Protocol):
+    """The outbox of a subscriber that is behind."""
+
+    policy: SlowPolicy
+
+    @property
+    def drained(self) -> bool:
+        """True if nothing is queued and the transport is ready; then ``wake`` is called."""
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+
+    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
+        """Queue ``count`` encoded messages without limit; ``offset`` is that of the first."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because of ``reason``."""
+
+    def caught_up(self) -> None:
+        """Everything in the history has been queued: the subscriber is live again."""
+
+
+class Cursors:
+    """What the cursors of a broker share; they take turns in reading."""
+
+    def __init__(
+        self, clock: IReactorTime, store: IStore, topics: TopicRegistry, router: Router
+    ) -> None:
+        self.clock = clock
+        self.store = store
+        self.topics = topics
+        self.router = router
+        self._ready: deque[Cursor] = deque()
+        self._scheduled = False
+
+    @property
+    def end(self) -> int:
+        """The offset of the next message."""
+        return self.store.next_offset
+
+    def begin(self, outbox: Reader, offset: int) -> Cursor:
+        """Return a new cursor, which reads from the end of this tick on."""
+        cursor = Cursor(self, outbox, offset)
+        cursor.wake()
+        return cursor
+
+    def schedule(self, cursor: Cursor) -> None:
+        """Let ``cursor`` read a page at the end of a tick, soon."""
+        self._ready.append(cursor)
+        if not self._scheduled:
+            self._scheduled = True
+            self.router.at_tick_end(self._read)
+
+    def _read(self) -> None:
+        turns = min(_PAGES, len(self._ready))
+        # Set before the cursors read: they may want another turn.
+        self._scheduled = len(self._ready) > turns
+        if self._scheduled:
+            self.router.at_tick_end(self._read)
+        for _ in range(turns):
+            self._ready.popleft().read()
+
+
+class Cursor:
+    """Delivers the stored topics of ``outbox`` from the history, then makes it live again.
+
+    A topic starts at the offset with which it was added, the others at ``offset``. A page is read
+    when the outbox has sent the one before. The page that reaches the end of the log and the change
+    to live delivery are one step, so that no message is delivered twice or lost in between.
+    """
+
+    __slots__ = (
+        "_cursors",
+        "_encoders",
+        "_exact",
+        "_limit",
+        "_outbox",
+        "_overtaken",
+        "_page",
+        "_positions",
+        "_stopped",
+        "_waiting",
+        "behind",
+    )
+
+    def __init__(self, cursors: Cursors, outbox: Reader, offset: int) -> None:
+        self._cursors = cursors
+        self._outbox = outbox
+        self._positions = Positions(offset)
+        self.behind: dict[Topic, Encoding] = {}
+        """The topics that are delivered from here alone. The others are not published to, and are
+        added with the next message."""
+        self._encoders: dict[tuple[Topic, ...], BatchEncoder] = {}
+        # True if the messages that are owed are known, which those of a resumed session are not.
+        self._exact = True
+        self._overtaken = False
+        self._waiting = True
+        self._stopped = False
+        self._page: Deferred[Page] | None = None
+        seconds = outbox.policy.catch_up_seconds
+        self._limit: IDelayedCall | None = None
+        if seconds:
+            reason = f"slow consumer: has not caught up within {seconds:g} s"
+            self._limit = cursors.clock.callLater(seconds, outbox.evict, reason)
+
+    # Topics
+
+    def position(self, topic: Topic) -> int:
+        """Return the offset of the first message of ``topic`` that the outbox was not given."""
+        return self._positions.offset_of(topic)
+
+    def let_go(self, topic: Topic, offset: int, count: int) -> None:
+        """Deliver ``topic`` from ``offset`` on; ``count`` messages of it were in the queue."""
+        self._positions.add(topic, offset, self._page is not None).owed = count
+
+    def resume(self, topic: Topic, encoding: Encoding, offset: int) -> None:
+        """Deliver ``topic`` from ``offset`` on: it is newly subscribed, or again."""
+        self._exact = self._exact and offset >= self._cursors.end
+        self._positions.add(topic, offset, self._page is not None)
+        self._suspend(topic, encoding)
+
+    def discard(self, topic: Topic) -> None:
+        """Deliver nothing more of ``topic``, which is no longer subscribed."""
+        self._positions.discard(topic)
+        self._encoders.clear()
+        self.behind.pop(topic, None)
+
+    def pass_over(self, source: Source, count: int) -> None:
+        """Messages were to be delivered live: read them from the history if they are stored."""
+        counters, outbox = self._cursors.router.counters, self._outbox
+        for topic, number in source.counts(count):
+            counters.delivered -= number
+            encoding = outbox.subscriptions.get(topic) or self.behind.get(topic)
+            if encoding is None or not topic.durability:
+                counters.drop(outbox.label, topic.name, "slow-consumer", number)
+                continue
+            self._positions.of(topic).owed += number
+            if topic not in self.behind:
+                # From now on only counted, however many messages are published.
+                self._suspend(topic, encoding)
+
+    def _suspend(self, topic: Topic, encoding: Encoding) -> None:
+        self.behind[topic] = encoding
+        self._cursors.router.fall_behind(self._outbox, topic)
+        self._positions.of(topic).passed = topic.passed
+
+    # Pages
+
+    def wake(self) -> None:
+        """The outbox has sent everything: read on, if this is what was waited for."""
+        if self._waiting and not self._stopped:
+            self._waiting = False
+            self._cursors.schedule(self)
+
+    def read(self) -> None:
+        """Read a page, unless the outbox is not ready for it."""
+        if self._stopped:
+            return
+        if not self._outbox.drained:
+            self._waiting = True
+            return
+        if self._positions.needs_rewind:
+            self._positions.rewind()
+        self._note_expired()
+        store, start, names = self._cursors.store, self._positions.offset, self._names()
+        # Uncommitted messages are read too: a subscriber sees no offsets and does not outlive the
+        # process, and could not reach the end of a busy log without them.
+        reading = read_history(
+            self._cursors.clock,
+            self._outbox.label,
+            lambda: store.read(start, names, PAGE_BYTES, fresh=True),
+        )
+        page = self._page = ensureDeferred(reading)
+        page.addCallback(self._deliver).addErrback(self._failed)
+
+    def _names(self) -> frozenset[str] | None:
+        """Return the topics to read; None if they are too many to be looked for."""
+        live, behind = self._outbox.subscriptions, self.behind
+        if len(live) + len(behind) > _NAMED:
+            return None
+        return frozenset(topic.name for topic in chain(live, behind) if topic.durability)
+
+    def _deliver(self, page: Page) -> None:
+        self._page = None
+        if self._stopped:
+            return
+        for start, stop in page.damaged:
+            self._cursors.router.counters.drop(self._outbox.label, "*", "damaged", stop - start)
+            self._exact = False
+        for batch in page.batches:
+            if not self._stopped:
+                self._deliver_batch(batch)
+        self._encoders.clear()
+        if self._stopped:
+            return
+        positions = self._positions
+        positions.offset = max(positions.offset, page.next_offset)
+        if positions.offset >= self._cursors.end and not positions.needs_rewind:
+            self._finish()
+            return
+        self._waiting = True
+        self._outbox.flush()
+        if self._outbox.drained:
+            self.wake()
+
+    def _deliver_batch(self, batch: Batch) -> None:
+        """Queue a batch of the page, in one piece if all of it is to be delivered."""
+        due = [self._due(name, batch) for name in batch.topics]
+        if len(due) == 1:
+            if due[0] is not None:
+                self._enqueue_run(batch, due[0])
+            return
+        whole = [topic for topic in due if topic is not None and self._is_whole(topic, batch)]
+        if len(whole) == len(due):
+            self._enqueue_mixed(batch, tuple(whole))
+            return
+        for index, run in batch.runs():
+            topic = due[index]
+            if topic is not None and self.position(topic) < run.offset + run.count:
+                self._enqueue_run(run, topic)
+
+    def _due(self, name: str, batch: Batch) -> Topic | None:
+        """Return the topic of this name if some of its messages in ``batch`` may be delivered."""
+        topic = self._cursors.topics.get(name)
+        if topic is None or self._positions.is_rewound(topic) or self._encoding(topic) is None:
+            return None
+        return topic if self.position(topic) < batch.offset + batch.count else None
+
+    def _is_whole(self, topic: Topic, batch: Batch) -> bool:
+        return self.position(topic) <= batch.offset and self._outbox.receives(topic, batch)
+
+    def _enqueue_run(self, batch: Batch, topic: Topic) -> None:
+        """Queue the messages of a batch of one topic."""
+        start = self.position(topic)
+        if start > batch.offset:
+            batch = batch.slice(start - batch.offset, batch.count)
+        self._positions.of(topic).owed -= batch.count
+        if self._outbox.receives(topic, batch):
+            self._enqueue(batch, self._encoder((topic,)), topic)
+
+    def _enqueue_mixed(self, batch: Batch, topics: tuple[Topic, ...]) -> None:
+        totals = batch.columns.totals()
+        for index, number, _ in totals:
+            self._positions.of(topics[index]).owed -= number
+        share = Share(topics, totals, frozenset(range(len(topics))))
+        self._enqueue(batch, self._encoder(topics), share)
+
+    def _encoding(self, topic: Topic) -> Encoding | None:
+        return self.behind.get(topic) or self._outbox.subscriptions.get(topic)
+
+    def _encoder(self, topics: tuple[Topic, ...]) -> BatchEncoder:
+        encoder = self._encoders.get(topics)
+        if encoder is None:
+            encoder = self._encoders[topics] = make_encoder(list(map(self._encoding, topics)))
+        return encoder
+
+    def _enqueue(self, batch: Batch, encoder: BatchEncoder, source: Source) -> None:
+        counters, outbox = self._cursors.router.counters, self._outbox
+        data, count = encoder.encode(batch)
+        if count < batch.count:
+            lost = too_large(encoder, batch)
+            for index, number in lost.items():
+                counters.drop(outbox.label, batch.topics[index], "too-large", number)
+            source = source.without(lost) if isinstance(source, Share) else source
+        if count:
+            outbox.enqueue(data, count, source, batch.offset)
+            counters.delivered += count
+
+    def _failed(self, failure: Failure) -> None:
+        if self._stopped:
+            return
+        log.failure(
+            "{client!r} cannot catch up and is disconnected", failure, client=self._outbox.label
+        )
+        self._outbox.evict("the history cannot be read")
+
+    # Losses
+
+    def _note_expired(self) -> None:
+        """Skip what has expired before it could be delivered."""
+        positions = self._positions
+        lost = self._cursors.store.first_offset - positions.offset
+        if lost <= 0:
+            return
+        positions.offset += lost
+        if not self._exact:
+            self._cursors.router.counters.drop(self._outbox.label, "*", "expired", lost)
+        elif not self._overtaken:
+            self._overtaken = True
+            log.warn(
+                "retention has overtaken {client!r}, which is behind: it continues at offset {at}",
+                client=self._outbox.label,
+                at=positions.offset,
+            )
+
+    def _count_untaken(self, reason: str) -> None:
+        if self._exact:
+            for topic, count in self._positions.untaken():
+                self._cursors.router.counters.drop(self._outbox.label, topic.name, reason, count)
+
+    # The end
+
+    def _finish(self) -> None:
+        """The end of the log is reached: deliver live."""
+        router, behind = self._cursors.router, self.behind
+        # The page has the messages of this tick. They are passed over here.
+        router.hand_over()
+        self._end("expired")
+        router.go_live(self._outbox, behind)
+        self._outbox.caught_up()
+
+    def stop(self, reason: str | None) -> None:
+        """The outbox is shut: read no more.
+
+        Messages that were not delivered are counted with ``reason``, if there is one.
+        """
+        self._end(reason)
+        for topic in self.behind:
+            self._cursors.router.leave_behind(self._outbox, topic)
+
+    def _end(self, reason: str | None) -> None:
+        if reason is not None:
+            self._count_untaken(reason)
+        self._stopped = True
+        if self._limit is not None and self._limit.active():
+            self._limit.cancel()
+        page, self._page = self._page, None
+        if page is not None:
+            page.cancel()

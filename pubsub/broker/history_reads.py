@@ -1,0 +1,48 @@
+"""Reading the history for a client that waits: failures are retried, for a bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+log = Logger()
+PAGE_BYTES = 256 * 1024
+"""Bytes of payload that are read at a time for one client."""
+RETRY_SECONDS = 30.0
+"""Seconds for which a read is repeated that fails, and the longest that one read may take."""
+_SHORTEST_DELAY, _LONGEST_DELAY = 0.1, 5.0
+_Result = TypeVar("_Result")
+
+
+async def read_history(
+    clock: IReactorTime, label: str, read: Callable[[], Deferred[_Result]]
+) -> _Result:
+    """Return the result of ``read``, which is called again while it fails.
+
+    Raises its exception when it has failed for RETRY_SECONDS, and TimeoutError if it takes longer
+    than that. ``label`` is the client's name for the log.
+    """
+    ends, delay = clock.seconds() + RETRY_SECONDS, _SHORTEST_DELAY
+    while True:
+        page = read()
+        if not page.called:
+            page.addTimeout(RETRY_SECONDS, clock)
+        try:
+            return await page
+        except CancelledError:
+            raise
+        except Exception:
+            if clock.seconds() + delay > ends:
+                raise
+            log.failure(
+                "cannot read the history for {client!r}; trying again in {delay:g} s",
+                client=label,
+                delay=delay,
+            )
+        await deferLater(clock, delay)
+        delay = min(2 * delay, _LONGEST_DELAY)
