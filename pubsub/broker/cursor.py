@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -19,12 +19,11 @@ from pubsub.broker.audience import Share
 from pubsub.broker.encoders import BatchEncoder, make_encoder, too_large
 from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.broker.positions import Positions
-from pubsub.broker.topics import Recipient
 
 if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Page
+    from pubsub.broker.reader import Reader
     from pubsub.broker.router import Router
-    from pubsub.broker.slow_policy import SlowPolicy
     from pubsub.broker.topic_registry import TopicRegistry
     from pubsub.broker.topics import Source, Topic
     from pubsub.interfaces import Encoding, IStore
@@ -34,28 +33,6 @@ log = Logger()
 _PAGES = 4
 # With more subscriptions than this a page is read of all topics.
 _NAMED = 1000
-
-
-class Reader(Recipient, Protocol):
-    """The outbox of a subscriber that is behind."""
-
-    policy: SlowPolicy
-
-    @property
-    def drained(self) -> bool:
-        """True if nothing is queued and the transport is ready; then ``wake`` is called."""
-
-    def receives(self, topic: Topic, batch: Batch) -> bool:
-        """See ``Subscriber``."""
-
-    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
-        """Queue ``count`` encoded messages without limit; ``offset`` is that of the first."""
-
-    def evict(self, reason: str) -> None:
-        """Close the connection, because of ``reason``."""
-
-    def caught_up(self) -> None:
-        """Everything in the history has been queued: the subscriber is live again."""
 
 
 class Cursors:

@@ -1,4 +1,4 @@
-"""Subscribers that do not read: the policies pause, drop and disconnect, and bounded memory.
+"""Subscribers that do not read: the policies auto, pause, drop and disconnect, and bounded memory.
 Messages are numbered, so that losses, duplicates and reordering are detected.
 """
 
@@ -70,8 +70,58 @@ def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
     return Cafe.subscriber(broker, b"\x01", client, receive_buffer=16 * 1024)
 
 
-def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
+def test_auto_holds_nobody_and_loses_nothing(start: Start) -> None:
+    broker = start(*listen("cafe"), "--slow-seconds=1")
+    before = broker.memory()
+    with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        with background(read_numbers, quick, FLOOD) as all_of_quick:
+            flood(source)
+        assert all_of_quick.result() == list(range(FLOOD))
+        assert broker.memory() - before < 64 * MIB
+        # It reads the history, and what is published meanwhile; then it is live.
+        with background(read_numbers, slow, FLOOD) as all_of_slow:
+            source.send(*numbered(FLOOD, 10))
+        assert all_of_slow.result() == list(range(FLOOD))
+        assert read_numbers(slow, 10) == list(range(FLOOD, FLOOD + 10))
+        source.send(*numbered(FLOOD + 10, 1))
+        assert read_numbers(slow, 1) == [FLOOD + 10]
+        assert read_numbers(quick, 11) == list(range(FLOOD, FLOOD + 11))
+        assert source.sync() == slow.sync() == quick.sync() == []
+    broker.stop()
+    totals = broker.totals()
+    assert totals["dropped"] == 0
+    assert totals["delivered"] == 2 * (FLOOD + 11)
+
+
+def test_a_subscriber_that_returns_without_reading_costs_nobody_anything(start: Start) -> None:
     broker = start(*listen("cafe"))
+    with Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
+        slow = stuck(broker)
+        for first in range(0, FLOOD, 256):
+            with background(read_numbers, quick, 256) as numbers_of_quick:
+                source.send(*numbered(first, 256))
+                session = slow.session
+                slow.reset()
+                slow = Cafe.subscriber(
+                    broker, b"", b"stuck;resume=%016x" % session, receive_buffer=16 * 1024
+                )
+            assert numbers_of_quick.result() == list(range(first, first + 256))
+        assert source.sync() == quick.sync() == []
+        slow.reset()
+
+
+def test_catch_up_seconds_limit_the_time_behind(start: Start) -> None:
+    broker = start(*listen("cafe"), "--catch-up-seconds=1", "--resume-window=0")
+    with stuck(broker), Cafe.publisher(broker) as source:
+        flood(source)
+        broker.wait_line(
+            r"'stuck@[\d.:]+' disconnected: slow consumer: has not caught up within 1 s"
+        )
+        broker.wait_line(r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': disconnected")
+
+
+def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
+    broker = start(*listen("cafe"), "--slow-consumer=pause")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick:
             held_at, rest = send_until_blocked(source)
@@ -90,7 +140,9 @@ def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
 
 
 def test_pause_ends_with_the_disconnection_of_the_slow_subscriber(start: Start) -> None:
-    broker = start(*listen("cafe"), "--slow-seconds=1", "--resume-window=0")
+    broker = start(
+        *listen("cafe"), "--slow-consumer=pause", "--slow-seconds=1", "--resume-window=0"
+    )
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick, background(flood, source):
             broker.wait_line(
@@ -178,7 +230,7 @@ def test_memory_is_bounded_and_its_largest_holder_is_evicted(start: Start) -> No
 
 def test_memory_is_bounded_under_pause_with_many_slow_readers(start: Start) -> None:
     broker = start(
-        *listen("cafe"), "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
+        *listen("cafe"), "--slow-consumer=pause", "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
         "--slow-seconds=2", "--resume-window=0",
     )  # fmt: skip
     before = broker.memory()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Page
 from pubsub.broker.durability import Durability
 from pubsub.broker.limits import BrokerLimits
 from pubsub.broker.outbox import Outbox
@@ -151,9 +152,11 @@ class LetGoTests(LetGoCase):
         store = MemoryStore(1000, 2**26)
         read = store.read
 
-        def noting(*args: object, fresh: bool = False) -> object:
+        def noting(
+            offset: int, topics: frozenset[str] | None, nbytes: int, fresh: bool = False
+        ) -> Deferred[Page]:
             reads.append(fresh)
-            return read(*args, fresh=fresh)  # type: ignore[arg-type]
+            return read(offset, topics, nbytes, fresh)
 
         self.patch(store, "read", noting)  # type: ignore[no-untyped-call]
         self.start_broker(store)

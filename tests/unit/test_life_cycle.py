@@ -247,7 +247,7 @@ class OwedTests(SynchronousTestCase):
     """What is owed to a client that leaves"""
 
     def test_progress_renews_the_time_to_answer(self) -> None:
-        setup = Setup(slow_seconds=5)
+        setup = Setup(slow_consumer="drop", slow_seconds=5)
         client, connection = setup.connect()
         topic = setup.broker.topics.create("t")
         outbox = connection.open_outbox()

@@ -244,7 +244,7 @@ class ShutTests(OutboxCase):
         bob = self.subscriber()
         assert bob.outbox is not None
         bob.outbox.pause()
-        # A CatchUp queues messages that are older than those delivered live meanwhile.
+        # A cursor queues messages that are older than those delivered live meanwhile.
         bob.outbox.deliver(b"live", 1, self.topic, 100)
         bob.outbox.deliver(b"replayed", 1, self.topic, 3)
         assert bob.outbox.shut(None) == {self.topic: 3}

@@ -1,0 +1,219 @@
+"""The queue of an outbox: what is written at once, what waits, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pubsub.broker.audience import WRITE_BYTES
+from pubsub.broker.backlog import Backlog, QueueEntry
+from pubsub.broker.compact_map import EMPTY_MAP
+
+if TYPE_CHECKING:
+    from pubsub.broker.cursor import Cursors
+    from pubsub.broker.slow_policy import SlowPolicy
+    from pubsub.broker.topics import Source, Subscriber, Topic
+    from pubsub.interfaces import Consumer, Encoding
+
+# Bits of the state. A closed outbox stays paused permanently.
+PAUSED, HELD, CLOSED, BEHIND = 1, 2, 4, 8
+STOPPED = PAUSED | HELD | CLOSED
+"""The bits of the state that prevent writing."""
+HOLDER_MARK = 64 * 1024
+"""Outboxes with more bytes than this can be evicted to free memory."""
+
+
+class OutboxQueue:
+    """The base of ``Outbox``: queueing and writing."""
+
+    __slots__ = (
+        "_backlog",
+        "_consumer",
+        "_cursors",
+        "_queue",
+        "_ready",
+        "_router",
+        "_state",
+        "_subscriber",
+        "policy",
+        "queued",
+        "subscriptions",
+    )
+
+    def __init__(
+        self, cursors: Cursors, consumer: Consumer, policy: SlowPolicy, subscriber: Subscriber
+    ) -> None:
+        self._router = cursors.router
+        self._cursors = cursors
+        self._consumer = consumer
+        self._subscriber = subscriber
+        self.policy = policy
+        self.subscriptions: Mapping[Topic, Encoding] = EMPTY_MAP
+        # Created when first needed: most are not, and an empty deque would take 700 bytes.
+        self._queue: list[QueueEntry] | None = None
+        self._backlog: Backlog | None = None
+        self.queued = 0
+        # 0 if messages can be written as they are delivered.
+        self._state = 0
+        # True if nothing is queued and writing is possible; tested for every message.
+        self._ready = True
+
+    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
+        """Queue as ``deliver`` does, but without limit, for a caller that waits for the drain."""
+        self._ready = False
+        if self._queue is None:
+            self._queue = []
+        self._queue.append((data, count, source, offset))
+        self.queued += len(data)
+
+    def flush(self) -> None:
+        """Write what is queued, until the transport is full."""
+        while self._queue and not self._state & STOPPED:
+            data = self._next_write(self._queue)
+            self._consumer.write(data)
+            # The write itself may have paused this outbox: then the transport holds the data.
+            if self._state & PAUSED:
+                self._get_backlog().inflight = len(data)
+        if self._backlog is not None:
+            self._charge(self.queued + self._backlog.inflight if self._state else 0)
+        if not self._queue and not self._state & PAUSED:
+            self._queue_sent()
+
+    def send(self, data: bytes) -> None:
+        """Write control frames after earlier deliveries, but not behind a backlog."""
+        if self._queue:
+            self.flush()
+        self._consumer.write(data)
+
+    def _next_write(self, queue: list[QueueEntry]) -> bytes:
+        if len(queue) == 1:
+            data = queue.pop()[0]
+        elif self.queued <= WRITE_BYTES:
+            data = b"".join([entry[0] for entry in queue])
+            queue.clear()
+        else:
+            parts: list[bytes] = []
+            size = 0
+            for entry in queue:
+                parts.append(entry[0])
+                size += len(entry[0])
+                if size >= WRITE_BYTES:
+                    break
+            del queue[: len(parts)]
+            data = b"".join(parts)
+        self.queued -= len(data)
+        return data
+
+    # Readiness
+
+    def hold(self) -> None:
+        """Queue deliveries until ``release``; used by protocols."""
+        self._state |= HELD
+        self._ready = False
+
+    def release(self) -> None:
+        """End ``hold``."""
+        self._state &= ~HELD
+        self.flush()
+
+    def pause(self) -> None:
+        """The transport is full; may be called repeatedly."""
+        if self.closed:
+            return
+        self._state |= PAUSED
+        self._ready = False
+        backlog = self._get_backlog()
+        if backlog.since is None:
+            self._begin_slow_period(backlog)
+
+    def resume(self) -> None:
+        """The transport has sent everything."""
+        if self.closed:
+            return
+        self._state &= ~PAUSED
+        if self._backlog is not None:
+            self._backlog.inflight = 0
+        self.flush()
+        # Full again, but with little queued: the subscriber reads and is not slow.
+        if self.paused:
+            backlog = self._get_backlog()
+            if self.queued + backlog.inflight <= self.policy.high_water_mark:
+                backlog.since = self._router.seconds()
+
+    @property
+    def paused(self) -> bool:
+        """True if the transport is full."""
+        return bool(self._state & PAUSED)
+
+    @property
+    def closed(self) -> bool:
+        """True after ``shut``."""
+        return bool(self._state & CLOSED)
+
+    def when_drained(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once nothing is queued and the transport is ready, perhaps at once.
+
+        Several calls can wait; they are made in the order in which they were given.
+        """
+        if self._queue or self._state & STOPPED:
+            self._get_backlog().drained.append(call)
+        else:
+            call()
+
+    def _get_backlog(self) -> Backlog:
+        if self._backlog is None:
+            self._backlog = Backlog()
+        return self._backlog
+
+    def _queue_sent(self) -> None:
+        self._ready = not self._state
+        backlog = self._backlog
+        if backlog is None:
+            return
+        self._end_slow_period(backlog)
+        if self._state & STOPPED:
+            return
+        if backlog.cursor is None:
+            self._backlog = None
+        calls, backlog.drained = backlog.drained, []
+        for call in calls:
+            # Again: a call before this one may have filled the transport.
+            self.when_drained(call)
+        if backlog.cursor is not None:
+            backlog.cursor.wake()
+
+    @property
+    def drained(self) -> bool:
+        """True if nothing is queued and the transport is ready."""
+        return not self._queue and not self._state & STOPPED
+
+    def _begin_slow_period(self, backlog: Backlog) -> None:
+        """Begin the time as a slow subscriber."""
+        raise NotImplementedError
+
+    def _end_slow_period(self, backlog: Backlog) -> None:
+        """End the time as a slow subscriber and release the publishers that it blocked."""
+        backlog.since = None
+        self._router.slow.discard(self)
+        topics, backlog.blocking = backlog.blocking, set()
+        for topic in topics:
+            topic.unblock(self)
+
+    # Memory
+
+    @property
+    def held(self) -> int:
+        """Bytes held in memory for this subscriber while it does not read."""
+        return 0 if self._backlog is None else self._backlog.charged
+
+    def _charge(self, nbytes: int) -> None:
+        before = self.held
+        if nbytes != before:
+            self._get_backlog().charged = nbytes
+            self._router.memory.charge(self, before, nbytes, HOLDER_MARK)
+
+    def evict(self, reason: str) -> None:
+        """Evict the subscriber: its connection is closed with ``reason``. Happens once."""
+        if not self.closed and not self._get_backlog().evicted:
+            self._get_backlog().evicted = True
+            self._subscriber.evict(reason)

@@ -1,0 +1,34 @@
+"""The interface of a subscriber that is behind, as its cursor uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pubsub.broker.topics import Recipient
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch
+    from pubsub.broker.slow_policy import SlowPolicy
+    from pubsub.broker.topics import Source, Topic
+
+
+class Reader(Recipient, Protocol):
+    """The outbox of a subscriber that is behind."""
+
+    policy: SlowPolicy
+
+    @property
+    def drained(self) -> bool:
+        """True if nothing is queued and the transport is ready; then ``wake`` is called."""
+
+    def receives(self, topic: Topic, batch: Batch) -> bool:
+        """See ``Subscriber``."""
+
+    def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
+        """Queue ``count`` encoded messages without limit; ``offset`` is that of the first."""
+
+    def evict(self, reason: str) -> None:
+        """Close the connection, because of ``reason``."""
+
+    def caught_up(self) -> None:
+        """Everything in the history has been queued: the subscriber is live again."""
