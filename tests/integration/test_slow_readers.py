@@ -72,12 +72,10 @@ def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
 
 def test_auto_holds_nobody_and_loses_nothing(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-seconds=1")
-    before = broker.memory()
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
         with background(read_numbers, quick, FLOOD) as all_of_quick:
             flood(source)
         assert all_of_quick.result() == list(range(FLOOD))
-        assert broker.memory() - before < 64 * MIB
         # It reads the history, and what is published meanwhile; then it is live.
         with background(read_numbers, slow, FLOOD) as all_of_slow:
             source.send(*numbered(FLOOD, 10))
@@ -230,7 +228,8 @@ def test_memory_is_bounded_and_its_largest_holder_is_evicted(start: Start) -> No
 
 def test_memory_is_bounded_under_pause_with_many_slow_readers(start: Start) -> None:
     broker = start(
-        *listen("cafe"), "--slow-consumer=pause", "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
+        *listen("cafe"), "--slow-consumer=pause",
+        "--history=1000,8M", "--max-memory=40M", "--memory-seconds=1",
         "--slow-seconds=2", "--resume-window=0",
     )  # fmt: skip
     before = broker.memory()
