@@ -272,7 +272,9 @@ class Clients:
             return
         if client.pruned != self._topics_ended:
             client.pruned = self._topics_ended
-            for topic in [topic for topic in client.topics if not self._listener.topics.holds(topic)]:
+            for topic in [
+                topic for topic in client.topics if not self._listener.topics.holds(topic)
+            ]:
                 self._forget(client, topic)
         if len(client.topics) >= limit:
             raise LimitReached("subscriptions")
