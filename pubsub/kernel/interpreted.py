@@ -150,6 +150,24 @@ class Columns:
             totals[index] = (count + 1, nbytes + len(payload))
         return [(index, *totals[index]) for index in sorted(totals)]
 
+    @staticmethod
+    def count_each(sizes: bytes, indexes: bytes) -> list[tuple[int, int, int]]:
+        """Return index, number of messages and bytes of each index, in order.
+
+        ``sizes`` and ``indexes`` are as ``pack`` returns them. Raises ValueError if they differ in
+        number, or if an index is larger than four times that number and 256.
+        """
+        lengths, places = array("I", sizes), array("I", indexes)
+        if len(lengths) != len(places):
+            raise ValueError("indexes and sizes differ in number")
+        if max(places, default=0) > 4 * len(lengths) + 256:
+            raise ValueError("an index is too large")
+        totals: dict[int, tuple[int, int]] = {}
+        for index, size in zip(places, lengths, strict=True):
+            count, nbytes = totals.get(index, (0, 0))
+            totals[index] = (count + 1, nbytes + size)
+        return [(index, *totals[index]) for index in sorted(totals)]
+
     def sizes(self) -> list[int]:
         """Return the length of each payload."""
         return list(map(len, self._payloads))

@@ -169,12 +169,17 @@ def encode(
     )  # fmt: skip
     head = bytearray(_HEAD.pack(*fields))
     check = _check_of(head, salt)
+    payloads = record.payloads
+    if len(payloads) > 1:
+        # Each checksum and each buffer that is written alone would give other threads the
+        # interpreter, and it can take milliseconds to get it back.
+        payloads = (b"".join(payloads),)
     crc = crc32(before, check)
-    for payload in record.payloads:
+    for payload in payloads:
         crc = crc32(payload, crc)
     _U32.pack_into(head, _CRC_AT, crc)
     _U32.pack_into(head, _CHECK_AT, check)
-    return [bytes(head) + before, *record.payloads], length
+    return [bytes(head) + before, *payloads], length
 
 
 def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> Head | None:

@@ -51,6 +51,8 @@ would be visited again and again, which takes milliseconds each time."""
 _TOPIC: Final = 4
 _COUNT: Final = 5
 _DATA: Final = 6
+_SIZE: Final = 7
+_LENGTHS: Final = 8
 _SENDER: Final = 10
 _HEADERS: Final = 12
 _MIX: Final = 13
@@ -152,6 +154,7 @@ def encode_runs(
     index_of = name_indexes.setdefault
     runs: list[bytes] = []
     lists = array("I")
+    known: dict[int, array[int]] = {}
     all_picks: list[bytes] = []
     all_lengths: list[bytes] = []
     all_headers: list[bytes] = []
@@ -166,8 +169,12 @@ def encode_runs(
             place = index_of(topic.encode(), len(name_indexes))
         else:
             place = SEVERAL
-            lists.append(len(mix[0]))
-            lists.extend([index_of(name.encode(), len(name_indexes)) for name in mix[0]])
+            topics = mix[0]
+            listed = known.get(id(topics))
+            if listed is None:
+                indexes = [index_of(name.encode(), len(name_indexes)) for name in topics]
+                listed = known[id(topics)] = array("I", [len(topics), *indexes])
+            lists.extend(listed)
             all_picks.append(mix[1])
         if headers is not None:
             count |= HAS_HEADERS
@@ -206,28 +213,30 @@ def _words(parts: Sequence[bytes]) -> bytes:
 
 
 def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
-    """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
+    """Return the number of messages and of payload bytes of each topic."""
     totals: dict[str, tuple[int, int]] = {}
+    # Records of the same topics are counted together, by the identity of the tuple.
+    mixed: dict[int, tuple[tuple[str, ...], list[bytes], list[bytes]]] = {}
     for record in records:
-        sender = len(record[_SENDER])
-        for topic, number, size in _payloads_and_headers(record):
-            count, nbytes = totals.get(topic, (0, 0))
-            totals[topic] = (count + number, nbytes + size + number * sender)
+        mix = record[_MIX]
+        if mix is None:
+            _count(totals, record[_TOPIC], record[_COUNT], len(record[_DATA]))
+            continue
+        lengths = record[_LENGTHS]
+        if lengths is None:
+            lengths = array("I", [record[_SIZE]]).tobytes() * record[_COUNT]
+        _, sizes, indexes = mixed.setdefault(id(mix[0]), (mix[0], [], []))
+        sizes.append(lengths)
+        indexes.append(mix[1])
+    for topics, sizes, indexes in mixed.values():
+        for index, count, nbytes in Columns.count_each(b"".join(sizes), b"".join(indexes)):
+            _count(totals, topics[index], count, nbytes)
     return totals
 
 
-def _payloads_and_headers(record: RunRecord) -> Iterable[tuple[str, int, int]]:
-    """Yield topics with a number of messages and the bytes of their payloads and headers."""
-    mix = record[_MIX]
-    if record[_HEADERS] is not None:
-        for run in split(record):
-            headers = sum(map(headers_nbytes, run[_HEADERS] or ()))
-            yield run[_TOPIC], run[_COUNT], len(run[_DATA]) + headers
-    elif mix is None:
-        yield record[_TOPIC], record[_COUNT], len(record[_DATA])
-    else:
-        for index, number, size in batch_of(record).columns.totals():
-            yield mix[0][index], number, size
+def _count(totals: dict[str, tuple[int, int]], topic: str, count: int, nbytes: int) -> None:
+    before = totals.get(topic)
+    totals[topic] = (count, nbytes) if before is None else (before[0] + count, before[1] + nbytes)
 
 
 @dataclass(slots=True, eq=False)
