@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +10,7 @@ from pathlib import Path
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.store.block import encode_block
-from pubsub.store.merge import insert_block
-from pubsub.store.schema import begin_epoch, open_writer
+from pubsub.store.sqlite_history import APPLICATION
 from pubsub.store.stored_runs import record_of, topics_of
 
 RUN = 0x123456789ABCDE
@@ -18,14 +18,48 @@ START = 1_700_000_000_000_000
 """The timestamp of the first message; each batch is a millisecond later."""
 
 
+_CREATE = f"""
+CREATE TABLE blocks (
+    base INTEGER PRIMARY KEY, count INTEGER NOT NULL,
+    first INTEGER NOT NULL, last INTEGER NOT NULL, run INTEGER NOT NULL, crc INTEGER NOT NULL,
+    names BLOB NOT NULL, runs BLOB NOT NULL, lengths BLOB NOT NULL, headers BLOB NOT NULL,
+    payloads BLOB NOT NULL
+);
+CREATE TABLE topics (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE contents (
+    base INTEGER NOT NULL, topic INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL,
+    PRIMARY KEY (base, topic)
+) WITHOUT ROWID;
+CREATE INDEX contents_by_topic ON contents (topic, base);
+CREATE TABLE metadata (
+    space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (space, key)
+) WITHOUT ROWID;
+CREATE TABLE state (next INTEGER NOT NULL, clean INTEGER NOT NULL);
+INSERT INTO state VALUES (0, 1);
+CREATE TABLE epochs (
+    number INTEGER PRIMARY KEY, begins INTEGER NOT NULL, opened INTEGER NOT NULL,
+    mark INTEGER NOT NULL
+);
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = 1;
+"""
+
+
 class History:
     """A history file that is open for writing."""
 
     def __init__(self, path: Path, start: int) -> None:
         self._start = start
-        self.connection = open_writer(path)
+        new = not path.exists()
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        if new:
+            self.connection.executescript(_CREATE)
         (self.next,) = self.connection.execute("SELECT next FROM state").fetchone()
-        self.epoch = begin_epoch(self.connection)
+        cursor = self.connection.execute(
+            "INSERT INTO epochs (begins, opened, mark) VALUES (?, ?, 77)", (self.next, start)
+        )
+        self.epoch = f"{cursor.lastrowid}-{77:08x}"
 
     def put(
         self,
@@ -60,7 +94,7 @@ class History:
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
-        insert_block(self.connection, block)
+        execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", block.row)
         for name, (number, nbytes) in topics_of(runs).items():
             execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
             execute(

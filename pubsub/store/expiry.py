@@ -173,6 +173,7 @@ class Expiry:
         if growing is not None and rule.has_expired(0, 0, growing.last, now, growing):
             # It is counted in the next step, and may expire.
             self._catalog.segments[-1].index.close_entry()
+            return True
         return False
 
     def _growing(self, rule: _Rule) -> _Growing | None:

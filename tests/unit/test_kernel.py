@@ -254,6 +254,17 @@ class TestColumns:
         assert columns.slice(2, 99).nbytes == 3
         assert columns.slice(2, 1).count == columns.slice(0, -1).count == 0
 
+    def test_count_each(self, kernel: Any) -> None:
+        columns = kernel.Columns.of([b"a", b"", b"ccc", b"dd"], [2, 0, 2, 1])
+        _, sizes, indexes = columns.pack()
+        assert kernel.Columns.count_each(sizes, indexes) == columns.totals()
+        assert kernel.Columns.count_each(sizes, indexes) == [(0, 1, 0), (1, 1, 2), (2, 2, 4)]
+        assert kernel.Columns.count_each(b"", b"") == []
+        with pytest.raises(ValueError, match="differ in number"):
+            kernel.Columns.count_each(sizes, indexes[:-4])
+        with pytest.raises(ValueError, match="too large"):
+            kernel.Columns.count_each(bytes(4), b"\xff\xff\xff\x7f")
+
     def test_pack_and_unpack(self, kernel: Any) -> None:
         columns = kernel.Columns.of([b"a", b"", b"ccc"], [2, 0, 2])
         data, sizes, indexes = columns.pack()

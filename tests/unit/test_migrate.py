@@ -1,0 +1,168 @@
+"""Migration of histories of version 0.1 to logs."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+import struct
+from pathlib import Path
+from zlib import crc32
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import TestCase
+
+from pubsub.broker.batch import Page
+from pubsub.errors import StartError
+from pubsub.store import migrate as migrate_module
+from pubsub.store.block import BlockBuilder
+from pubsub.store.log_store import LogOptions, LogStore
+from pubsub.store.migrate import migrate
+from pubsub.store.segment_builder import SegmentBuilder
+from pubsub.store.sqlite_history import JOURNALS
+from pubsub.store.stored_runs import record_of
+from tests.sqlite_histories import RUN, history
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+from tests.unit.streams import logged
+
+ENDED = "\0" * 256
+"""The names of topics that have ended begin with this in the old file."""
+
+
+class MigrationTests(TestCase):
+    """A log has what the old file had, at the same offsets"""
+
+    def setUp(self) -> None:
+        directory = scratch(self)
+        self.old = directory / "history.db"
+        self.new = directory / "history"
+        self.store: LogStore | None = None
+
+    async def open(self) -> LogStore:
+        """Start a store where the old file is, and the log is not."""
+        self.store = LogStore(self.new, reactor, LogOptions(retention=()), migrate_from=self.old)
+        self.store.open(1)
+        return self.store
+
+    def tearDown(self) -> Deferred[None] | None:  # type: ignore[override]
+        return None if self.store is None else self.store.close()
+
+    async def page(self) -> Page:
+        assert self.store is not None
+        return await self.store.read(0, None, 2**30)
+
+    async def payloads(self) -> list[tuple[int, str, list[bytes]]]:
+        """Return offset, topic and payloads of each run."""
+        return [(one.offset, one.topic, one.payloads()) for one in (await self.page()).batches]
+
+    async def test_messages_epochs_and_metadata(self) -> None:
+        with history(self.old) as old:
+            old.put("a", [b"1", b"22"], "nsd", b"ann", [{"k": b"v"}, {}])
+            old.put("b", [b""])
+            epoch = old.epoch
+            old.connection.execute("INSERT INTO metadata VALUES ('t', 'k', x'01')")
+        store = await self.open()
+        assert await self.payloads() == [(0, "a", [b"1", b"22"]), (2, "b", [b""])]
+        (first, _) = (await self.page()).batches
+        assert (first.sender, first.protocol, first.sequence) == (b"ann", "nsd", 0)
+        assert list(first.headers or ()) == [{"k": b"v"}, {}]
+        assert store.items("t") == (("k", b"\1"),)
+        assert store.continues(epoch, 3)
+        assert not store.continues(epoch, 4)
+        assert store.next_offset == 3
+        assert self.old.exists()
+        assert "not closed" not in store.summary
+
+    async def test_the_log_is_made_once(self) -> None:
+        with history(self.old) as old:
+            old.put("a", [b"1"])
+        await (await self.open()).close()
+        with history(self.old) as old:
+            old.put("a", [b"2"])
+        await self.open()
+        assert await self.payloads() == [(0, "a", [b"1"])]
+
+    async def test_what_has_expired_does_not_come_back(self) -> None:
+        with history(self.old) as old:
+            for _ in range(3):
+                old.put_all([old.batch("a", [b"1"]), old.batch("b", [b"2"])])
+            old.connection.execute("DELETE FROM blocks WHERE base = 0")
+            old.connection.execute("DELETE FROM contents WHERE base = 0")
+            old.connection.execute("DELETE FROM contents WHERE base = 2 AND topic = 1")
+            old.connection.execute("UPDATE topics SET name = ? WHERE name = 'b'", (f"{ENDED}2",))
+        store = await self.open()
+        assert await self.payloads() == [(4, "a", [b"1"])]
+        assert store.first_offset == 2
+        assert store.next_offset == 6
+
+    async def test_damage_and_what_was_lost(self) -> None:
+        with history(self.old) as old:
+            for number in range(4):
+                old.put("a", [b"%d" % number])
+            old.connection.execute("UPDATE blocks SET payloads = x'00' WHERE base = 1")
+            old.connection.execute("DELETE FROM blocks WHERE base = 2")
+        lines = logged(self)
+        await self.open()
+        assert (await self.page()).damaged == ((1, 2), (2, 3))
+        assert [offset for offset, _, _ in await self.payloads()] == [0, 3]
+        assert sum("are migrated as lost" in line for line in lines) == 2
+
+    async def test_messages_that_are_only_in_a_journal(self) -> None:
+        with history(self.old) as old:
+            old.put("a", [b"0"])
+            builder = BlockBuilder(RUN, 1)
+            data = b""
+            for number in (1, 2):
+                batch = old.batch("a", [b"%d" % number])
+                batch.offset = batch.sequence = number
+                piece = builder.add([record_of(batch)], number + 1)
+                columns = (
+                    piece.names, piece.runs, piece.lengths, piece.headers, bytes(piece.payloads),
+                )  # fmt: skip
+                head = struct.pack(
+                    "<24s8sqIqqqI5I", old.epoch.encode(), b"salt" * 2, 1, piece.count,
+                    piece.first, piece.last, piece.run, crc32(b"salt" * 2, piece.crc),
+                    *map(len, columns),
+                )  # fmt: skip
+                data += head + b"".join(columns)
+            Path(f"{self.old}{JOURNALS[1]}").write_bytes(data + bytes(500))
+        store = await self.open()
+        assert [payloads for _, _, payloads in await self.payloads()] == [[b"0"], [b"1"], [b"2"]]
+        assert store.next_offset == 3
+
+    async def test_it_continues_where_it_was_interrupted(self) -> None:
+        with history(self.old) as old:
+            for _ in range(40):
+                old.put("a", [bytes(100_000)])
+        self.patch(migrate_module, "SEGMENT_BYTES", 300_000)  # type: ignore[no-untyped-call]
+        bases: list[int] = []
+        original = SegmentBuilder.sync
+
+        def sync(builder: SegmentBuilder) -> None:
+            bases.append(builder._head.base)
+            if len(bases) == 3:
+                raise OSError(28, "No space left on device")
+            original(builder)
+
+        self.patch(SegmentBuilder, "sync", sync)  # type: ignore[no-untyped-call]
+        raised(OSError, migrate, self.old, self.new, lambda *_: None)
+        assert not self.new.exists()
+        await self.open()
+        assert bases[3] == bases[2]
+        assert len(bases) == len(set(bases)) + 1
+        assert [offset for offset, _, _ in await self.payloads()] == list(range(40))
+
+    def test_files_that_cannot_be_migrated(self) -> None:
+        self.old.write_bytes(b"no database" * 100)
+        assert "cannot migrate" in str(raised(StartError, migrate, self.old, self.new, print))
+        self.old.unlink()
+        sqlite3.connect(self.old).close()
+        assert "not a history" in str(raised(StartError, migrate, self.old, self.new, print))
+
+    def test_a_broker_that_still_runs(self) -> None:
+        with history(self.old):
+            pass
+        with Path(f"{self.old}-lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert "in use" in str(raised(StartError, migrate, self.old, self.new, print))

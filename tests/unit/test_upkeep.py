@@ -1,0 +1,403 @@
+"""Upkeep of the log: expiry, removal, rewriting, the check after a crash, and a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.batch import Batch
+from pubsub.kernel import Columns
+from pubsub.settings import matcher
+from pubsub.store.catalog import Horizon, set_horizons
+from pubsub.store.expiry import Expiry, grain_of
+from pubsub.store.log_directory import RESERVE, LogDirectory
+from pubsub.store.log_reader import read_page, topics_in
+from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.record import Begin, End
+from pubsub.store.recovery import boot_id, recover
+from pubsub.store.retention import MICROSECONDS, RetentionLimits
+from pubsub.store.segment_builder import SegmentBuilder
+from pubsub.store.stored_runs import record_of
+from pubsub.store.upkeep import Upkeep
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+from tests.unit.streams import logged
+
+NOW = 1_700_000_000 * MICROSECONDS
+
+
+class Log:
+    """A log that is open for writing, with its upkeep."""
+
+    def __init__(self, path: Path, *limits: RetentionLimits) -> None:
+        self.directory = LogDirectory(path, create=True)
+        self.directory.lock()
+        found = recover(self.directory)
+        self.catalog = found.catalog
+        self.metadata = found.metadata
+        horizons = [Horizon(one.pattern, matcher([one.pattern])) for one in limits]
+        set_horizons(self.catalog, horizons, self.metadata.horizons())
+        grain = grain_of(limits)
+        self.writer = LogWriter(self.directory, self.catalog, self.metadata, 7, grain=grain)
+        number = len(self.metadata.epochs()) + 1
+        begin = Begin(number, 1, NOW, boot_id())
+        self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
+        self.next = found.offset
+        self.expiry = Expiry(self.catalog, limits)
+        self.upkeep = Upkeep(
+            self.directory,
+            self.catalog,
+            self.metadata,
+            self.writer,
+            self.expiry,
+            0 if found.clean else found.offset,
+            grain,
+        )
+
+    def put(self, *messages: tuple[str, bytes], age: int = 0) -> None:
+        """Write messages, ``age`` seconds old, as one record."""
+        topics = tuple(sorted({topic for topic, _ in messages}))
+        columns = Columns.of(
+            [payload for _, payload in messages], [topics.index(topic) for topic, _ in messages]
+        )
+        timestamp = NOW - age * MICROSECONDS
+        batch = Batch(topics, columns, timestamp, self.next, b"me", "toy", None, self.next)
+        self.next += batch.count
+        self.writer.write(Group([record_of(batch)]), sync=False)
+
+    def end(self, topic: str) -> None:
+        """End a topic."""
+        self.catalog.ended[topic] = self.next
+        self.expiry.end(topic, self.next)
+        group = Group()
+        group.end(End(topic, self.next))
+        self.writer.write(group, sync=True)
+
+    def seal(self) -> None:
+        """Begin another segment."""
+        self.writer._seal(self.next)
+        self.writer._roll(self.next)
+        self.writer.sync()
+
+    def rest(self, now: int = NOW) -> None:
+        """Do all steps that there are."""
+        for _ in range(1000):
+            if not self.upkeep.step(now):
+                return
+        raise AssertionError("upkeep does not end")
+
+    def read(self, *topics: str) -> list[tuple[int, str, bytes]]:
+        """Return the messages that can be read: offset, topic and payload."""
+        found: list[tuple[int, str, bytes]] = []
+        page = read_page(self.catalog, 0, frozenset(topics) or None, 2**30)
+        assert not page.damaged
+        for batch in page.batches:
+            for index, run in batch.runs():
+                found += [
+                    (run.offset + place, batch.topics[index], payload)
+                    for place, payload in enumerate(run.payloads())
+                ]
+        return found
+
+    def files(self) -> int:
+        """Return the number of segments on disk."""
+        assert set(self.directory.segments()) == {one.name for one in self.catalog.segments}
+        return len(self.directory.segments())
+
+    def close(self) -> None:
+        """Close the log properly."""
+        self.writer.close()
+        self.metadata.close()
+        self.directory.close()
+
+
+def offsets(found: Iterable[tuple[int, str, bytes]]) -> list[int]:
+    """The offsets of messages."""
+    return [offset for offset, _, _ in found]
+
+
+class LogCase(SynchronousTestCase):
+    """A directory for a log."""
+
+    def setUp(self) -> None:
+        self.path = scratch(self) / "history"
+        # The disk of the machine that runs the tests may be nearly full.
+        self.free = 2**40
+        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, 2**40))
+
+    def open(self, *limits: RetentionLimits) -> Log:
+        """Return the log."""
+        self.log = Log(self.path, *limits)
+        self.addCleanup(self.log.close)
+        return self.log
+
+    def reopen(self, *limits: RetentionLimits) -> Log:
+        """Close the log and return it, open."""
+        self.log.close()
+        self._cleanups.pop()  # type: ignore[attr-defined]
+        return self.open(*limits)
+
+
+class ExpiryTests(LogCase):
+    """Limits by age, messages and bytes, for each pattern"""
+
+    def test_age(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        log.put(("a", b"1"), age=100)
+        log.rest()
+        log.put(("a", b"2"), age=30)
+        log.rest()
+        assert log.read() == [(1, "a", b"2")]
+        assert log.catalog.first == 1
+        log.rest(NOW + 40 * MICROSECONDS)
+        assert log.read() == []
+        assert log.catalog.first == log.catalog.stop == 2
+
+    def test_number_of_messages(self) -> None:
+        log = self.open(RetentionLimits("*", messages=8))
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.rest()
+        assert offsets(log.read()) == list(range(92, 100))
+
+    def test_bytes(self) -> None:
+        log = self.open(RetentionLimits("*", nbytes=1000))
+        for _ in range(100):
+            log.put(("a", bytes(100)))
+        log.rest()
+        assert 8 <= len(log.read()) <= 10
+
+    def test_the_first_pattern_that_matches_applies(self) -> None:
+        log = self.open(RetentionLimits("a*", messages=8), RetentionLimits("*", messages=16))
+        for number in range(50):
+            log.put(("a1", b"%d" % number), ("b", b"x"))
+        log.rest()
+        assert len(log.read("a1")) == 8
+        assert len(log.read("b")) == 16
+
+    def test_a_topic_without_a_pattern_does_not_expire(self) -> None:
+        log = self.open(RetentionLimits("a", messages=8))
+        for _ in range(50):
+            log.put(("a", b"x"), ("b", b"x"))
+        log.rest()
+        assert len(log.read("b")) == 50
+        assert len(log.read("a")) == 8
+
+    def test_a_topic_that_ended_counts_no_longer(self) -> None:
+        log = self.open(RetentionLimits("*", messages=80))
+        for _ in range(60):
+            log.put(("a", b"x"))
+        log.rest()
+        log.end("a")
+        for _ in range(70):
+            log.put(("b", b"x"))
+        log.put(("a", b"new"))
+        log.rest()
+        assert len(log.read("b")) == 70
+        assert log.read("a") == [(130, "a", b"new")]
+
+    def test_the_state_survives_a_restart(self) -> None:
+        limits = RetentionLimits("a", messages=8)
+        log = self.open(limits)
+        for _ in range(50):
+            log.put(("a", b"x"), ("b", b"x"))
+        log.rest()
+        before = log.read()
+        log = self.reopen(limits)
+        assert log.read() == before
+        log.put(*[("a", b"y")] * 8)
+        log.rest()
+        assert [payload for _, _, payload in log.read("a")] == [b"y"] * 8
+
+    def test_topics_are_counted_without_what_has_expired(self) -> None:
+        log = self.open(RetentionLimits("a", messages=8))
+        for _ in range(50):
+            log.put(("a", b"x"), ("b", b"yy"))
+        log.rest()
+        assert topics_in(log.catalog, 0, 1000) == {"a": (8, 8), "b": (50, 100)}
+
+
+class RemovalTests(LogCase):
+    """Segments of which everything has expired are removed"""
+
+    def test_the_first_segments_are_removed(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        for age in (300, 200, 10):
+            log.put(("a", b"%d" % age), age=age)
+            log.seal()
+        assert log.files() == 4
+        log.rest()
+        assert log.files() == 2
+        assert log.read() == [(2, "a", b"10")]
+        log = self.reopen(RetentionLimits("*", seconds=60))
+        assert log.catalog.first == 2
+        assert log.read() == [(2, "a", b"10")]
+
+    def test_offsets_go_on_when_all_has_expired(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        log.put(("a", b"1"), ("a", b"2"), age=300)
+        log.seal()
+        log.rest()
+        log = self.reopen(RetentionLimits("*", seconds=60))
+        log.put(("a", b"3"))
+        assert log.read() == [(2, "a", b"3")]
+
+    def test_many_restarts_leave_few_files(self) -> None:
+        log = self.open()
+        for _ in range(20):
+            log = self.reopen()
+        log.rest()
+        assert log.files() == 1
+        log.put(("a", b"1"))
+        assert log.read() == [(0, "a", b"1")]
+
+
+class RewritingTests(LogCase):
+    """Small records become large ones, and what has expired goes"""
+
+    def test_small_records_are_joined(self) -> None:
+        log = self.open()
+        expected = []
+        for number in range(300):
+            mixed = [("a", b"%d" % number), ("b", b"-" * (number % 7)), ("a", b"")]
+            expected += [(3 * number + at, *one) for at, one in enumerate(mixed)]
+            log.put(*mixed)
+        log.seal()
+        size = sum(path.stat().st_size for path in self.path.glob("*.log"))
+        log.rest()
+        (first, _) = log.catalog.segments
+        assert first.index.records < 10
+        assert sum(path.stat().st_size for path in self.path.glob("*.log")) < size
+        assert log.read() == expected
+        log = self.reopen()
+        assert log.read() == expected
+        assert log.read("b") == [one for one in expected if one[1] == "b"]
+
+    def test_small_segments_are_joined(self) -> None:
+        log = self.open()
+        for number in range(20):
+            log.put(("a", b"%d" % number))
+            log.seal()
+        log.rest()
+        assert log.files() <= 8
+        assert [payload for _, _, payload in log.read()] == [b"%d" % n for n in range(20)]
+
+    def test_what_has_expired_is_left_out(self) -> None:
+        log = self.open(RetentionLimits("big", messages=8))
+        for _ in range(100):
+            log.put(("big", bytes(1000)), ("small", b"x"))
+        log.seal()
+        log.rest()
+        assert sum(path.stat().st_size for path in self.path.glob("*.log")) < 50_000
+        assert len(log.read("small")) == 100
+        assert log.read("big")[0][0] == 184
+
+    def test_topics_that_ended_are_left_out(self) -> None:
+        log = self.open()
+        log.put(*[("a", bytes(1000))] * 10, ("b", b"1"))
+        log.end("a")
+        log.put(("a", b"new"))
+        log.seal()
+        log.rest()
+        assert log.read() == [(10, "b", b"1"), (11, "a", b"new")]
+        assert sum(path.stat().st_size for path in self.path.glob("*.log")) < 5000
+
+    def test_a_damaged_segment_is_left_alone(self) -> None:
+        log = self.open()
+        for number in range(100):
+            log.put(("a", b"message %d" % number))
+        log.seal()
+        path = self.path / log.catalog.segments[0].name
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"message 50", b"message 5x"))
+        log.rest()
+        page = read_page(log.catalog, 0, None, 2**30)
+        assert page.damaged == ((50, 51),)
+        assert sum(batch.count for batch in page.batches) == 99
+
+    def test_an_error_leaves_the_old_segment(self) -> None:
+        log = self.open()
+        for number in range(100):
+            log.put(("a", b"%d" % number))
+        log.seal()
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.patch(SegmentBuilder, "sync", full)  # type: ignore[no-untyped-call]
+        raised(OSError, log.rest)
+        assert len(log.read()) == 100
+        assert not list(self.path.glob("*.new"))
+
+
+class CheckTests(LogCase):
+    """The check after a crash"""
+
+    def crashed(self) -> None:
+        """Leave a log of two segments behind that was not closed."""
+        log = Log(self.path)
+        for number in range(10):
+            log.put(("a", b"message %d" % number))
+        log.seal()
+        log.put(("a", b"last"))
+        log.writer._active()
+        log.metadata.close()
+        log.directory.close()
+
+    def test_damage_is_reported(self) -> None:
+        self.crashed()
+        first = min(self.path.glob("*.log"))
+        data = first.read_bytes()
+        first.write_bytes(data.replace(b"message 3", b"message x"))
+        lines = logged(self)
+        self.open().rest()
+        assert "history: offsets 3 to 3 are damaged" in lines
+        assert "history: the check is complete; 1 records are damaged" in lines
+
+    def test_a_log_that_was_closed_is_not_checked(self) -> None:
+        log = self.open()
+        log.put(("a", b"1"))
+        log = self.reopen()
+        lines = logged(self)
+        log.rest()
+        assert not [line for line in lines if "check" in line]
+
+
+class DiskTests(LogCase):
+    """A disk that is filling up"""
+
+    def test_the_oldest_segments_expire_early(self) -> None:
+        log = self.open()
+        for number in range(4):
+            log.put(("a", b"%d" % number))
+            log.seal()
+        self.free = 0
+        lines = logged(self)
+        log.upkeep.step(NOW)
+        assert offsets(log.read()) == [1, 2, 3]
+        assert log.catalog.first == 1
+        assert any("the oldest messages expire early" in line for line in lines)
+        assert "history: offsets 0 to 0 expire early, as the disk is filling up" in lines
+        self.free = 2**40
+        log.rest()
+        assert offsets(log.read()) == [1, 2, 3]
+
+    def test_the_segment_that_is_written_stays(self) -> None:
+        log = self.open()
+        log.put(("a", b"1"))
+        self.free = 0
+        log.rest()
+        assert offsets(log.read()) == [0]
+
+    def test_the_reserve_is_given_back_and_kept_again(self) -> None:
+        log = self.open()
+        log.rest()
+        assert (self.path / RESERVE).exists()
+        self.free = 0
+        log.rest()
+        assert not (self.path / RESERVE).exists()
+        self.free = 2**40
+        log.rest()
+        assert (self.path / RESERVE).exists()
