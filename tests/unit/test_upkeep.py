@@ -125,7 +125,7 @@ class LogCase(SynchronousTestCase):
         self.path = scratch(self) / "history"
         # The disk of the machine that runs the tests may be nearly full.
         self.free = 2**40
-        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, 2**40))
+        self.patch(LogDirectory, "free_bytes", lambda _: (self.free, 2**40))  # type: ignore[no-untyped-call]
 
     def open(self, *limits: RetentionLimits) -> Log:
         """Return the log."""
@@ -136,7 +136,7 @@ class LogCase(SynchronousTestCase):
     def reopen(self, *limits: RetentionLimits) -> Log:
         """Close the log and return it, open."""
         self.log.close()
-        self._cleanups.pop()  # type: ignore[attr-defined]
+        self._cleanups.pop()
         return self.open(*limits)
 
 
