@@ -73,6 +73,13 @@ class TopicLifecycle:
             yield
         self.end(topic)
 
+    def withdraw(self, name: str) -> None:
+        """Remove a topic that was created in this tick for messages that were refused."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.hosted:
+            self._router.end(topic)
+            self._topics.remove(topic)
+
     def end(self, topic: Topic) -> None:
         """End ``topic``: its subscriptions end, its messages and its queue key are deleted."""
         if self._topics.get(topic.name) is not topic:

@@ -144,6 +144,18 @@ class RefusalTests(SynchronousTestCase):
         client.send(subscribe(b"a*"))
         assert home.broker.counters.refusals == {("spot", "memory"): 1}
 
+    def test_a_publication_that_is_refused_leaves_no_topic(self) -> None:
+        home = house(rate_messages=1)
+        reader = join(home, b"DEALER", subscribe(b"*"))
+        client = join(home, b"DEALER", publish(b"a", b"1"))
+        client.send(publish(b"b", b"2") + publish(b"a", b"2"))
+        assert home.broker.counters.refusals == {("spot", "rate-limited"): 2}
+        assert "b" not in home.broker.topics
+        assert reader.take() == publish(b"a", b"1")
+        home.clock.advance(2)
+        client.send(publish(b"b", b"3"))
+        assert reader.take() == publish(b"b", b"3")
+
     def test_messages_over_the_rate_are_counted(self) -> None:
         home = house(rate_messages=3)
         reader = join(home, b"DEALER", subscribe(b"t"))

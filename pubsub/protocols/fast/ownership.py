@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pubsub.broker.topics import fnv1a32
-from pubsub.errors import IdCollision, TopicExists, TopicNotFound
+from pubsub.errors import IdCollision, Refused, TopicExists, TopicNotFound
 from pubsub.protocols.fast.codec import DURABLE, EXCLUSIVE
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ class TopicOwnership:
             or (exclusive and not new and topic not in self._owners)
         ):
             raise TopicExists(name)
-        self._topics.claim(topic)
+        try:
+            self._topics.claim(topic)
+        except Refused:
+            if new:
+                self._lifecycle.withdraw(name)
+            raise
         if exclusive:
             self._own(topic, creator)
         elif topic in self._owners:

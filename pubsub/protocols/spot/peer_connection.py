@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
-from pubsub.errors import MessageTooLarge, Refused
+from pubsub.errors import MessageTooLarge
 from pubsub.protocols.spot.broker_codec import (
     Confirm,
     Confirmed,
@@ -195,12 +195,8 @@ class PeerConnection(OutgoingConnection):
 
     def _relay(self, name: str, columns: Columns) -> None:
         listener = self.listener
-        try:
-            topic = listener.topics.create(name, hosted=False)
-        except Refused as refused:
-            self.listener.refuse(refused.reason, self.label, columns.count)
-            return
-        if topic not in self._subscribed:
+        topic = listener.topics.get(name)
+        if topic is None or topic not in self._subscribed:
             # The UNSUBSCRIBE was still on its way, or the topic was never subscribed to.
             return
         sender = self._node.endpoint.encode()

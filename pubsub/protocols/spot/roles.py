@@ -82,6 +82,7 @@ class XSubSide:
 
     def _publish(self, publication: Publication, columns: Columns) -> None:
         listener, name = self._connection.listener, publication.topic
+        is_new = name not in listener.topics
         try:
             listener.access.check_publish(name)
             topic = listener.topics.create(name, hosted=False)
@@ -89,6 +90,8 @@ class XSubSide:
                 raise TopicUnreachable(name)
             batch = self._publisher.publish(topic, columns, sender=publication.origin)
         except Refused as refused:
+            if is_new:
+                listener.topic_lifecycle.withdraw(name)
             self._connection.refuse(refused.reason, columns.count, name)
         else:
             if self._confirmations is not None:
