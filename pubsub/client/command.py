@@ -1,4 +1,4 @@
-"""The command ``pubsub``: master secrets, tokens and the Spark pipeline."""
+"""The command ``pubsub``: master secrets, tokens, histories and the Spark pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from pubsub.build_info import build_kind
-from pubsub.client import pipeline, secret, token
+from pubsub.client import history, pipeline, secret, token
 from pubsub.errors import PubSubError
 
 
@@ -16,13 +16,15 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="pubsub",
-        description="Make master secrets and tokens for the broker, and run the Spark pipeline.",
+        description="Make master secrets and tokens, look after a history, and run the Spark "
+        "pipeline.",
     )
     text = f"pubsub {version('pubsub-broker')}, {build_kind()}"
     top.add_argument("--version", action="version", version=text)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     secret.add(commands)
     token.add(commands)
+    history.add(commands)
     pipeline.add(commands)
     return top
 

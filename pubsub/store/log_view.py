@@ -111,6 +111,11 @@ class LogView:
             start = parcel.stop
 
     @property
+    def catalog(self) -> Catalog:
+        """The segments, as of the last refresh."""
+        return self._catalog
+
+    @property
     def epochs(self) -> list[tuple[str, int]]:
         """The name and first offset of each epoch, as of the last refresh."""
         return [(one.name, one.begins) for _, one in sorted(self._epochs.items())]
@@ -241,15 +246,15 @@ class _File:
             os.close(file)
 
 
-def open_metadata(directory: LogDirectory) -> Metadata:
-    """Open the metadata to be read; raises StartError if they are missing."""
+def open_metadata(directory: LogDirectory, read_only: bool = True) -> Metadata:
+    """Open the metadata; raises StartError if they are missing."""
     path = directory.path / METADATA
     if not directory.size(METADATA):
         raise StartError(
             f"history: {path} is missing or empty: restore it from a backup, or make it again from "
             "the segments with pubsub history repair"
         )
-    return Metadata(path, read_only=True)
+    return Metadata(path, read_only)
 
 
 def open_segment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -197,6 +197,12 @@ class Metadata:
             row = self._connection.execute("PRAGMA data_version").fetchone()
         return int(row[0])
 
+    def problems(self) -> list[str]:
+        """Return what is damaged in the file."""
+        with self._lock:
+            rows = self._connection.execute("PRAGMA integrity_check").fetchall()
+        return [text for (text,) in rows if text != "ok"]
+
     def items(self) -> list[tuple[str, str, bytes]]:
         """Return tables, keys and values."""
         with self._lock:
@@ -227,7 +233,31 @@ class Metadata:
             rows = self._connection.execute("SELECT * FROM segments ORDER BY base, sequence")
             return [SealedSegment(*row) for row in rows]
 
+    def copy_to(self, path: Path) -> None:
+        """Copy the file, as it is now, to ``path``."""
+        path.touch(mode=0o600)
+        copy = sqlite3.connect(path)
+        try:
+            with self._lock:
+                self._connection.backup(copy)
+        finally:
+            copy.close()
+
     # Writing
+
+    def import_rows(
+        self,
+        items: Iterable[tuple[str, str, bytes]],
+        ended: Mapping[str, int],
+        horizons: Mapping[str, int],
+        epochs: Iterable[Epoch],
+    ) -> None:
+        """Take what was read from another file."""
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", items)
+            connection.executemany("INSERT OR REPLACE INTO ended VALUES (?, ?)", ended.items())
+            connection.executemany("INSERT INTO horizons VALUES (NULL, ?, ?)", horizons.items())
+            connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)", epochs)
 
     def apply(
         self,

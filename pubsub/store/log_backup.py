@@ -1,0 +1,160 @@
+"""Copies of a log that are consistent, made while a broker writes it.
+
+A segment that is complete gets a second name if the copy is on the same file system, and is copied
+otherwise, as nobody writes to it again. The newest is copied up to its last record that is intact.
+The copy is a log that was closed properly, so the same function restores it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO
+
+from pubsub.errors import StartError
+from pubsub.store.catalog import Catalog
+from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_view import LogView
+from pubsub.store.metadata import Metadata, SealedSegment, State
+from pubsub.store.record import CLOSED, Record, encode
+from pubsub.store.segment import Segment, index_name
+
+# The broker may rewrite or remove segments while they are copied, this many times.
+_ATTEMPTS = 10
+
+
+class _Changed(Exception):
+    """The broker has rewritten or removed a segment meanwhile."""
+
+
+def copy_log(source: Path, target: Path) -> tuple[int, int]:
+    """Copy the log in ``source`` to ``target``, which must not exist or be an empty directory.
+
+    Returns the first offset of the copy and the one after its last. Raises OSError, sqlite3.Error
+    or StartError. The copy has its name when it is complete.
+    """
+    if target.is_symlink() or (target.exists() and not _is_empty(target)):
+        raise StartError(f"{target} exists and is not an empty directory; choose another name")
+    new = target.with_name(target.name + ".new")
+    if new.exists():
+        raise StartError(f"{new} is left of a copy that was interrupted; remove it first")
+    view = LogView(source)
+    try:
+        new.mkdir(mode=0o700, parents=True)
+        try:
+            catalog = _copy(view, new)
+            os.rename(new, target)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+    finally:
+        view.close()
+    _sync(target.parent)
+    return catalog.first, catalog.stop
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
+
+
+def _copy(view: LogView, new: Path) -> Catalog:
+    for _ in range(_ATTEMPTS):
+        for left in new.iterdir():
+            left.unlink()
+        try:
+            return _copy_once(view, new)
+        except (_Changed, FileNotFoundError):
+            continue
+    raise StartError(
+        "the broker rewrote or removed segments all the time, so that no copy was consistent; "
+        "try again"
+    )
+
+
+def _copy_once(view: LogView, new: Path) -> Catalog:
+    # Before the segments: these have the operations that the copy of the metadata does not have.
+    view.metadata.copy_to(new / METADATA)
+    with closing(Metadata(new / METADATA)) as metadata:
+        catalog = view.refresh()
+        segments = catalog.segments
+        _check_unchanged(metadata.state(), segments)
+        rows = [_copy_complete(view, new, segment) for segment in segments[:-1]]
+        for segment in segments[-1:]:
+            if segment.sealed:
+                rows.append(_copy_complete(view, new, segment))
+            else:
+                _copy_growing(view.directory, new, segment)
+        kept = {(row.base, row.sequence) for row in rows}
+        known = [(row.base, row.sequence) for row in metadata.segments()]
+        metadata.replace_segments([key for key in known if key not in kept], rows, catalog.low)
+    for path in new.iterdir():
+        _sync(path)
+    _sync(new)
+    return catalog
+
+
+def _check_unchanged(copied: State, segments: tuple[Segment, ...]) -> None:
+    """Raise _Changed if a segment may have been rewritten since the metadata were copied.
+
+    A rewritten one has no operations any more.
+    """
+    if any(segment.head.sequence > copied.newest[1] for segment in segments[:-1]):
+        raise _Changed
+
+
+def _copy_complete(view: LogView, new: Path, segment: Segment) -> SealedSegment:
+    head = segment.head
+    _link_or_copy(view.directory, segment.name, new)
+    size = (new / segment.name).stat().st_size
+    last = segment.last_timestamp
+    try:
+        _link_or_copy(view.directory, index_name(segment.name), new)
+    except FileNotFoundError:
+        # It is made again when the segment is read.
+        last = segment.index.last_timestamp
+    return SealedSegment(
+        head.base, head.sequence, segment.stop, size, head.salt, head.created, last
+    )
+
+
+def _link_or_copy(directory: LogDirectory, name: str, new: Path) -> None:
+    try:
+        os.link(name, new / name, src_dir_fd=directory.file, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # Another file system, or one without links.
+        file = directory.open(name, os.O_RDONLY)
+        with os.fdopen(file, "rb") as given, _create(new / name) as copy:
+            shutil.copyfileobj(given, copy, 1024**2)
+
+
+def _copy_growing(directory: LogDirectory, new: Path, segment: Segment) -> None:
+    """Copy the records that are complete, and mark the end of the log."""
+    index = segment.index
+    stop, end = index.stop, index.end
+    closed, _ = encode(Record(stop, flags=CLOSED), segment.head.salt, 0, stop)
+    file = directory.open(segment.name, os.O_RDONLY)
+    with os.fdopen(file, "rb") as given, _create(new / segment.name) as copy:
+        left = end
+        while left:
+            data = given.read(min(left, 1024**2))
+            if not data:
+                raise StartError(f"{segment.name} was cut while it was copied")
+            copy.write(data)
+            left -= len(data)
+        copy.write(b"".join(closed))
+
+
+def _create(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

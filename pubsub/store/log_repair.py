@@ -1,0 +1,268 @@
+"""Repair of a log: what can be made again from the segments, and what is lost.
+
+Nothing that can be read is removed. Files that cannot be used get another name.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from pubsub.errors import StartError
+from pubsub.store.log_check import Inspected, describe_range, index_problem, inspect
+from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_view import open_metadata, open_segment, without_replaced
+from pubsub.store.log_writer import write_index
+from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment
+from pubsub.store.segment import (
+    NotASegment,
+    Segment,
+    SegmentHead,
+    index_name,
+    read_head,
+    segment_name,
+)
+
+_ASIDE = ".damaged"
+
+
+@dataclass(slots=True)
+class _Saved:
+    """What could be read of metadata that are damaged."""
+
+    items: list[tuple[str, str, bytes]] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+    horizons: dict[str, int] = field(default_factory=dict)
+    epochs: list[Epoch] = field(default_factory=list)
+
+    def read(self, metadata: Metadata) -> None:
+        """Read as much as is possible."""
+        with suppress(sqlite3.Error):
+            self.items = metadata.items()
+        with suppress(sqlite3.Error):
+            self.ended = metadata.ended()
+        with suppress(sqlite3.Error):
+            self.horizons = metadata.horizons()
+        with suppress(sqlite3.Error):
+            self.epochs = metadata.epochs()
+
+
+def _read_all(metadata: Metadata) -> None:
+    """Read all tables; raises sqlite3.Error."""
+    for read in (metadata.items, metadata.ended, metadata.horizons, metadata.epochs):
+        read()
+    metadata.segments()
+
+
+class LogRepair:
+    """Repairs the log at ``path``, which no broker may use meanwhile.
+
+    ``report`` is called with each thing that was done or is lost. Raises OSError, sqlite3.Error or
+    StartError.
+    """
+
+    def __init__(self, path: Path, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._saved = _Saved()
+        self._directory = LogDirectory(path)
+        try:
+            self._directory.lock()
+        except BaseException:
+            self._directory.close()
+            raise
+
+    def close(self) -> None:
+        """Give back the lock."""
+        self._directory.close()
+
+    def run(self) -> None:
+        """Repair the log."""
+        heads = self._read_heads()
+        log_ids = Counter(head.log_id for head in heads.values())
+        metadata = self._usable_metadata(log_ids)
+        try:
+            if metadata is not None:
+                log_id = metadata.state().log_id
+            elif log_ids:
+                ((log_id, _),) = log_ids.most_common(1)
+            else:
+                raise self._nothing()
+            segments = self._segments(heads, log_id)
+            if metadata is None and not segments:
+                raise self._nothing()
+            found = [self._inspect(segment) for segment in segments]
+            if metadata is None:
+                metadata = self._make_metadata(log_id, segments, found)
+            self._correct_rows(metadata, segments, found)
+            self._report_holes(metadata.state().first, segments)
+        finally:
+            if metadata is not None:
+                metadata.close()
+        self._directory.sync()
+
+    def _nothing(self) -> StartError:
+        return StartError(
+            f"history: {self._directory.path} has neither segments nor metadata that can be read, "
+            "so there is nothing to repair"
+        )
+
+    # Files
+
+    def _read_heads(self) -> dict[str, SegmentHead]:
+        """Return the head of each segment; put files aside that are none."""
+        heads: dict[str, SegmentHead] = {}
+        for name in self._directory.segments():
+            try:
+                self._directory.size(name)
+                file = self._directory.open(name, os.O_RDONLY)
+                try:
+                    head = read_head(file)
+                finally:
+                    os.close(file)
+            except (NotASegment, StartError) as error:
+                self._put_aside(name, str(error))
+                continue
+            right = segment_name(head.base, head.sequence)
+            if name != right and self._directory.size(right) is None:
+                self._directory.rename(name, right)
+                self._report(f"{name} had the wrong name, and is now {right}")
+                name = right
+            heads[name] = head
+        return heads
+
+    def _put_aside(self, name: str, reason: str) -> None:
+        new, number = name + _ASIDE, 1
+        while os.path.lexists(self._directory.path / new):
+            number += 1
+            new = f"{name}{_ASIDE}{number}"
+        self._directory.rename(name, new)
+        self._directory.remove(index_name(name))
+        self._report(f"{name} cannot be used, and is now {new}: {reason}")
+
+    def _segments(self, heads: dict[str, SegmentHead], log_id: bytes) -> list[Segment]:
+        found: list[Segment] = []
+        for name in heads:
+            try:
+                found.append(open_segment(self._directory, name, log_id, {}).segment)
+            except NotASegment as error:
+                self._put_aside(name, str(error))
+        segments = without_replaced(found)
+        for one, following in pairwise(segments):
+            if not one.sealed:
+                one.seal()
+                one.limit(following.base)
+                one.release()
+        return segments
+
+    def _inspect(self, segment: Segment) -> Inspected:
+        """Verify a segment, and make its index again if that is wrong."""
+        found = inspect(self._directory, segment)
+        for start, stop in found.damaged:
+            self._report(f"{segment.name}: {describe_range(start, stop)} and are lost")
+        if segment.sealed:
+            problem = index_problem(self._directory, segment, found)
+            if problem is not None:
+                write_index(self._directory, segment, found.index)
+                self._report(f"{problem}; it was made again")
+        return found
+
+    # Metadata
+
+    def _usable_metadata(self, log_ids: Counter[bytes]) -> Metadata | None:
+        """Return the metadata; put them aside if they are damaged or those of another history."""
+        try:
+            if self._directory.size(METADATA) is None:
+                self._report(f"{METADATA} is missing")
+                return None
+            metadata = open_metadata(self._directory, read_only=False)
+        except (StartError, sqlite3.Error) as error:
+            self._put_metadata_aside(str(error))
+            return None
+        try:
+            problems = metadata.problems()
+            reason = problems[0] if problems else None
+            if reason is None:
+                own = metadata.state().log_id
+                _read_all(metadata)
+                if log_ids and own not in log_ids:
+                    metadata.close()
+                    self._put_metadata_aside("it belongs to another history")
+                    return None
+                return metadata
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            reason = str(error)
+        self._saved.read(metadata)
+        metadata.close()
+        self._put_metadata_aside(reason)
+        return None
+
+    def _put_metadata_aside(self, reason: str) -> None:
+        self._put_aside(METADATA, reason)
+        for ending in ("-wal", "-shm"):
+            # Another file with the name would take them for its own.
+            if self._directory.size(METADATA + ending) is not None:
+                self._put_aside(METADATA + ending, reason)
+
+    def _make_metadata(
+        self, log_id: bytes, segments: Sequence[Segment], found: Sequence[Inspected]
+    ) -> Metadata:
+        """Make the metadata again, from what could be read of them and from the segments."""
+        metadata = Metadata.create(self._directory.path / METADATA, log_id, segments[0].base)
+        saved = self._saved
+        metadata.import_rows(saved.items, saved.ended, saved.horizons, saved.epochs)
+        changes = [pair for one in found for pair in one.operations]
+        newest, last = segments[-1], found[-1].last
+        position = 0 if last is None else last.position
+        place = Place(newest.base, newest.head.sequence, position)
+        ceiling = newest.stop if last is None else max(last.head.ceiling, newest.stop)
+        metadata.apply(changes, place, found[-1].index.stop, ceiling)
+        if not metadata.epochs():
+            # Of a boot that is not this one, so that no offset is assigned again.
+            epoch = Epoch(last.head.epoch if last else 1, newest.base, 0, 0, bytes(16))
+            metadata.import_rows((), {}, {}, [epoch])
+        self._report(
+            f"{METADATA} was made again from the segments; values whose records have expired or "
+            "were rewritten are lost, unless they could be read from the old file"
+        )
+        return metadata
+
+    def _correct_rows(
+        self, metadata: Metadata, segments: Sequence[Segment], found: Sequence[Inspected]
+    ) -> None:
+        """Let the metadata list the segments that there are."""
+        rows = {
+            (row.base, row.sequence): row
+            for row in self._rows_of(zip(segments, found, strict=True))
+        }
+        known = {(row.base, row.sequence): row for row in metadata.segments()}
+        if rows != known:
+            metadata.replace_segments(
+                known.keys() - rows.keys(), rows.values(), metadata.state().first
+            )
+
+    def _rows_of(self, given: Iterable[tuple[Segment, Inspected]]) -> list[SealedSegment]:
+        rows = []
+        for segment, found in given:
+            size = self._directory.size(segment.name)
+            if segment.sealed and size is not None:
+                head = segment.head
+                rows.append(
+                    SealedSegment(
+                        head.base, head.sequence, segment.stop, size, head.salt, head.created,
+                        found.index.last_timestamp,
+                    )
+                )  # fmt: skip
+        return rows
+
+    def _report_holes(self, first: int, segments: Sequence[Segment]) -> None:
+        at = first
+        for segment in segments:
+            if segment.base > at:
+                self._report(f"offsets {at} to {segment.base - 1} are lost: no segment has them")
+            at = max(at, segment.stop)

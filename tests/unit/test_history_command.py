@@ -1,0 +1,385 @@
+"""``pubsub history``: check, repair, backup, restore and dump."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pubsub.store.log_view import LogView
+from pubsub.store.metadata import Metadata
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
+from pubsub.store.segment_index import SegmentIndex
+from tests.histories import START, History, damage, history
+from tests.unit.test_log_view import numbers, shown
+from tests.unit.test_pubsub_command import CommandCase
+
+
+class HistoryCase(CommandCase):
+    """A log of three segments with ten messages each, and some metadata."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.directory / "history"
+        for start in (0, 10, 20):
+            with history(self.path) as log:
+                log.put("a" if start else "ended", numbers(range(start, start + 10)))
+                log.store("tokens", f"key {start}", b"value %d" % start)
+                if not start:
+                    log.end("ended")
+        # Begins a fourth one.
+        self.broker: History | None = None
+
+    def start_broker(self) -> History:
+        self.broker = History(self.path, START)
+        self.addCleanup(self.stop_broker)
+        return self.broker
+
+    def stop_broker(self) -> None:
+        if self.broker is not None:
+            self.broker.close()
+            self.broker = None
+
+    def run_on(self, action: str, *arguments: str, path: Path | None = None) -> tuple[int, str]:
+        """Return the exit code and the output."""
+        store = f"log:{path or self.path}"
+        code, out, err = self.run_it("history", action, *arguments, "--store", store)
+        return code, out + err
+
+    def lines(self, action: str, *arguments: str, path: Path | None = None) -> list[str]:
+        return self.run_on(action, *arguments, path=path)[1].splitlines()
+
+    def assert_fine(self, path: Path | None = None) -> None:
+        code, out = self.run_on("check", path=path)
+        assert (code, out.count("\n")) == (0, 1), out
+
+    def segments(self) -> list[Path]:
+        return sorted(self.path.glob("*.log"))
+
+    def read(self, path: Path | None = None) -> tuple[list[bytes], list[tuple[int, int]]]:
+        view = LogView(path or self.path)
+        try:
+            return shown(view.refresh())
+        finally:
+            view.close()
+
+    def stored(self, path: Path | None = None) -> dict[str, bytes]:
+        """Return the metadata of a table as the broker would read them."""
+        metadata = Metadata((path or self.path) / "metadata.db")
+        try:
+            return {key: value for space, key, value in metadata.items() if space == "tokens"}
+        finally:
+            metadata.close()
+
+
+class CheckTests(HistoryCase):
+    def test_no_damage(self) -> None:
+        (line,) = self.lines("check")
+        assert line.endswith(
+            "offsets 0 to 30, 30 messages in 15 records of 3 segments: no damage"
+        ), line
+
+    def test_beside_a_broker(self) -> None:
+        broker = self.start_broker()
+        for number in range(5):
+            broker.put("a", [b"%d" % number] * 10)
+            self.assert_fine()
+        with self.segments()[-1].open("r+b") as file:
+            file.seek(broker.writer._active().index.end)
+            file.write(b"PSLR\1\0 a record that is being written")
+        self.assert_fine()
+
+    def test_a_damaged_record(self) -> None:
+        damage(self.path, 10)
+        code, out = self.run_on("check")
+        assert code == 1
+        first, last = out.splitlines()
+        assert first == f"{self.segments()[1].name}: offsets 10 to 19 are damaged"
+        assert last.endswith(": 1 problems")
+
+    def test_every_byte_of_a_segment_counts(self) -> None:
+        path = self.segments()[1]
+        data = path.read_bytes()
+        for at in range(0, len(data), 7):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+            code, out = self.run_on("check")
+            assert code == 1, (at, out)
+
+    def test_a_missing_segment(self) -> None:
+        self.segments()[1].unlink()
+        assert self.lines("check")[0] == "offsets 10 to 19 are missing: there is no segment of them"
+
+    def test_a_missing_end(self) -> None:
+        self.segments()[2].unlink()
+        code, out = self.run_on("check")
+        assert code == 1
+        assert "offsets 20 to 29 were written and are missing" in out
+
+    def test_indexes(self) -> None:
+        missing, other, damaged = (path.with_suffix(".index") for path in self.segments())
+        # The third is the newest segment, which has none yet.
+        self.start_broker()
+        missing.unlink()
+        with self.segments()[1].open("rb") as file:
+            head = read_head(file.fileno())
+        index = SegmentIndex.decode(other.read_bytes(), head.salt)
+        assert index is not None
+        index._counts[0] += 1
+        other.write_bytes(index.encode(head.salt))
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        code, out = self.run_on("check")
+        assert code == 1
+        assert out.splitlines()[:-1] == [
+            f"{missing.name} is missing",
+            f"{other.name} does not match its segment",
+            f"{damaged.name} is damaged",
+        ]
+
+    def test_metadata_that_cannot_be_read(self) -> None:
+        (self.path / "metadata.db").write_bytes(b"something else" * 1000)
+        code, out = self.run_on("check")
+        assert code == 1
+        assert "repair" in out
+        (self.path / "metadata.db").unlink()
+        code, out = self.run_on("check")
+        assert code == 1
+        assert "metadata.db is missing" in out
+
+    def test_nothing_there(self) -> None:
+        code, out = self.run_on("check", path=self.directory / "nowhere")
+        assert code == 1
+        assert "No such file" in out
+
+    def test_the_default_directory(self) -> None:
+        with patch.dict(os.environ, STATE_DIRECTORY=str(self.directory)):
+            code, out, _ = self.run_it("history", "check")
+        assert code == 0
+        assert str(self.path) in out
+
+
+class RepairTests(HistoryCase):
+    def test_nothing_to_do(self) -> None:
+        assert self.lines("repair") == [f"{self.path}: nothing had to be repaired"]
+
+    def test_not_beside_a_broker(self) -> None:
+        self.start_broker()
+        code, out = self.run_on("repair")
+        assert code == 1
+        assert "is in use by another broker" in out
+
+    def test_missing_metadata(self) -> None:
+        before, epochs = self.stored(), self.epochs()
+        for path in self.path.glob("metadata.db*"):
+            path.unlink()
+        assert self.run_on("repair")[0] == 0
+        self.assert_fine()
+        assert self.stored() == before
+        assert self.epochs() == epochs
+        assert self.read() == (numbers(range(10, 30)), [])
+        self.start_broker().put("a", [b"more"])
+        assert self.read()[0][-1] == b"more"
+
+    def epochs(self) -> list[tuple[str, int]]:
+        view = LogView(self.path)
+        view.close()
+        return view.epochs
+
+    def test_metadata_of_another_history(self) -> None:
+        other = self.directory / "other"
+        with history(other) as log:
+            log.store("tokens", "foreign", b"value")
+        shutil.copy(other / "metadata.db", self.path / "metadata.db")
+        lines = self.lines("repair")
+        assert "metadata.db.damaged: it belongs to another history" in lines[0]
+        assert "foreign" not in self.stored()
+        assert len(self.stored()) == 3
+        self.assert_fine()
+
+    def test_what_can_be_read_of_damaged_metadata_is_kept(self) -> None:
+        path = self.path / "metadata.db"
+        connection = sqlite3.connect(path)
+        connection.execute("INSERT INTO metadata VALUES ('tokens', 'old', X'66726f6d206265666f7265')")
+        connection.execute("DROP TABLE epochs")
+        connection.commit()
+        connection.close()
+        # A segment in which a value was stored has expired.
+        assert self.run_on("repair")[0] == 0
+        assert self.stored()["old"] == b"from before"
+        assert len(self.stored()) == 4
+        assert len(self.epochs()) == 3
+        self.assert_fine()
+
+    def test_files_that_cannot_be_read_get_another_name(self) -> None:
+        first, second, _ = self.segments()
+        data = bytearray(first.read_bytes())
+        data[20] ^= 1
+        first.write_bytes(data)
+        (self.path / "notes.log").write_text("text")
+        (self.path / f"{5:020}-{9:08}.log").symlink_to(second)
+        lines = self.lines("repair")
+        for name in (first.name, "notes.log", f"{5:020}-{9:08}.log"):
+            assert os.path.lexists(self.path / f"{name}.damaged")
+            assert any(line.startswith(f"{name} cannot be used, and is now") for line in lines)
+        assert "offsets 0 to 9 are lost: no segment has them" in lines
+        assert Path(f"{first}.damaged").read_bytes() == data
+        assert self.read() == (numbers(range(10, 30)), [(0, 10)])
+        assert self.lines("repair") == ["offsets 0 to 9 are lost: no segment has them"]
+        self.start_broker()
+        assert self.read()[0] == numbers(range(10, 30))
+
+    def test_a_segment_with_a_wrong_name(self) -> None:
+        path = self.segments()[1]
+        path.rename(path.with_name("renamed.log"))
+        assert self.lines("repair") == [
+            f"renamed.log had the wrong name, and is now {path.name}",
+        ]
+        self.assert_fine()
+
+    def test_damaged_records_stay_and_indexes_are_made_again(self) -> None:
+        damage(self.path, 20)
+        with history(self.path) as log:
+            log.put("a", [b"more"])
+        missing = self.segments()[1].with_suffix(".index")
+        missing.unlink()
+        lines = self.lines("repair")
+        assert f"{missing.name} is missing; it was made again" in lines
+        assert f"{self.segments()[2].name}: offsets 20 to 29 are damaged and are lost" in lines
+        assert missing.exists()
+        assert self.read() == ([*numbers(range(10, 20)), b"more"], [(20, 30)])
+
+    def test_nothing_that_could_be_repaired(self) -> None:
+        empty = self.directory / "empty"
+        empty.mkdir()
+        code, out = self.run_on("repair", path=empty)
+        assert code == 1
+        assert "nothing to repair" in out
+
+
+class BackupTests(HistoryCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.backup = self.directory / "backups" / "today"
+
+    def test_beside_a_broker_that_writes(self) -> None:
+        broker = self.start_broker()
+        broker.put("a", numbers(range(30, 35)))
+        broker.store("tokens", "late", b"value")
+        with self.segments()[-1].open("r+b") as file:
+            file.seek(broker.writer._active().index.end)
+            file.write(b"PSLR\1\0 a record that is being written")
+        (line,) = self.lines("backup", str(self.backup))
+        assert line == f"{self.backup}: backup of offsets 0 to 35"
+        broker.put("a", numbers(range(35, 40)))
+        self.assert_fine(self.backup)
+        assert self.read(self.backup) == (numbers(range(10, 35)), [])
+        assert self.stored(self.backup)["late"] == b"value"
+        assert (self.backup / self.segments()[0].name).stat().st_nlink == 2
+        assert (self.backup / self.segments()[-1].name).stat().st_nlink == 1
+        assert self.backup.stat().st_mode & 0o777 == 0o700
+
+    def test_operations_that_the_metadata_do_not_have_yet(self) -> None:
+        broker = self.start_broker()
+        broker.put("a", [b"x"])
+        broker.end("a", sync=False)
+        self.run_on("backup", str(self.backup))
+        restored = self.directory / "restored"
+        self.run_on("restore", str(self.backup), path=restored)
+        assert self.read(restored) == ([], [])
+
+    def test_restored_under_another_boot_no_offset_is_lost(self) -> None:
+        self.run_on("backup", str(self.backup))
+        self.stop_broker()
+        with patch("pubsub.store.recovery.boot_id", lambda: b"another boot....."[:16]):
+            code, out = self.run_on("restore", str(self.backup), path=self.directory / "restored")
+            assert (code, out.count("\n")) == (0, 1), out
+            with history(self.directory / "restored") as log:
+                assert log.next == 30
+                log.put("a", [b"more"])
+        self.assert_fine(self.directory / "restored")
+        # The backup shares no file that is written to.
+        self.assert_fine(self.backup)
+        assert self.read(self.backup) == (numbers(range(10, 30)), [])
+
+    def test_on_another_file_system(self) -> None:
+        with patch("os.link", side_effect=OSError(18, "Invalid cross-device link")):
+            self.run_on("backup", str(self.backup))
+        self.assert_fine(self.backup)
+        assert (self.backup / self.segments()[0].name).stat().st_nlink == 1
+
+    def test_a_segment_is_removed_meanwhile(self) -> None:
+        """The copy begins again, and ends up without it."""
+        broker = self.start_broker()
+        oldest, real = self.segments()[0], os.link
+
+        def link(name: str, *args: Any, **kwargs: Any) -> None:
+            if oldest.exists():
+                broker.metadata.replace_segments([(0, 1)], [], 10)
+                oldest.unlink()
+            real(name, *args, **kwargs)
+
+        with patch("os.link", link):
+            (line,) = self.lines("backup", str(self.backup))
+        assert line.endswith("backup of offsets 10 to 30")
+        self.assert_fine(self.backup)
+
+    def test_existing_directories(self) -> None:
+        self.backup.mkdir(parents=True)
+        assert self.run_on("backup", str(self.backup))[0] == 0
+        for action, path in (("backup", self.path), ("restore", self.path)):
+            code, out = self.run_on(action, str(self.backup), path=path)
+            assert code == 1
+            assert "is not an empty directory" in out
+        self.assert_fine()
+
+    def test_a_copy_that_fails_leaves_nothing(self) -> None:
+        with (
+            patch("shutil.copyfileobj", side_effect=OSError(28, "No space left on device")),
+            patch("os.link", side_effect=OSError(18, "Invalid cross-device link")),
+        ):
+            code, out = self.run_on("backup", str(self.backup))
+        assert code == 1
+        assert "No space left" in out
+        assert not list(self.backup.parent.iterdir())
+
+
+class DumpTests(HistoryCase):
+    def dumped(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines("dump", *arguments)]
+
+    def test_heads(self) -> None:
+        found = self.dumped()
+        assert len(found) == 15
+        assert found[1]["topics"] == {"ended": {"messages": 10, "bytes": 70}}
+        assert (found[1]["offset"], found[1]["count"], found[1]["first"]) == (0, 10, START)
+        assert found[0]["operations"][0]["begin"].startswith("1-")
+        assert found[2]["operations"] == [{"put": "tokens"}]
+        assert found[3]["operations"] == [{"end": "ended", "offset": 10}]
+        assert found[4]["flags"] == ["closed"]
+        assert "messages" not in found[1]
+
+    def test_payloads(self) -> None:
+        found = self.dumped("--payloads")
+        assert found[2]["operations"] == [
+            {"put": "tokens", "key": "key 0", "value": "dmFsdWUgMA=="}
+        ]
+        assert found[1]["messages"][3] == {
+            "offset": 3, "timestamp": START, "topic": "ended", "protocol": "cafe",
+            "sender": "dGVzdGVy", "payload": "Mw==",
+        }  # fmt: skip
+
+    def test_damage(self) -> None:
+        damage(self.path, 10)
+        assert {"segment": self.segments()[1].name, "damaged": [10, 20]} in self.dumped()
+
+    def test_positions_are_those_of_the_file(self) -> None:
+        (first, *_) = self.segments()
+        with first.open("rb") as file:
+            salt = read_head(file.fileno()).salt
+            positions = [one.position for one in scan(file.fileno(), SEGMENT_HEAD_BYTES, salt)]
+        assert [
+            one["position"] for one in self.dumped() if one["segment"] == first.name
+        ] == positions
