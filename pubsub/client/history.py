@@ -65,7 +65,7 @@ def _with_errors(run: _Run, options: argparse.Namespace) -> int | None:
     from pubsub.store.location import default_path
 
     if options.store is None:
-        options.store = default_path(os.environ).with_suffix("")
+        options.store = default_path(os.environ)
     try:
         return run(options)
     except sqlite3.Error as error:

@@ -241,7 +241,7 @@ def _urls_or_path(options: _GivenOptions) -> tuple[tuple[str, ...], str | None]:
     url, path = options.get("url"), options.get("path")
     if (url is None) == (path is None):
         raise ConfigurationError(
-            "either option url (HTTP API of a broker) or option path (history file) is required"
+            "either option url (HTTP API of a broker) or option path (a history) is required"
         )
     if url is None:
         options.forbid(("token", "tokenFile"), "path: the file system controls access to a file")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pubsub.pipeline.connector_options import SourceOptions
 from pubsub.pipeline.file_history import FileHistory
 from pubsub.pipeline.history import History
 from pubsub.pipeline.http_history import HttpHistory
-from pubsub.pipeline.sqlite_history import SqliteHistory
 
 
 def open_histories(options: SourceOptions) -> list[History]:
     """Return the history of each partition, in order. None is connected yet."""
     if options.path is not None:
-        if Path(options.path.removeprefix("sqlite:")).expanduser().is_file():
-            return [SqliteHistory(options.path)]
         return [FileHistory(options.path)]
     return [HttpHistory(url, options.credentials) for url in options.urls]

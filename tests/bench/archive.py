@@ -36,7 +36,7 @@ _KEEP = "--retention=*=messages:1000000000"
 
 def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     """Archive a history from its file or over HTTP, and return the figures."""
-    path = scratch / "history.db"
+    path = scratch / "history"
     fill(path, options.rows, options.size)
     to = scratch / "archive"
     job = ["--to", to, "--once", "--master", f"local[{options.cores}]", "--format", options.format]
@@ -44,7 +44,7 @@ def archive(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
         where: list[object] = ["--path", path]
         if options.http:
             api = f"--admin-port=tcp:0:interface={HOST}"
-            broker = start(*listen("cafe"), api, f"--store=sqlite:{path}", _KEEP)
+            broker = start(*listen("cafe"), api, f"--store=log:{path}", _KEEP)
             where = ["--url", f"http://{HOST}:{broker.port('admin')}"]
         began = time.perf_counter()
         code, out, err = Command("archive", *job, *where).finish()
@@ -84,7 +84,7 @@ def metrics(options: argparse.Namespace, scratch: Path) -> dict[str, object]:
     to = scratch / "metrics"
     with brokers(scratch) as start:
         api = f"--admin-port=tcp:0:interface={HOST}"
-        broker = start(*listen("cafe"), api, f"--store=sqlite:{scratch / 'history.db'}")
+        broker = start(*listen("cafe"), api, f"--store=log:{scratch / 'history'}")
         url = f"http://{HOST}:{broker.port('admin')}"
         master = f"local[{options.cores}]"
         job = Command("metrics", "--url", url, "--to", to, "--master", master)

@@ -67,13 +67,13 @@ def measure(
 
 def bench(options: argparse.Namespace, scratch: Path) -> None:
     """Print a line for each sink and place."""
-    path = scratch / "history.db"
+    path = scratch / "history"
     fill(path, options.rows, options.size)
     spark = local_session("bench", cores=options.cores)
     spark.sparkContext.setLogLevel("FATAL")
     with brokers(scratch) as start:
         broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}",
-                       f"--store=sqlite:{path}")  # fmt: skip
+                       f"--store=log:{path}")  # fmt: skip
         places = {
             "file": {"path": str(path)},
             "HTTP": {"url": f"http://{HOST}:{broker.port('admin')}"},

@@ -78,7 +78,7 @@ def main() -> None:
     os.sched_setaffinity(0, {1})
     twistd = Path(sys.executable).with_name("twistd")
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as directory:
-        store = [f"--store=sqlite:{directory}/history.db"]
+        store = [f"--store=log:{directory}/history"]
         with twistd_broker(twistd, WIRES["cafe"], store, 0) as broker:
             sock, session = _subscribe(broker, b"reader")
             # After a connection reset the session can be resumed.

@@ -1,4 +1,4 @@
-"""One Spark session for all tests, and brokers with a history file and the HTTP API."""
+"""One Spark session for all tests, and brokers with a history and the HTTP API."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ def secret(tmp_path: Path) -> Path:
 @pytest.fixture
 def broker(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """Return a broker with all protocols."""
-    return serve(start, tmp_path / "history.db", f"--secret-file={secret}", "--grant=*,$SYS/*")
+    return serve(start, tmp_path / "history", f"--secret-file={secret}", "--grant=*,$SYS/*")

@@ -18,13 +18,13 @@ PROTOCOLS = ("cafe", "nsd", "rheos", "spot", "fast")
 
 
 def serve(start: Start, path: Path, *options: str, port: int = 0) -> Broker:
-    """Start a broker on a history file, with all protocols if it has a secret.
+    """Start a broker on a history, with all protocols if it has a secret.
 
     ``port`` is the port of the API, such as that of an earlier broker.
     """
     protocols = PROTOCOLS if any("--secret-file" in option for option in options) else ("cafe",)
     api = f"--admin-port=tcp:{port or free_port()}:interface={HOST}"
-    return start(*listen(*protocols), api, f"--store=sqlite:{path}", *options)
+    return start(*listen(*protocols), api, f"--store=log:{path}", *options)
 
 
 def url_of(broker: Broker) -> str:

@@ -40,7 +40,7 @@ def _version() -> str:
 def _make(archive: Path) -> None:
     """Run a small archive job that dumps its classes, and rename the complete file."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as directory:
-        new, history = Path(directory, "new.jsa"), Path(directory, "history.db")
+        new, history = Path(directory, "new.jsa"), Path(directory, "history")
         fill(history, 1000)
         subprocess.run(
             [Path(sys.executable).with_name("pubsub"), "pipeline", "archive", "--once",

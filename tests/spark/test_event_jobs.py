@@ -29,7 +29,7 @@ def finished_run(
 ) -> Iterator[tuple[BrokerRun, Broker, Path]]:
     """Yield a finished run, a broker with its history, and a token that opens the events."""
     directory = tmp_path_factory.mktemp("events")
-    path, secret = directory / "history.db", make_secret(directory / "secret")
+    path, secret = directory / "history", make_secret(directory / "secret")
     token = directory / "token"
     token.write_bytes(make_token(secret, permission="admin"))
     with brokers(directory) as start:

@@ -1,4 +1,4 @@
-"""The job archive on history files."""
+"""The job archive on histories in directories."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def offsets(path: Path) -> list[int]:
 def test_every_message_is_there_once_over_restarts(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     for _ in range(3):
         put(file, "t/0", "t/1", "t/2")
         assert run(spark, file, to) == 0
@@ -62,7 +62,7 @@ def test_every_message_is_there_once_over_restarts(
 def test_a_death_between_append_and_commit_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     put(file, "orders")
 
     class Died(Exception):
@@ -81,7 +81,7 @@ def test_a_death_between_append_and_commit_doubles_nothing(
 
 
 def test_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     for _ in range(2):
         put(file, "..", "a/../b")
         run(spark, file, to, "--format", "parquet")
@@ -93,7 +93,7 @@ def test_plain_parquet(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_end_of_once_compacts(spark: SparkSession, tmp_path: Path) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     for _ in range(6):
         put(file, "orders")
     run(spark, file, to, "--partition-by", "day", "--compact-every", "2", "--max-rows", "10")
@@ -106,7 +106,7 @@ def test_the_end_of_once_compacts(spark: SparkSession, tmp_path: Path) -> None:
 def test_compaction_leaves_the_files_of_others(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     sub, point = to / "sub", to / "point"
     given = ("--format", kind, "--checkpoint", str(point))
     for _ in range(2):

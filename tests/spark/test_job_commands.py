@@ -29,7 +29,7 @@ _BATCH = 1000
 @pytest.fixture
 def broker(start: Start, tmp_path: Path) -> Broker:
     """Return a broker with cafe only."""
-    return serve(start, tmp_path / "history.db")
+    return serve(start, tmp_path / "history")
 
 
 def offsets(path: Path, kind: str) -> list[int]:
@@ -68,7 +68,7 @@ def test_an_archive_killed_again_and_again_has_each_message_once(
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_only_the_leftovers_of_a_kill_are_removed(tmp_path: Path, kind: str) -> None:
-    file, to = tmp_path / "history.db", tmp_path / "archive"
+    file, to = tmp_path / "history", tmp_path / "archive"
     with history(file) as messages:
         messages.put_all(messages.batch("orders", [b"%d" % number]) for number in range(30))
     job = ["--path", file, "--to", to, "--format", kind, "--once", "--max-rows", 10]

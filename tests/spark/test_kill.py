@@ -115,7 +115,7 @@ def test_killed_again_and_again(start: Start, tmp_path: Path) -> None:
         directory = tmp_path / str(number)
         directory.mkdir()
         # Parts that one life has staged must not block those of the next.
-        broker = serve(start, directory / "history.db", f"--admin-max-batch={MAX_STAGED}")
+        broker = serve(start, directory / "history", f"--admin-max-batch={MAX_STAGED}")
         send(broker, *sent)
         chains.append((broker, Chain(broker, directory, lives)))
     for _, chain in chains:

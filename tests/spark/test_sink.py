@@ -185,7 +185,7 @@ def test_a_new_query_is_distinct_from_an_earlier_one(
 
 def test_a_broker_restart_loses_no_batch(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     """After a restart of the broker between two batches, a new start of the query loses nothing."""
-    path = tmp_path / "history.db"
+    path = tmp_path / "history"
     broker = serve(start, path)
     port = broker.port("admin")
     send(broker, *numbers(0, 100))

@@ -17,10 +17,10 @@ from pubsub.protocols.nsd.client import NsdPublisher
 from pubsub.protocols.rheos.client import RheosPublisher
 from pubsub.protocols.spot.client import SpotPublisher
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
 from tests.spark.http_brokers import client_of, read, serve, url_of, values
-from tests.sqlite_histories import history
 from tests.waiting import until
 
 NAMES = ["a,b", 'q"uote', "it's", "sl/ash", "\N{PARTY POPPER}", " space ", "[x]", "x" * 255]
@@ -120,7 +120,7 @@ def test_nothing_to_read(spark: SparkSession, broker: Broker) -> None:
 
 def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     """Each broker is a partition with its own offsets."""
-    both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
+    both = [serve(start, tmp_path / f"{number}") for number in range(2)]
     for number, broker in enumerate(both):
         publish(
             CafePublisher(Address(HOST, broker.port("cafe"))),
@@ -141,7 +141,7 @@ def test_the_file_has_the_same_rows_as_http(
     for name, client in publishers(broker, secret).items():
         publish(client, "cafe/1" if name == "cafe" else name, b"x", b"y" * 1000)
     wait_for_messages(broker, 10)
-    path = str(tmp_path / "history.db")
+    path = str(tmp_path / "history")
     for options in ({}, {"subscribe": "nsd,spot"}, {"includeHeaders": "true"}):
         over_http = read(spark, broker, **options)
         of_file = spark.read.format("pubsub").options(path=path, **options).load()
@@ -152,7 +152,7 @@ def test_the_file_has_the_same_rows_as_http(
 
 def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path) -> None:
     """Events require a permission over HTTP and none in the file; they are not messages."""
-    path = tmp_path / "history.db"
+    path = tmp_path / "history"
     event = {"event": "refused", "protocol": "cafe", "reason": "not-authorized", "bytes": 5}
     with history(path, time.time_ns() // 1000) as file:
         file.put("$SYS/events", [json.dumps(event).encode(), b'{"event": "connect"}'])

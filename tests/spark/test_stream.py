@@ -89,7 +89,7 @@ def test_a_query_survives_broker_restarts(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     """The query continues through restarts of the broker."""
-    path, out = tmp_path / "history.db", tmp_path / "out"
+    path, out = tmp_path / "history", tmp_path / "out"
     broker = serve(start, path)
     port = broker.port("admin")
     send(broker, *numbers(0, 100))
@@ -117,7 +117,7 @@ def rows_in(spark: SparkSession, directory: Path) -> int:
 
 def overtaken(start: Start, tmp_path: Path) -> tuple[Broker, Callable[[], int]]:
     """Return a broker with retention, and a function that makes it expire unread messages."""
-    broker = serve(start, tmp_path / "history.db", "--retention=*=messages:100")
+    broker = serve(start, tmp_path / "history", "--retention=*=messages:100")
     client = client_of(broker)
 
     def overtake() -> int:
@@ -154,12 +154,12 @@ def test_retention_overtakes_it(spark: SparkSession, start: Start, tmp_path: Pat
 def test_another_history_under_the_same_url(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
-    broker = serve(start, tmp_path / "one.db")
+    broker = serve(start, tmp_path / "one")
     port = broker.port("admin")
     send(broker, *numbers(0, 10))
     run_once(stream(spark, broker), tmp_path / "out")
     broker.stop()
-    other = serve(start, tmp_path / "two.db", port=port)
+    other = serve(start, tmp_path / "two", port=port)
     send(other, *numbers(0, 20))
     with pytest.raises(StreamingQueryException, match="not the history that was read"):
         run_once(stream(spark, other), tmp_path / "out")
@@ -167,7 +167,7 @@ def test_another_history_under_the_same_url(
 
 def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> None:
     """One broker gets no messages for a time; limits are divided by backlog."""
-    both = [serve(start, tmp_path / f"{number}.db") for number in range(2)]
+    both = [serve(start, tmp_path / f"{number}") for number in range(2)]
     urls = ",".join(map(url_of, both))
     send(both[0], *numbers(0, 100))
     run_once(stream(spark, urls, maxOffsetsPerTrigger=40), tmp_path / "out")
@@ -186,7 +186,7 @@ def test_a_stream_from_the_file(spark: SparkSession, broker: Broker, tmp_path: P
         send(broker, *numbers(100 * life, 100 * life + 100))
         frame = (
             spark.readStream.format("pubsub")
-            .options(path=str(tmp_path / "history.db"), startingOffsets="earliest")
+            .options(path=str(tmp_path / "history"), startingOffsets="earliest")
             .load()
         )
         run_once(frame, tmp_path / "out")

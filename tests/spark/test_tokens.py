@@ -22,7 +22,7 @@ TOPIC = "keyed"
 @pytest.fixture
 def closed(start: Start, tmp_path: Path, secret: Path) -> Broker:
     """Return a broker that requires a token for topics with queue keys."""
-    return serve(start, tmp_path / "history.db", f"--secret-file={secret}")
+    return serve(start, tmp_path / "history", f"--secret-file={secret}")
 
 
 def everything(directory: Path) -> bytes:

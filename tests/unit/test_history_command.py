@@ -202,7 +202,9 @@ class RepairTests(HistoryCase):
     def test_what_can_be_read_of_damaged_metadata_is_kept(self) -> None:
         path = self.path / "metadata.db"
         connection = sqlite3.connect(path)
-        connection.execute("INSERT INTO metadata VALUES ('tokens', 'old', X'66726f6d206265666f7265')")
+        connection.execute(
+            "INSERT INTO metadata VALUES ('tokens', 'old', X'66726f6d206265666f7265')"
+        )
         connection.execute("DROP TABLE epochs")
         connection.commit()
         connection.close()

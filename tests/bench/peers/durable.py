@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import selectors
+import shutil
 import tempfile
 import time
 from collections.abc import Hashable, Sequence
@@ -154,12 +155,11 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
 
 def _live(options: argparse.Namespace, directory: Path) -> str:
     """Measure cafe with storage and live delivery."""
-    path = directory / "live.db"
+    path = directory / "live"
     rates = []
     for _ in range(options.rounds):
-        for file in directory.glob("live.db*"):
-            file.unlink()
-        command_line = [f"--store=sqlite:{path}"]
+        shutil.rmtree(path, ignore_errors=True)
+        command_line = [f"--store=log:{path}"]
         with twistd_broker(options.twistd, WIRES["cafe"], command_line, BROKER_CORE) as broker:
             plan = make_plan(WIRES["cafe"], Topology(1, 1), SIZE)
             result = measure_throughput(broker, WIRES["cafe"], plan, options.seconds)

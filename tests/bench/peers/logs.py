@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pubsub.store.block_reader import read_bounds, read_page
+from pubsub.store.log_reader import read_page
+from pubsub.store.log_view import LogView
 from tests.bench import BenchError
 from tests.bench.acks import Sized
 from tests.bench.broker import Broker, twistd_broker
@@ -167,21 +169,17 @@ def _rheos(broker: Broker, number: int) -> socket.socket:
 
 
 def _our_reads(path: Path, broker: Broker, expected: int) -> tuple[int, float, float]:
-    """Read from the file, in this process, as other processes can."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    # The last messages reach the file some time after their acknowledgment.
-    end = time.monotonic() + HANDSHAKE_SECONDS
-    while (bounds := read_bounds(connection))[1] < expected and time.monotonic() < end:
-        time.sleep(0.01)
-    offset, stop = bounds
+    """Read from the directory, in this process, as other processes can."""
     found = 0
-    start, cpu = time.perf_counter(), time.process_time()
-    while offset < stop:
-        page = read_page(connection, offset, None, 1 << 20)
-        found += sum(batch.count for batch in page.batches)
-        offset = page.next_offset
-    used = time.perf_counter() - start, time.process_time() - cpu
-    connection.close()
+    with closing(LogView(path)) as view:
+        start, cpu = time.perf_counter(), time.process_time()
+        catalog = view.refresh()
+        offset, stop = catalog.first, min(catalog.stop, expected)
+        while offset < stop:
+            page = read_page(catalog, offset, None, 1 << 20)
+            found += sum(batch.count for batch in page.batches)
+            offset = page.next_offset
+        used = time.perf_counter() - start, time.process_time() - cpu
     return found, *used
 
 
@@ -210,17 +208,16 @@ def contenders(twistd: Path, directory: Path) -> list[tuple[Contender, Log]]:
     start = partial(start_server, packages["nats-server"], _jetstream_conf())
     rows.append((Contender("JetStream, file", PEER_WIRES["nats"], start), nats))
     for name in ("async", "sync"):
-        path = directory / f"{name}.db"
+        path = directory / name
         reads = partial(_our_reads, path)
         ours = Log(_rheos, lambda _: publish, partial(Sized, ACK_SIZE), reads)
-        options = [f"--store=sqlite:{path}", f"--durability=*={name}"]
+        options = [f"--store=log:{path}", f"--durability=*={name}"]
         start = partial(_afresh, path, twistd, options)
         rows.append((Contender(f"rheos, {name}", WIRES["rheos"], start, ours=True), ours))
     return rows
 
 
 def _afresh(path: Path, twistd: Path, options: Sequence[str]) -> Broker:
-    """Return this broker with an empty file."""
-    for file in path.parent.glob(f"{path.name}*"):
-        file.unlink()
+    """Return this broker with an empty history."""
+    shutil.rmtree(path, ignore_errors=True)
     return twistd_broker(twistd, WIRES["rheos"], options, BROKER_CORE)
