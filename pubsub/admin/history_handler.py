@@ -21,10 +21,12 @@ from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, UNAVAILABLE, VERSION, ApiError
+from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, VERSION, ApiError
+from pubsub.admin.client_share import client_of
 from pubsub.admin.parameters import Parameters, invalid
 from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines, need_arrow
+from pubsub.admin.stream_places import StreamPlaces
 from pubsub.broker.access import RESERVED
 from pubsub.broker.topics import topic_name
 
@@ -61,7 +63,7 @@ class HistoryHandler:
         self._listener = listener
         self._store = listener.store
         self._run_in_thread = run_in_thread
-        self._streams = 0
+        self._places = StreamPlaces(listener)
 
     async def bounds(self, request: ApiRequest) -> None:
         """GET /v1/bounds"""
@@ -129,24 +131,22 @@ class HistoryHandler:
         if request.clientproto != b"HTTP/1.1":
             message = "HTTP/1.1 is required: before it a stream that was cut looks complete"
             raise ApiError(VERSION, "version", message)
-        if self._streams >= self._listener.settings["max-streams"]:
-            message = f"limit reached: {self._streams} streams are being read"
-            raise ApiError(UNAVAILABLE, "streams", message)
+        stream = _HistoryStream(
+            self._listener, self._run_in_thread, request, access, requested, format
+        )
+        client = client_of(request.requestHeaders, self._listener, request.address)
+        self._places.begin(stream, client)
         headers = {
             "Pubsub-Start": str(requested.start),
             "Pubsub-Stop": str(requested.stop),
             "Pubsub-First": str(self._store.first_offset),
             "Pubsub-Epoch": self._store.epoch,
         }
-        self._streams += 1
         try:
             request.head(200, headers, format.content_type)
-            stream = _HistoryStream(
-                self._listener, self._run_in_thread, request, access, requested, format
-            )
             await stream.run()
         finally:
-            self._streams -= 1
+            self._places.end(stream)
 
     def _range(self, parameters: Parameters, topics: frozenset[str] | None) -> _HistoryRange:
         first, end = self._store.first_offset, self._store.committed
@@ -209,7 +209,8 @@ class _HistoryStream:
         self._access = access
         self._range = requested
         self._format = format
-        self._transport_full = False
+        self.stalled_since: float | None = None
+        """When the transport had more than it could send; None while the client reads."""
         self._ended = False
         self._waiting: Deferred[None] | None = None
         self._timeout: IDelayedCall | None = None
@@ -249,7 +250,7 @@ class _HistoryStream:
     async def _write(self, make: Callable[[], bytes]) -> None:
         # Encoded while the parcel before it is being sent.
         data = await self._run_in_thread(make)
-        if self._transport_full and not self._ended:
+        if self.stalled_since is not None and not self._ended:
             self._waiting = Deferred()
             await self._waiting
         if data and not self._ended:
@@ -275,20 +276,24 @@ class _HistoryStream:
 
     def pauseProducing(self) -> None:
         """See IPushProducer."""
-        if not self._transport_full and not self._ended:
-            self._transport_full = True
+        if self.stalled_since is None and not self._ended:
+            self.stalled_since = self._listener.clock.seconds()
             seconds = self._listener.slow.seconds
             self._timeout = self._listener.clock.callLater(seconds, self._cut_slow)
 
     def resumeProducing(self) -> None:
         """See IPushProducer."""
-        self._transport_full = False
+        self.stalled_since = None
         self._cancel_timeout()
         self._wake()
 
     def stopProducing(self) -> None:
         """See IPushProducer."""
         self._end()
+
+    def displace(self) -> None:
+        """See ``Displaceable``."""
+        self._cut("the client does not read, and another stream needs the place")
 
     def _cut_slow(self) -> None:
         self._cut(f"the client has not read for {self._listener.slow.seconds:g} s")

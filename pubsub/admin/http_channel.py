@@ -23,14 +23,16 @@ from twisted.web.iweb import INonQueuedRequestFactory
 from zope.interface import implementer, provider
 
 from pubsub.admin.api_error import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
+from pubsub.admin.client_share import client_of
 from pubsub.admin.leaving_channel import LeavingChannel
-from pubsub.admin.request_body import Body, ByteBudget
+from pubsub.admin.request_body import Body
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import address_text, host_of
 from pubsub.wire.read_buffer import arrival_seconds
 
 if TYPE_CHECKING:
+    from pubsub.admin.shares import Shares
     from pubsub.broker.events import ConnectionEvents
     from pubsub.broker.listener import Listener
 
@@ -45,10 +47,9 @@ class ApiServer(Protocol):
     """What connections need of the server they belong to."""
 
     listener: Listener
-    body_budget: ByteBudget
 
-    def body_limit(self, method: bytes, target: bytes) -> int:
-        """Return the largest body, in bytes, that such a request may have."""
+    def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
+        """Return the bytes that the body of such a request may have, and what they count to."""
 
     async def handle(self, request: ApiRequest) -> None:
         """Answer ``request``, which has arrived completely."""
@@ -70,8 +71,9 @@ class ApiRequest(Request):
 
     def gotLength(self, length: int | None) -> None:
         """The headers are complete: refuse a body that is too large."""
-        self.content = self.body = Body(self.channel.server.body_budget)
-        self._body_limit = self.channel.body_limit()
+        client = client_of(self.requestHeaders, self._listener, host_of(self.channel.getPeer()))
+        self._body_limit, shares = self.channel.body_limit()
+        self.content = self.body = Body(shares, client, self._listener.memory)
         if length is not None and length > self._body_limit:
             self._refuse_body()
 
@@ -253,8 +255,8 @@ class Channel(LeavingChannel):
         if not self.refused:
             super()._send100Continue()
 
-    def body_limit(self) -> int:
-        """Return the largest body, in bytes, that the current request may have."""
+    def body_limit(self) -> tuple[int, Shares]:
+        """See ``ApiServer``, for the current request."""
         return self.server.body_limit(self._command, self._path)
 
     def allContentReceived(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import FORBIDDEN, ApiError
+from pubsub.admin.client_share import bearer_token
 from pubsub.broker.access import RESERVED
 from pubsub.errors import BadToken, RateLimited
 from pubsub.wire.peer_address import is_local
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
-
-_SCHEME = "bearer "
 
 
 class RequestAccess:
@@ -118,12 +117,12 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
 
     Raises BadToken, or RateLimited if too many unknown tokens have to be verified.
     """
-    header = request.getHeader("authorization")
+    header = request.requestHeaders.getRawHeaders(b"authorization")
     if header is None:
         return RequestAccess(listener, None, is_local(request.client))
-    if not header.lower().startswith(_SCHEME):
+    raw = bearer_token(header[-1])
+    if raw is None:
         raise BadToken("expected Authorization: Bearer TOKEN")
-    raw = header[len(_SCHEME) :].strip().encode(errors="replace")
     if not listener.tokens.known(raw):
         if listener.verifications.available() < 1:
             raise RateLimited("too many unknown tokens; try again later")

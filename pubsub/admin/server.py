@@ -14,9 +14,9 @@ from pubsub.admin.deletions import IDENTITIES, TOPICS, Deletions
 from pubsub.admin.history_handler import HistoryHandler, RunInThread
 from pubsub.admin.http_channel import ApiRequest, Channel
 from pubsub.admin.reader_positions import PREFIX, ReaderPositions
-from pubsub.admin.request_body import ByteBudget
 from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.admin.request_origin import RequestOrigin
+from pubsub.admin.shares import Shares
 from pubsub.admin.staging import PROTOCOL, StagingHandler
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
@@ -32,7 +32,12 @@ Handler = Callable[[ApiRequest], Awaitable[None]]
 """Answers a request to one endpoint."""
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("max-streams", integer(1, 10_000), 16, "streams of the history at a time"),
+    Setting(
+        "max-streams",
+        integer(1, 10_000),
+        32,
+        "streams of the history at a time; a client may read as many as it leaves to others",
+    ),
     Setting("max-readers", integer(0, 10**6), 1000, "readers of one owner that are stored"),
     # Subscribers receive a batch at once, so this is far below the default of slow-bytes.
     Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
@@ -42,6 +47,8 @@ SETTINGS: tuple[Setting, ...] = (
 )
 # Bytes of any body that is not a part.
 _MAX_BODY = 1024**2
+# Bytes of all such bodies that arrive or are being worked on.
+_MAX_BODIES = 64 * 1024**2
 _THREADS = 2
 # Paths that end with a name.
 _WITH_NAME = (PREFIX, TOPICS, IDENTITIES)
@@ -69,7 +76,8 @@ class AdminFactory(Factory):
     def __init__(self, listener: Listener, run_in_thread: RunInThread) -> None:
         self.listener = listener
         listener.event_protocol = PROTOCOL
-        self.body_budget = ByteBudget(listener.settings["max-staged"])
+        self.staged_shares = Shares(lambda: listener.settings["max-staged"])
+        self.body_shares = Shares(lambda: _MAX_BODIES)
         self._origin = RequestOrigin(listener.settings)
         self._positions = positions = ReaderPositions(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
@@ -103,12 +111,12 @@ class AdminFactory(Factory):
     def log(self, request: ApiRequest) -> None:
         """Called by twisted.web after each request; there is no access log."""
 
-    def body_limit(self, method: bytes, target: bytes) -> int:
-        """Return the largest body, in bytes, that such a request may have."""
+    def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
+        """See ``ApiServer``."""
         if method == b"POST" and target.partition(b"?")[0] == b"/v1/stage":
-            limit: int = self.listener.settings["max-batch"]
-            return limit
-        return _MAX_BODY
+            return self.listener.settings["max-batch"], self.staged_shares
+        # A client whose share is full of parts can still commit or abort them.
+        return _MAX_BODY, self.body_shares
 
     async def handle(self, request: ApiRequest) -> None:
         """See ApiServer."""

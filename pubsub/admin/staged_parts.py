@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from os import SEEK_END
 from typing import IO, Any
 
 from pubsub.admin.api_error import TOO_LARGE, UNSUPPORTED, ApiError
@@ -18,12 +19,20 @@ from pubsub.admin.parameters import invalid
 from pubsub.admin.stream_formats import need_arrow
 from pubsub.broker.batch import MAX_HEADERS, MAX_SENDER, Headers
 from pubsub.broker.combination_cache import MAX_COMBINATION
+from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.broker.topics import topic_name
 from pubsub.errors import SenderTooLong
 from pubsub.kernel import Columns
 
-# Messages of a part; even an empty message costs memory.
+# Messages and headers of a part; even an empty one costs memory.
 _MAX_MESSAGES = 1_000_000
+_MAX_HEADERS = 1_000_000
+# Estimated bytes of memory that are taken, until a part is published, by a byte of it, a message, a
+# header and a run.
+_BYTE_COST = 3
+_MESSAGE_BYTES = 64
+_HEADER_BYTES = 16
+_RUN_BYTES_HELD = 800
 # A run has at most this many messages and bytes, but at least one message. So its topics are a
 # combination that is worth remembering.
 _RUN_ROWS, _RUN_BYTES = MAX_COMBINATION, 256 * 1024
@@ -42,25 +51,56 @@ class PublishableRun:
     headers: Sequence[Headers] | None
 
 
-def summarize(file: IO[bytes], sender: bytes) -> tuple[int, frozenset[str]]:
-    """Validate a part; return its number of messages and its topics.
+@dataclass(frozen=True, slots=True)
+class PartSummary:
+    """What a part holds. ``memory`` are the estimated bytes that its runs take at most."""
 
-    ``sender`` is used if there is no column ``key``. Raises ApiError or SenderTooLong.
+    messages: int
+    topics: frozenset[str]
+    memory: int
+
+
+def summarize(file: IO[bytes], sender: bytes) -> PartSummary:
+    """Validate a part. ``sender`` is used if there is no column ``key``.
+
+    Raises ApiError or SenderTooLong.
     """
-    messages = 0
+    messages = headers = runs = 0
     topics: set[str] = set()
     for batch in _batches(file):
         messages += batch.num_rows
         if messages > _MAX_MESSAGES:
             message = f"the part has more than {_MAX_MESSAGES} messages"
             raise ApiError(TOO_LARGE, "too-large", message)
-        topics.update(batch["topic"].unique().to_pylist())
         _check_senders(batch, sender)
         if "headers" in batch.schema.names:
-            _check_headers(batch["headers"])
+            headers += _check_headers(batch["headers"])
+            if headers > _MAX_HEADERS:
+                message = f"the part has more than {_MAX_HEADERS} headers"
+                raise ApiError(TOO_LARGE, "too-large", message)
+        topics.update(batch["topic"].unique().to_pylist())
+        runs += _count_runs(batch)
     for name in topics:
         topic_name(name)
-    return messages, frozenset(topics)
+    nbytes = file.seek(0, SEEK_END)
+    memory = (
+        _BYTE_COST * nbytes
+        + _MESSAGE_BYTES * messages
+        + _HEADER_BYTES * headers
+        + _RUN_BYTES_HELD * (runs + nbytes // _RUN_BYTES)
+    )
+    return PartSummary(messages, frozenset(topics), memory)
+
+
+def _count_runs(batch: Any) -> int:
+    """Return how many runs a batch has at most, but for those that end because of their bytes."""
+    import pyarrow.compute as pc
+
+    senders: int = 1
+    if "key" in batch.schema.names:
+        senders = len(pc.run_end_encode(batch["key"]).run_ends)
+    rows: int = batch.num_rows
+    return senders + rows // _RUN_ROWS
 
 
 def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
@@ -70,10 +110,12 @@ def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
             continue
         names = batch.schema.names
         own = batch["key"].fill_null(b"") if "key" in names else None
-        headers = batch["headers"].to_pylist() if "headers" in names else None
+        headers = _HeaderColumn(batch["headers"]) if "headers" in names else None
         values = _values(batch["value"])
-        for start, stop in _run_bounds(own, values):
-            some = None if headers is None else [_headers(h) for h in headers[start:stop]]
+        sizes = list(map(len, values))
+        if headers is not None:
+            sizes = [size + more for size, more in zip(sizes, headers.sizes(), strict=True)]
+        for start, stop in _run_bounds(own, sizes):
             topics = batch["topic"][start:stop].dictionary_encode()
             names = tuple(topics.dictionary.to_pylist())
             yield PublishableRun(
@@ -82,29 +124,85 @@ def read_runs(file: IO[bytes], sender: bytes) -> Iterator[PublishableRun]:
                 Columns.of(
                     values[start:stop], topics.indices.to_pylist() if len(names) > 1 else None
                 ),
-                some if some and any(some) else None,
+                None if headers is None else headers.packed(start, stop),
             )
 
 
 def _values(column: Any) -> list[bytes]:
     """Return the payloads, sliced from the column's buffer."""
-    _, ends, data = column.buffers()
-    numbers = array("i")
-    numbers.frombytes(memoryview(ends)[4 * column.offset : 4 * (column.offset + len(column) + 1)])
+    numbers, data = _buffers(column)
     low, high = numbers[0], numbers[-1]
-    payload = b"" if data is None else bytes(memoryview(data)[low:high])
+    payload = bytes(data[low:high])
     return [payload[a - low : b - low] for a, b in pairwise(numbers)]
 
 
-def _run_bounds(key: Any, values: list[bytes]) -> list[tuple[int, int]]:
+def _buffers(column: Any) -> tuple[array[int], memoryview]:
+    """Return the offsets of a column of text or binary, and its data."""
+    _, ends, data = column.buffers()
+    return _offsets(ends, column), memoryview(b"" if data is None else data)
+
+
+def _offsets(buffer: Any, column: Any) -> array[int]:
+    numbers = array("i")
+    view = memoryview(buffer)
+    numbers.frombytes(view[4 * column.offset : 4 * (column.offset + len(column) + 1)])
+    return numbers
+
+
+class _HeaderColumn:
+    """The column ``headers`` of a batch."""
+
+    def __init__(self, column: Any) -> None:
+        self._offsets = _offsets(column.buffers()[1], column)
+        self._no_list = _nulls(column)
+        keys, values = column.values.field(0), column.values.field(1)
+        self._no_value = _nulls(values)
+        self._key_ends, self._keys = _buffers(keys)
+        self._value_ends, self._values = _buffers(values)
+
+    def sizes(self) -> Iterator[int]:
+        """Yield the bytes that the headers of each message take when they are packed."""
+        keys, values = self._key_ends, self._value_ends
+        for low, high in pairwise(self._offsets):
+            yield keys[high] - keys[low] + values[high] - values[low] + 8 * (high - low)
+
+    def packed(self, start: int, stop: int) -> PackedHeaders | None:
+        """Return the headers of the messages from ``start`` to before ``stop``; None for none."""
+        if self._offsets[start] == self._offsets[stop]:
+            return None
+        return PackedHeaders.of(map(self._pairs, range(start, stop)))
+
+    def _pairs(self, row: int) -> list[tuple[bytes, bytes]]:
+        if row in self._no_list:
+            return []
+        keys, values = self._key_ends, self._value_ends
+        return [
+            (
+                bytes(self._keys[keys[at] : keys[at + 1]]),
+                b"" if at in self._no_value else bytes(self._values[values[at] : values[at + 1]]),
+            )
+            for at in range(self._offsets[row], self._offsets[row + 1])
+        ]
+
+
+def _nulls(column: Any) -> frozenset[int]:
+    """Return the rows that are null."""
+    import pyarrow.compute as pc
+
+    if not column.null_count:
+        return frozenset()
+    return frozenset(pc.indices_nonzero(column.is_null()).to_pylist())
+
+
+def _run_bounds(key: Any, sizes: list[int]) -> list[tuple[int, int]]:
     """Return the bounds of runs: rows with the same key, within the limits."""
     import pyarrow.compute as pc
 
-    ends: set[int] = {*range(0, len(values), _RUN_ROWS), len(values)}
+    ends: set[int] = {*range(0, len(sizes), _RUN_ROWS), len(sizes)}
     if key is not None:
         ends.update(pc.run_end_encode(key).run_ends.to_pylist())
     size = 0
-    for row, length in enumerate(map(len, values)):
+    for row, length in enumerate(sizes):
         size += length
         if size > _RUN_BYTES:
             ends.add(row)
@@ -123,8 +221,11 @@ def _check_senders(batch: Any, sender: bytes) -> None:
         raise SenderTooLong(f"a sender has {longest} bytes, more than {MAX_SENDER}")
 
 
-def _check_headers(column: Any) -> None:
-    """Raise ApiError if a message has too many headers, or one without a key."""
+def _check_headers(column: Any) -> int:
+    """Return the number of headers.
+
+    Raises ApiError if a message has too many headers, or one without a key.
+    """
     import pyarrow.compute as pc
 
     most = pc.max(pc.list_value_length(column)).as_py() or 0
@@ -132,10 +233,8 @@ def _check_headers(column: Any) -> None:
         raise invalid(f"a message has more than {MAX_HEADERS} headers")
     if column.flatten().flatten()[0].null_count:
         raise invalid("a header has no key")
-
-
-def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
-    return {pair["key"]: pair["value"] or b"" for pair in pairs or ()}
+    count: int = len(column.values)
+    return count
 
 
 def _batches(file: IO[bytes]) -> Iterator[Any]:

@@ -10,28 +10,27 @@ their query finds out when it commits, and runs the batch again.
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import DeferredLock
-from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.admin.api_error import (
     CONFLICT,
-    FULL,
     TOO_LARGE,
     TOO_MANY,
     UNAVAILABLE,
     ApiError,
 )
+from pubsub.admin.client_share import client_of
 from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
 from pubsub.admin.history_handler import RunInThread
 from pubsub.admin.parameters import Parameters
+from pubsub.admin.part_registry import PartRegistry, Query, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
-from pubsub.admin.staged_parts import PublishableRun, read_runs, summarize
+from pubsub.admin.staged_parts import PartSummary, PublishableRun, read_runs, summarize
 from pubsub.broker.provisional_topics import ProvisionalTopics
 from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.kernel import Columns
@@ -42,36 +41,19 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.topics import Topic
 
-# Parts that may be staged at a time.
-_MAX_PARTS = 10_000
+# Estimated bytes of memory that a byte of a part takes while it is parsed.
+_PARSING_COST = 5
+# Topics that a commit looks at to find out whether it has to wait, before it reads its parts.
+_LOOKED_AT = 1000
 PROTOCOL = "http"
 """The protocol of messages that were published over HTTP."""
-
-
-_Query: TypeAlias = tuple[str | None, str]
-"""The owner of a query, and its id."""
-
-
-@dataclass(slots=True, eq=False)
-class _StagedPart:
-    """Messages of one task that wait for the commit of their batch."""
-
-    query: _Query
-    batch: int
-    run: str
-    body: Body
-    topics: frozenset[str]
-    messages: int
-    sender: bytes
-    committing: bool = False
-    timer: IDelayedCall | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """A batch to commit; ``address`` is that of the client if the query belongs to nobody."""
 
-    query: _Query
+    query: Query
     number: int
     address: str
 
@@ -83,9 +65,9 @@ class StagingHandler:
         self._listener = listener
         self._store = listener.store
         self._run_in_thread = run_in_thread
-        self._parts: dict[str, _StagedPart] = {}
+        self._parts = PartRegistry(listener.memory)
         self._committed = CommittedBatches(listener.store, listener.memory)
-        self._locks: dict[_Query, DeferredLock] = {}
+        self._locks: dict[Query, DeferredLock] = {}
 
     def restore(self) -> None:
         """Load the stored commits."""
@@ -100,40 +82,43 @@ class StagingHandler:
         run = parameters.text("run") if "run" in parameters else ""
         access = request_access(request, self._listener)
         query = (access.owner, name)
-        if len(self._parts) >= _MAX_PARTS:
-            message = f"limit reached: {_MAX_PARTS} parts are staged"
-            raise ApiError(FULL, "staged", message)
+        client = client_of(request.requestHeaders, self._listener, request.address)
+        self._parts.reserve(client)
         sender = b"" if access.token is None else access.token.subject.encode()
         body = request.keep_body()
         try:
-            messages, topics = await self._run_in_thread(lambda: summarize(body, sender))
-            if len(topics) > self._listener.topics.limit:
-                raise LimitReached("topics")
-            await self._listener.slices.finish(access.check_publish(topics))
-            self._drop_all(query, lambda part: part.run != run)
-            self._check_limits(query, batch, body.nbytes, messages)
+            summary = await self._summarize(body, sender)
+            await self._listener.slices.finish(access.check_publish(summary.topics))
+            self._parts.drop_all(query, lambda part: part.run != run)
+            self._check_limits(query, batch, body.nbytes, summary.messages)
         except BaseException:
             body.close()
+            self._parts.cancel(client)
             raise
-        id = secrets.token_hex(16)
-        part = self._parts[id] = _StagedPart(query, batch, run, body, topics, messages, sender)
+        part = StagedPart(query, batch, run, body, summary, sender, client)
+        id = self._parts.add(part)
         seconds = self._listener.settings["stage-seconds"]
-        part.timer = self._listener.clock.callLater(seconds, self._drop, id)
+        part.timer = self._listener.clock.callLater(seconds, self._parts.drop, id)
         if request.client_left:
             # The client does not get the id.
-            self._drop(id)
-        elif messages:
+            self._parts.drop(id)
+        elif summary.messages:
             request.count_published(0, 0)
-        answer = {"part": id, "messages": messages}
+        answer = {"part": id, "messages": summary.messages}
         request.answer(201, json.dumps(answer).encode() + b"\n")
 
-    def _check_limits(self, query: _Query, batch: int, nbytes: int, messages: int) -> None:
+    async def _summarize(self, body: Body, sender: bytes) -> PartSummary:
+        """Return what a part holds; raises ApiError or Refused."""
+        with self._listener.memory.work(_PARSING_COST * body.nbytes):
+            summary: PartSummary = await self._run_in_thread(lambda: summarize(body, sender))
+        if len(summary.topics) > self._listener.topics.limit:
+            raise LimitReached("topics")
+        return summary
+
+    def _check_limits(self, query: Query, batch: int, nbytes: int, messages: int) -> None:
         """Raise ApiError if the batch becomes too large or exceeds the listener's rate."""
         limit = self._listener.settings["max-batch"]
-        staged = sum(
-            p.body.nbytes for p in self._parts.values() if (p.query, p.batch) == (query, batch)
-        )
-        if staged + nbytes > limit:
+        if self._parts.nbytes(query, batch) + nbytes > limit:
             message = f"the batch is larger than {limit} bytes; use fewer rows for a batch"
             raise ApiError(TOO_LARGE, "too-large", message)
         limiter = self._listener.limiter
@@ -142,26 +127,12 @@ class StagingHandler:
                 raise ApiError(TOO_MANY, "rate-limited", "rate limit of the listener exceeded")
             limiter.take(messages, nbytes)
 
-    def _drop(self, id: str) -> None:
-        part = self._parts.get(id)
-        if part is not None and not part.committing:
-            del self._parts[id]
-            if part.timer is not None and part.timer.active():
-                part.timer.cancel()
-            part.body.close()
-
-    def _drop_all(self, query: _Query, which: Callable[[_StagedPart], bool]) -> None:
-        """Drop those parts of a query for which ``which`` returns True."""
-        for id, part in tuple(self._parts.items()):
-            if part.query == query and which(part):
-                self._drop(id)
-
     async def abort(self, request: ApiRequest) -> None:
         """POST /v1/abort"""
         parameters = Parameters.of_body(request, "query", "batch")
         batch = parameters.number("batch")
         query = (request_access(request, self._listener).owner, parameters.text("query"))
-        self._drop_all(query, lambda part: part.batch == batch)
+        self._parts.drop_all(query, lambda part: part.batch == batch)
         request.answer(204, b"")
 
     # Committing
@@ -184,49 +155,44 @@ class StagingHandler:
         request.answer(200, json.dumps(answer).encode() + b"\n")
 
     async def _commit(
-        self, request: ApiRequest, query: _Query, batch: int, ids: list[str], access: RequestAccess
+        self, request: ApiRequest, query: Query, batch: int, ids: list[str], access: RequestAccess
     ) -> dict[str, object]:
         known = self._committed.last(*query)
         if known is not None and batch <= known.batch:
             await self._stored()
-            self._drop_all(query, lambda part: part.batch <= batch)
+            self._parts.drop_all(query, lambda part: part.batch <= batch)
             return {**(_range(known) if batch == known.batch else {}), "duplicate": True}
-        parts = self._claim(query, batch, ids)
+        parts = self._parts.claim(query, batch, ids)
         try:
-            runs, names = await self._run_in_thread(lambda: _contents(parts))
             address = request.address if access.owner is None else ""
             identified = _Batch(query, batch, address)
-            commit = await self._publish_all(identified, runs, names, access)
+            commit, nbytes = await self._publish_parts(identified, parts, access)
             if commit.messages:
-                request.count_published(commit.messages, sum(one.columns.nbytes for one in runs))
+                request.count_published(commit.messages, nbytes)
         finally:
-            self._release(ids)
+            self._parts.release(ids)
         # This includes the parts of tasks that failed after staging.
-        self._drop_all(query, lambda part: part.batch <= batch)
+        self._parts.drop_all(query, lambda part: part.batch <= batch)
         await self._stored()
         return {**_range(commit), "duplicate": False}
 
-    def _claim(self, query: _Query, batch: int, ids: list[str]) -> list[_StagedPart]:
-        """Return the parts, which do not expire until ``_release``; raises ApiError."""
-        parts = []
-        for id in dict.fromkeys(ids):
-            part = self._parts.get(id)
-            if part is None or (part.query, part.batch) != (query, batch):
-                message = "a part is not staged here; run the batch again"
-                raise ApiError(CONFLICT, "unknown-part", message, part=id)
-            parts.append(part)
-        for part in parts:
-            part.committing = True
-        return parts
-
-    def _release(self, ids: list[str]) -> None:
-        """Let the parts expire again; those whose time is over do so now."""
-        for id in ids:
-            part = self._parts.get(id)
-            if part is not None:
-                part.committing = False
-                if part.timer is not None and not part.timer.active():
-                    self._drop(id)
+    async def _publish_parts(
+        self, batch: _Batch, parts: list[StagedPart], access: RequestAccess
+    ) -> tuple[Commit, int]:
+        """Publish all parts; return the commit, and the bytes of the payloads."""
+        memory, topics = self._listener.memory, self._listener.topics
+        names: frozenset[str] = frozenset().union(*[part.summary.topics for part in parts])
+        needed = sum([part.summary.memory for part in parts])
+        if memory.limit and needed > memory.limit // 2:
+            message = f"the batch needs {needed} bytes of memory; use fewer rows for a batch"
+            raise ApiError(TOO_LARGE, "too-large", message)
+        # A batch that has to wait takes no memory meanwhile.
+        found = [topics.get(name) for name in islice(names, _LOOKED_AT)]
+        await wait_for_backpressure(self._listener, [topic for topic in found if topic])
+        with memory.work(needed):
+            runs = await self._run_in_thread(lambda: _runs_of(parts))
+            commit = await self._publish_all(batch, runs, names, access)
+            return commit, sum([run.columns.nbytes for run in runs])
 
     async def _publish_all(
         self,
@@ -311,10 +277,8 @@ class StagingHandler:
             raise ApiError(UNAVAILABLE, HistoryUnavailable.reason, message)
 
 
-def _contents(parts: list[_StagedPart]) -> tuple[list[PublishableRun], frozenset[str]]:
-    """Return the runs of all parts, and their topics."""
-    runs = [run for part in parts for run in read_runs(part.body, part.sender)]
-    return runs, frozenset().union(*[part.topics for part in parts])
+def _runs_of(parts: list[StagedPart]) -> list[PublishableRun]:
+    return [run for part in parts for run in read_runs(part.body, part.sender)]
 
 
 def _range(commit: Commit) -> dict[str, object]:

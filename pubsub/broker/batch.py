@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.kernel import Columns
 
 Headers = Mapping[str, bytes]
@@ -20,13 +21,20 @@ def headers_nbytes(headers: Headers) -> int:
     return sum([len(key.encode()) + len(value) for key, value in headers.items()])
 
 
+def all_headers_nbytes(headers: Sequence[Headers]) -> int:
+    """Return the bytes of the headers of all messages; see ``headers_nbytes``."""
+    if isinstance(headers, PackedHeaders):
+        return headers.nbytes
+    return sum(map(headers_nbytes, headers))
+
+
 def messages_nbytes(columns: Columns, sender: bytes, headers: Sequence[Headers] | None) -> int:
     """Return the bytes of messages, as rates, retention and the sizes of topics measure them.
 
     A message has the bytes of its payload, of its sender and of its headers.
     """
     nbytes = columns.nbytes + columns.count * len(sender)
-    return nbytes if headers is None else nbytes + sum(map(headers_nbytes, headers))
+    return nbytes if headers is None else nbytes + all_headers_nbytes(headers)
 
 
 def message_sizes(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pubsub.errors import MemoryExhausted
 from pubsub.interfaces import Holdable, MemoryHolder
@@ -46,6 +47,23 @@ class MemoryBudget:
         account = CacheAccount(self, limit, forget)
         self._caches.append(account)
         return account
+
+    @contextmanager
+    def work(self, nbytes: int) -> Iterator[None]:
+        """Return a context in which ``nbytes`` are counted for the work on one request.
+
+        Raises MemoryExhausted if that would leave less than a quarter of the bound to others.
+        """
+        if self.limit and self.used + nbytes > self.limit * 3 // 4:
+            raise MemoryExhausted(
+                f"the request needs {nbytes} bytes of memory for a moment; {self.used} of "
+                f"{self.limit} are in use"
+            )
+        self.add(nbytes)
+        try:
+            yield
+        finally:
+            self.free(nbytes)
 
     def free(self, nbytes: int) -> None:
         """Return ``nbytes``; below the bound the waiting publishers are released."""

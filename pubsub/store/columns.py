@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from pubsub.broker.batch import Headers
+from pubsub.broker.packed_headers import PackedHeaders
 
 RUN = struct.Struct("<IIIIIiqq")
 """First message, count, topic, sender, protocol, size (or MIXED), timestamp, sequence.
@@ -38,6 +39,7 @@ HAS_HEADERS = 1 << 31
 """Set in a run's count if any of its messages has headers."""
 _U32 = struct.Struct("<I")
 _HEADED = struct.Struct("<IH")
+_NO_HEADERS = bytes(2)
 # Names columns of up to this many bytes are cached when they are decoded.
 _CACHED_BYTES = 4096
 
@@ -62,6 +64,11 @@ def native(data: bytes) -> bytes:
 
 def encode_headers(first: int, headers: Sequence[Headers]) -> Iterator[bytes]:
     """Yield the records of consecutive messages; the first has the number ``first``."""
+    if isinstance(headers, PackedHeaders):
+        for index in range(len(headers)):
+            if (packed := headers.packed(index)) != _NO_HEADERS:
+                yield _U32.pack(first + index) + packed
+        return
     for index, own in enumerate(headers, first):
         if own:
             yield _HEADED.pack(index, len(own))

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from pubsub.broker.batch import Batch, Headers, headers_nbytes, messages_nbytes
+from pubsub.broker.batch import (
+    Batch,
+    Headers,
+    all_headers_nbytes,
+    headers_nbytes,
+    messages_nbytes,
+)
+from pubsub.broker.packed_headers import PackedHeaders
 from pubsub.kernel import Columns
 from pubsub.store.columns import (
     HAS_HEADERS,
@@ -95,6 +102,8 @@ def overhead_of(sender: bytes, headers: Sequence[Headers] | None) -> int:
     nbytes = RUN_BYTES + len(sender)
     if headers is None:
         return nbytes
+    if isinstance(headers, PackedHeaders):
+        return nbytes + headers.held
     return nbytes + sum([headers_nbytes(own) + _HEADER_BYTES * len(own) for own in headers])
 
 
@@ -213,30 +222,39 @@ def _words(parts: Sequence[bytes]) -> bytes:
 
 
 def topics_of(records: Iterable[RunRecord]) -> dict[str, tuple[int, int]]:
-    """Return the number of messages and of payload bytes of each topic."""
+    """Return the number of messages of each topic and their bytes (see ``messages_nbytes``)."""
     totals: dict[str, tuple[int, int]] = {}
-    # Records of the same topics are counted together, by the identity of the tuple.
-    mixed: dict[int, tuple[tuple[str, ...], list[bytes], list[bytes]]] = {}
+    # Records of the same topics, by the identity of the tuple, with senders as long, are counted
+    # together.
+    mixed: dict[tuple[int, int], tuple[tuple[str, ...], list[bytes], list[bytes]]] = {}
     for record in records:
-        mix = record[_MIX]
+        mix, sender = record[_MIX], len(record[_SENDER])
+        if record[_HEADERS] is not None:
+            for run in split(record):
+                headers = all_headers_nbytes(run[_HEADERS] or ())
+                _count(totals, run[_TOPIC], run[_COUNT], len(run[_DATA]) + headers, sender)
+            continue
         if mix is None:
-            _count(totals, record[_TOPIC], record[_COUNT], len(record[_DATA]))
+            _count(totals, record[_TOPIC], record[_COUNT], len(record[_DATA]), sender)
             continue
         lengths = record[_LENGTHS]
         if lengths is None:
             lengths = array("I", [record[_SIZE]]).tobytes() * record[_COUNT]
-        _, sizes, indexes = mixed.setdefault(id(mix[0]), (mix[0], [], []))
+        _, sizes, indexes = mixed.setdefault((id(mix[0]), sender), (mix[0], [], []))
         sizes.append(lengths)
         indexes.append(mix[1])
-    for topics, sizes, indexes in mixed.values():
+    for (_, sender), (topics, sizes, indexes) in mixed.items():
         for index, count, nbytes in Columns.count_each(b"".join(sizes), b"".join(indexes)):
-            _count(totals, topics[index], count, nbytes)
+            _count(totals, topics[index], count, nbytes, sender)
     return totals
 
 
-def _count(totals: dict[str, tuple[int, int]], topic: str, count: int, nbytes: int) -> None:
-    before = totals.get(topic)
-    totals[topic] = (count, nbytes) if before is None else (before[0] + count, before[1] + nbytes)
+def _count(
+    totals: dict[str, tuple[int, int]], topic: str, count: int, nbytes: int, sender: int
+) -> None:
+    """Count messages with ``nbytes`` bytes, and with a sender of ``sender`` bytes each."""
+    before = totals.get(topic, (0, 0))
+    totals[topic] = (before[0] + count, before[1] + nbytes + count * sender)
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import IPv6Network, ip_address
 from sys import intern
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -27,3 +27,13 @@ def address_text(address: object) -> str:
     if isinstance(address, IPv4Address | IPv6Address):
         return f"{address.host}:{address.port}"
     return UNIX
+
+
+def network_of(host: str) -> str:
+    """What stands for one client among others: an IPv4 address, or the first 64 bits of an IPv6.
+
+    Whoever has an IPv6 address usually has 2**64 of them.
+    """
+    if ":" not in host:
+        return host
+    return str(IPv6Network((host.partition("%")[0], 64), strict=False))

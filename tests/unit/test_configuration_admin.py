@@ -74,7 +74,7 @@ class SettingTests(SynchronousTestCase):
         assert found["allow-publish"] == ("a*",)
         assert found["grant"] == ("b",)
         assert found["slow-seconds"] == 3
-        assert found["max-streams"] == 16
+        assert found["max-streams"] == 32
 
     def test_the_command_line_takes_precedence(self) -> None:
         line = CommandLine({"admin-max-batch": "2M"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -55,7 +56,7 @@ class StageTests(WritingCase):
             b"\xff\xff\xff\xff\0\0\0\x7f",
         ):
             assert self.stage(bad).error == (400, "invalid-request"), bad
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_other_columns(self) -> None:
         nameless = pa.array([[{"key": None, "value": b"v"}]], HEADERS)
@@ -180,7 +181,7 @@ class StageTests(WritingCase):
         self.stage(table(["a"], [b"1"]))
         again = self.stage(table(["a"], [b"1"])).json["part"]
         assert self.commit(again).status == 200
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_a_rate_limit(self) -> None:
         self.house = WebHouse(listener_rate_messages=10)
@@ -198,7 +199,7 @@ class StageTests(WritingCase):
         client.ask("POST", "/v1/stage?query=q&batch=0", stream_of(table(["a"], [b"1"])))
         client.stream.lose()
         threads.step()
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
 
 class PieceTests(SynchronousTestCase):
@@ -206,7 +207,8 @@ class PieceTests(SynchronousTestCase):
 
     def test_counts_match_the_contents(self) -> None:
         file = io.BytesIO(stream_of(table(["a", "a", "b"], [b"1", b"22", b""])))
-        assert summarize(file, b"") == (3, frozenset("ab"))
+        summary = summarize(file, b"")
+        assert (summary.messages, summary.topics) == (3, frozenset("ab"))
         (run,) = read_runs(file, b"s")
         assert (run.topics, run.sender, run.headers) == (("a", "b"), b"s", None)
         assert run.columns.payloads() == [b"1", b"22", b""]
@@ -225,6 +227,57 @@ class PieceTests(SynchronousTestCase):
             for index, payload in zip(run.columns.indexes(), run.columns.payloads(), strict=True)
         ]
         assert messages == [(f"t{number}", b"%d" % number) for number in range(3000)]
+
+    def test_headers_with_nulls(self) -> None:
+        headers = pa.array(
+            [
+                [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
+                None,
+                [],
+                [{"key": "ü", "value": b""}],
+            ],
+            HEADERS,
+        )
+        data = table(["t"] * 4, [b""] * 4, headers=headers)
+        (run,) = read_runs(io.BytesIO(stream_of(data)), b"")
+        assert run.headers is not None
+        assert list(run.headers) == [{"a": b"1", "b": b""}, {}, {}, {"ü": b""}]
+        none = table(["t"] * 2, [b""] * 2, headers=pa.array([[], None], HEADERS))
+        (run,) = read_runs(io.BytesIO(stream_of(none)), b"")
+        assert run.headers is None
+
+    def test_headers_are_bytes_of_a_run(self) -> None:
+        large = [{"key": "k", "value": bytes(100_000)}]
+        data = table(["t"] * 5, [b""] * 5, headers=pa.array([large] * 5, HEADERS))
+        runs = list(read_runs(io.BytesIO(stream_of(data)), b""))
+        assert [run.columns.count for run in runs] == [2, 2, 1]
+        found = [own for run in runs for own in run.headers or ()]
+        assert found == [{"k": bytes(100_000)}] * 5
+
+    def test_the_headers_of_a_part_are_bounded(self) -> None:
+        self.patch(staged_parts, "_MAX_HEADERS", 10)  # type: ignore[no-untyped-call]
+        one = {"key": "", "value": b""}
+        for count, fits in ((5, True), (6, False)):
+            headers = pa.array([[one] * 5, [one] * count], HEADERS)
+            file = io.BytesIO(stream_of(table(["t"] * 2, [b""] * 2, headers=headers)))
+            if fits:
+                assert summarize(file, b"").messages == 2
+                continue
+            with pytest.raises(ApiError) as raised:
+                summarize(file, b"")
+            assert (raised.value.status, raised.value.code) == (413, "too-large")
+
+    def test_the_estimate_of_memory_grows_with_what_a_part_holds(self) -> None:
+        def memory(count: int, **columns: Any) -> int:
+            part = table(["t"] * count, [b"x"] * count, **columns)
+            return summarize(io.BytesIO(stream_of(part)), b"").memory
+
+        few, many = memory(1), memory(1000)
+        assert many > few + 1000 * 64
+        keys = pa.array([b"%d" % number for number in range(1000)], pa.binary())
+        assert memory(1000, key=keys) > many + 1000 * 700
+        headers = pa.array([[{"key": "", "value": b""}]] * 1000, HEADERS)
+        assert many + 1000 * 30 < memory(1000, headers=headers) < many + 1000 * 200
 
     def test_invalid_parts(self) -> None:
         with pytest.raises(ApiError):

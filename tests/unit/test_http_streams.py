@@ -69,7 +69,7 @@ class SlowTests(SynchronousTestCase):
         assert not self.client.closed
         self.house.pass_time(2)
         assert self.client.closed
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_others_are_served_meanwhile(self) -> None:
         assert len(self.house.get(ALL).rows) == 12
@@ -194,7 +194,7 @@ class WireTests(SynchronousTestCase):
     """Limits of requests"""
 
     def setUp(self) -> None:
-        self.house = WebHouse(max_batch="2M", max_staged="3M")
+        self.house = WebHouse(max_batch="2M", max_staged="6M")
         self.client = self.house.connect()
 
     def test_a_long_line(self) -> None:
@@ -224,7 +224,7 @@ class WireTests(SynchronousTestCase):
         self.client.send(b"x" * 1000)
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_no_continue_for_a_refused_body(self) -> None:
         head = b"POST /v1/commit HTTP/1.1\r\nContent-Length: 1048577\r\n"
@@ -240,7 +240,7 @@ class WireTests(SynchronousTestCase):
         assert self.client.answer().error == (413, "too-large")
         self.house.pass_time(3)
         assert self.client.stream.lost
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_the_sum_of_bodies_is_limited(self) -> None:
         head = b"POST /v1/stage HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n"
@@ -307,7 +307,7 @@ class WireTests(SynchronousTestCase):
         assert answer.error == (507, "staged")
         assert self.house.connect().get("/").status == 200
         self.client.stream.lose()
-        assert self.house.factory.body_budget.used == 0
+        assert self.house.body_bytes == 0
 
     def test_expect_continue(self) -> None:
         head = b"POST /v1/history HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n"

@@ -187,6 +187,11 @@ class WebHouse:
         self.broker.startService()
         self._port = 40_000
 
+    @property
+    def body_bytes(self) -> int:
+        """The bytes of all bodies there are."""
+        return self.factory.staged_shares.used + self.factory.body_shares.used
+
     def connect(self, host: str = "192.0.2.7") -> WebClient:
         """Return a new client."""
         self._port += 1
