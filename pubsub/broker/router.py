@@ -9,8 +9,10 @@ messages one by one, in the order in which they were published.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pubsub.broker.audience import Audience, Share, joined
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Delivery, KeyChange, Recipient, Source, Topic
     from pubsub.interfaces import Encoding
 
+# Topics whose subscriptions are looked for in one step.
+_TOPICS = 32
 # Subscriptions that are ended at once, rather than in slices.
 _FEW = 64
 
@@ -321,10 +325,16 @@ class Router:
                 self.unsubscribe(outbox, topic)
             yield stays
 
-    def recheck_all(self, topics: Iterable[Topic]) -> tuple[int, int]:
-        """Recheck every subscription to ``topics``; return how many stay and how many end."""
-        results = [self.recheck(topic) for topic in tuple(topics) if topic.has_readers]
-        return sum(kept for kept, _ in results), sum(removed for _, removed in results)
+    def recheck_all(self, topics: Iterable[Topic], results: Counter[bool]) -> Work:
+        """Recheck every subscription to ``topics``; ``results`` counts those that stay or end."""
+        iterator = iter(topics)
+        while some := list(islice(iterator, _TOPICS)):
+            for topic in some:
+                if topic.has_readers:
+                    for stays in self.recheck_each(topic):
+                        results[stays] += 1
+                        yield
+            yield
 
     def end(self, topic: Topic) -> None:
         """End every subscription to ``topic`` and release its publishers."""

@@ -6,6 +6,7 @@ It is the parent of the listeners' services, so Twisted starts and stops them wi
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -186,11 +187,11 @@ class BrokerService(MultiService):
 
     def reconfigure(
         self, ring: SecretRing, settings: Mapping[tuple[str, str], Mapping[str, Any]]
-    ) -> tuple[int, int]:
+    ) -> Deferred[tuple[int, int]]:
         """Replace the secrets and the settings of listeners, by protocol and endpoint.
 
-        Every live subscription is rechecked; returns how many stay and how many end. A listener
-        that ``settings`` does not mention keeps its own.
+        Every live subscription is rechecked, in slices; fires with how many stay and how many end.
+        A listener that ``settings`` does not mention keeps its own.
         """
         before = self.tokens.ring
         self.tokens.replace(ring)
@@ -198,7 +199,17 @@ class BrokerService(MultiService):
             new = settings.get((listener.protocol, listener.endpoint))
             if new is not None:
                 listener.reconfigure(new)
-        kept, removed = self.router.recheck_all(self.topics)
+        return self._recheck_all().addCallback(self._record_reload, before, ring)
+
+    def _recheck_all(self) -> Deferred[tuple[int, int]]:
+        results: Counter[bool] = Counter()
+        work = self.router.recheck_all(self.topics.with_prefix(b""), results)
+        return self.slices.finish(work).addCallback(lambda _: (results[True], results[False]))
+
+    def _record_reload(
+        self, counts: tuple[int, int], before: SecretRing, ring: SecretRing
+    ) -> tuple[int, int]:
+        kept, removed = counts
         self._audit.record(
             "reload",
             secrets_added=sorted(secret.id for secret in ring if secret not in before),
@@ -206,7 +217,7 @@ class BrokerService(MultiService):
             kept=kept,
             removed=removed,
         )
-        return kept, removed
+        return counts
 
     # Start
 
@@ -231,7 +242,7 @@ class BrokerService(MultiService):
         self._wall.remember = lambda text: self.store.put(CLOCK, "", text.encode())
         self._wall.start(self.store.last_timestamp, remembered)
         # Subscriptions end with their tokens, at a time of the wall clock.
-        self._wall.moved = lambda: self.router.recheck_all(self.topics)
+        self._wall.moved = self._recheck_all
 
     def _create_events_topic(self) -> None:
         """Create the events topic before a client can; raises StartError."""

@@ -58,5 +58,12 @@ class Reloader(Service):
             return
         entries = [*config.listeners, *([config.admin] if config.admin is not None else [])]
         settings = {(entry.protocol.name, entry.endpoint): entry.settings for entry in entries}
-        kept, removed = self._broker.reconfigure(SecretRing(config.secrets), settings)
-        log.info("reloaded: {kept} subscriptions stay, {removed} end", kept=kept, removed=removed)
+        rechecked = self._broker.reconfigure(SecretRing(config.secrets), settings)
+        rechecked.addCallbacks(
+            lambda counts: log.info(
+                "reloaded: {kept} subscriptions stay, {removed} end",
+                kept=counts[0],
+                removed=counts[1],
+            ),
+            lambda failure: log.failure("rechecking the subscriptions failed", failure),
+        )

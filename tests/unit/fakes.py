@@ -5,6 +5,7 @@ They record calls and have no logic; the broker in these tests is the real one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -296,6 +297,14 @@ class Bench:
         box = Outbox(self.cursors, transport, policy or SlowPolicy(), Reader(label, recheck, close))
         transport.outbox = box
         return transport
+
+
+def recheck_all(router: Router, topics: Iterable[Topic]) -> tuple[int, int]:
+    """Recheck every subscription to ``topics``; return how many stay and how many end."""
+    results: Counter[bool] = Counter()
+    for _ in router.recheck_all(tuple(topics), results):
+        pass
+    return results[True], results[False]
 
 
 def make_broker(

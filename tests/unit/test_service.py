@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import message_id
 from pubsub.broker.limits import BrokerLimits
+from pubsub.broker.master_secrets import SecretRing
 from pubsub.broker.outbox import Outbox
 from pubsub.broker.service import BrokerService
 from pubsub.broker.topic_registry import TOPIC_BYTES
@@ -27,6 +28,7 @@ from tests.unit.fakes import (
     clock_at,
     drawing,
     make_broker,
+    recheck_all,
 )
 from tests.unit.fakes import make_listener as listener_of
 
@@ -119,11 +121,29 @@ class TopicTests(ServiceCase):
             box = listener.outbox(Transport(), Ruled(listener))
             for name in names:
                 self.broker.router.subscribe(box, self.broker.topics.create(name), Lines())
-        assert self.broker.router.recheck_all(self.broker.topics) == (4, 0)
+        assert recheck_all(self.broker.router, self.broker.topics) == (4, 0)
         listener.reconfigure({**listener.settings, "allow-subscribe": ("a", "c")})
-        assert self.broker.router.recheck_all(self.broker.topics) == (2, 2)
-        assert self.broker.router.recheck_all(self.broker.topics) == (2, 0)
+        assert recheck_all(self.broker.router, self.broker.topics) == (2, 2)
+        assert recheck_all(self.broker.router, self.broker.topics) == (2, 0)
         assert [t.name for t in self.broker.topics if t.groups] == ["a", "c"]
+
+    def test_many_subscriptions_are_rechecked_in_slices(self) -> None:
+        listener = listener_of(self.broker)
+        self.broker.add_listener(listener)
+        boxes = [listener.outbox(Transport(), Ruled(listener)) for _ in range(500)]
+        topic = self.broker.topics.create("a")
+        for box in boxes:
+            self.broker.router.subscribe(box, topic, Lines())
+        settings = {**listener.settings, "allow-subscribe": ()}
+        rechecked = self.broker.reconfigure(
+            SecretRing(), {(listener.protocol, listener.endpoint): settings}
+        )
+        assert not listener.access.may_subscribe("a")
+        self.assertNoResult(rechecked)  # type: ignore[no-untyped-call]
+        assert 0 < sum(map(len, topic.groups.values())) < 500
+        self.clock.advance(0)
+        assert self.successResultOf(rechecked) == (0, 500)
+        assert not topic.groups
 
     def test_a_shared_object_is_made_once(self) -> None:
         listener = listener_of(self.broker)

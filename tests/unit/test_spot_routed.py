@@ -16,6 +16,7 @@ from pubsub.protocols.spot.codec import (
 )
 from pubsub.protocols.spot.zmtp import encode_message
 from tests.unit.brokers import message, publish, subscribe
+from tests.unit.fakes import recheck_all
 from tests.unit.raising import raised
 from tests.unit.streams import Client
 from tests.unit.test_spot_server import house, join
@@ -162,7 +163,7 @@ class RoutedTests(SynchronousTestCase):
         self.request(ANN, b"", b"\2", b"t")
         listener = self.house.listeners["spot"]
         listener.reconfigure({**listener.settings, "allow-subscribe": ()})
-        self.house.broker.router.recheck_all(self.house.broker.topics)
+        recheck_all(self.house.broker.router, self.house.broker.topics)
         assert self.publish(b"t", b"x") == b""
         self.request(BEN, b"", b"\2", b"t")
         assert self.house.broker.counters.refusals["spot", "not-authorized"] == 1
