@@ -28,6 +28,7 @@ from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines, need_arrow
 from pubsub.admin.stream_places import StreamPlaces
 from pubsub.broker.access import RESERVED
+from pubsub.broker.history_reads import read_history
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
@@ -237,7 +238,11 @@ class _HistoryStream:
         at, stop = self._range.start, self._range.stop
         while at < stop and not self._ended:
             topics = self._range.topics
-            parcel = await self._listener.store.read_parcel(at, stop, topics, _PARCEL_BYTES)
+            parcel = await read_history(
+                self._listener.clock,
+                self._request.label,
+                partial(self._listener.store.read_parcel, at, stop, topics, _PARCEL_BYTES),
+            )
             if self._ended or not self._may_continue(parcel, at):
                 return
             at = parcel.stop

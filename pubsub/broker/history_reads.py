@@ -36,12 +36,13 @@ async def read_history(
             return await page
         except CancelledError:
             raise
-        except Exception:
+        except Exception as problem:
             if clock.seconds() + delay > ends:
                 raise
-            log.failure(
-                "cannot read the history for {client!r}; trying again in {delay:g} s",
+            log.warn(
+                "cannot read the history for {client!r}: {problem}; trying again in {delay:g} s",
                 client=label,
+                problem=problem,
                 delay=delay,
             )
         await deferLater(clock, delay)

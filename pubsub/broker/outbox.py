@@ -83,12 +83,6 @@ class Outbox(OutboxQueue):
         """The cursor of a subscriber that is behind."""
         return None if self._backlog is None else self._backlog.cursor
 
-    @property
-    def topics(self) -> tuple[Topic, ...]:
-        """The topics of all subscriptions, live or behind."""
-        cursor = self.cursor
-        return (*self.subscriptions, *(() if cursor is None else cursor.behind))
-
     def is_behind(self, topic: Topic) -> bool:
         """See ``Recipient``."""
         cursor = self.cursor
@@ -240,10 +234,10 @@ class Outbox(OutboxQueue):
         What was written is not sent again.
         """
         self._router.hand_over()
-        cursor, end = self.cursor, self._cursors.end
-        offsets = {
-            topic: end if cursor is None else cursor.position(topic) for topic in self.topics
-        }
+        cursor = self.cursor
+        offsets = dict.fromkeys(self.subscriptions, self._cursors.end)
+        if cursor is not None:
+            offsets = {topic: cursor.position(topic) for topic in (*offsets, *cursor.behind)}
         for topic, offset in self.shut(None).items():
             if topic in offsets:
                 offsets[topic] = min(offset, offsets[topic])

@@ -285,7 +285,9 @@ class HistoryTests(SynchronousTestCase):
         nsd.ask(open_("ada"), publish("ada", "x"))
         client = nsd.connect("nsd")
         client.send(get("ada") + get("ada"))
-        nsd.pump()
+        nsd.clock.pump([1.0] * 20)
+        assert not client.stream.aborted
+        nsd.clock.pump([1.0] * 20)
         assert client.stream.aborted
         errors = self.flushLoggedErrors(OSError)  # type: ignore[no-untyped-call]
         assert len(errors) == 1

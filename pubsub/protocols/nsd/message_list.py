@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
+from pubsub.broker.history_reads import PAGE_BYTES, read_history
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 # Channels whose permission is checked in one step.
 _FEW = 16
-_PAGE_BYTES = 256 * 1024
 
 
 class MessageList:
@@ -55,7 +56,11 @@ class MessageList:
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
-            page = await listener.store.read(offset, channels, _PAGE_BYTES)
+            page = await read_history(
+                listener.clock,
+                connection.label,
+                partial(listener.store.read, offset, channels, PAGE_BYTES),
+            )
             for start, stop in page.damaged:
                 listener.counters.drop(connection.label, "*", "damaged", stop - start)
             for batch in page.batches:
