@@ -247,6 +247,53 @@ class Bodies:
             assert driver.messages(stays) == [b"x"]
             assert gone.protocol not in self.house.broker.clients
 
+        def flood(self, subscriber: Client, publisher: Client, count: int) -> list[bytes]:
+            """Publish ``count`` times 20,000 bytes; half of it before the subscriber asks."""
+            size = min(self.driver.limit, 20_000)
+            sent = [b"%05d" % n * (size // 5) for n in range(count * 20_000 // size)]
+            for number, payload in enumerate(sent):
+                if number == len(sent) // 2:
+                    self.driver.ask_for_messages(subscriber)
+                self.publish_accepted(self.driver, publisher, payload)
+            return sent
+
+        def test_a_slow_subscriber_holds_nobody_and_receives_everything(self) -> None:
+            self.serve_again(slow_bytes=400_000, slow_seconds=5)
+            driver = self.driver
+            self.house.start()
+            slow, quick = driver.subscriber(), driver.subscriber()
+            publisher = driver.publisher()
+            slow.stream.stop_reading()
+            sent = self.flood(slow, publisher, 40)
+            assert not publisher.stream.paused
+            assert driver.messages(quick) == sent
+            held = self.house.broker.memory.used
+            sent += self.flood(slow, publisher, 10) if not driver.polls else []
+            assert self.house.broker.memory.used == held
+            self.house.advance(20)
+            assert not slow.stream.aborted
+            while slow.stream.buffered:
+                slow.stream.read(on=False)
+                self.house.pump(3)
+            slow.stream.read()
+            assert driver.remaining(slow) == sent
+            self.publish_accepted(driver, publisher, b"live")
+            assert driver.messages(slow) == [b"live"]
+            assert self.house.broker.counters.dropped == 0
+
+        def test_a_subscriber_that_returns_without_reading_holds_nobody(self) -> None:
+            self.serve_again(slow_bytes=400_000)
+            driver = self.driver
+            slow, quick = driver.subscriber(), driver.subscriber()
+            publisher = driver.publisher()
+            for _ in range(10):
+                slow.stream.stop_reading()
+                sent = self.flood(slow, publisher, 10)
+                assert not publisher.stream.paused
+                assert driver.messages(quick) == sent
+                slow.stream.lose()
+                slow = driver.resume(slow) or driver.subscriber()
+
         def test_a_subscriber_that_does_not_read_is_disconnected(self) -> None:
             """It holds its publishers until it is disconnected; the others receive everything."""
             if self.kind.polls:

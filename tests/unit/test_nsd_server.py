@@ -289,7 +289,7 @@ class HistoryTests(SynchronousTestCase):
         assert not client.stream.aborted
         nsd.clock.pump([1.0] * 20)
         assert client.stream.aborted
-        errors = self.flushLoggedErrors(OSError)  # type: ignore[no-untyped-call]
+        errors = self.flushLoggedErrors(OSError)
         assert len(errors) == 1
 
     def test_permission_is_checked_for_each_channel_of_a_get(self) -> None:

@@ -117,6 +117,13 @@ class Driver:
         self.house.pump(3)
         return list(self.payloads(client.take()))
 
+    def ask_for_messages(self, client: Client) -> None:
+        """Request messages without reading them, if they arrive on request only."""
+
+    def remaining(self, client: Client) -> list[bytes]:
+        """Return what a subscriber receives that has not read, and now reads again."""
+        return self.messages(client)
+
     def payloads(self, data: bytes) -> Iterator[bytes]:
         """Return the payloads of the messages in ``data``, which must be complete."""
         raise NotImplementedError

@@ -80,6 +80,14 @@ class Nsd(Driver):
             self._seen[client] = identity, found[-1]["when"]
         return [base64.b64decode(m["data"]) if "data" in m else m["body"].encode() for m in found]
 
+    def ask_for_messages(self, client: Client) -> None:
+        client.send(nsd_lines.get(*self._seen[client]))
+
+    def remaining(self, client: Client) -> list[bytes]:
+        found = json.loads(client.take())["messages"]
+        self._seen[client] = self._seen[client][0], found[-1]["when"]
+        return [message["body"].encode() for message in found] + self.messages(client)
+
     def _get(self, client: Client, identity: str, after: int) -> list[dict[str, Any]]:
         client.send(nsd_lines.get(identity, after))
         self.house.pump()

@@ -78,8 +78,9 @@ class Rheos(Driver):
         again = self.connect()
         self._ids[again] = self._ids[client]
         # The id in a request identifies the client.
-        answer = self.ask(again, rheos_wire.create(self._ids[again], b"something else"))
-        assert answer == rheos_wire.topic_ack("something else")
+        name = f"something else {next(self._numbers)}"
+        answer = self.ask(again, rheos_wire.create(self._ids[again], name.encode()))
+        assert answer == rheos_wire.topic_ack(name)
         return again
 
     def attempts(self, topic: str = TOPIC) -> Mapping[str, Callable[[], bytes]]:
