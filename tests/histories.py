@@ -32,9 +32,9 @@ class History:
         self.directory = LogDirectory(path, create=True)
         self.directory.lock()
         found = recover(self.directory)
-        self.metadata = found.metadata
+        self.catalog, self.metadata = found.catalog, found.metadata
         self.next = found.offset
-        self.writer = LogWriter(self.directory, found.catalog, self.metadata, RUN, lambda: start)
+        self.writer = LogWriter(self.directory, self.catalog, self.metadata, RUN, lambda: start)
         number = len(self.metadata.epochs()) + 1
         begin = Begin(number, secrets.randbits(32), start, boot_id())
         self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)

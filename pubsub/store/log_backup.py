@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
@@ -17,9 +18,9 @@ from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_view import LogView
-from pubsub.store.metadata import Metadata, SealedSegment, State
-from pubsub.store.record import CLOSED, Record, encode
-from pubsub.store.segment import Segment, index_name
+from pubsub.store.metadata import Metadata, SealedSegment
+from pubsub.store.record import CLOSED, HEAD_BYTES, REWRITTEN, Record, decode_head, encode
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, index_name
 
 # The broker may rewrite or remove segments while they are copied, this many times.
 _ATTEMPTS = 10
@@ -79,7 +80,7 @@ def _copy_once(view: LogView, new: Path) -> Catalog:
     with closing(Metadata(new / METADATA)) as metadata:
         catalog = view.refresh()
         segments = catalog.segments
-        _check_unchanged(metadata.state(), segments)
+        _check_unchanged(metadata, segments[:-1])
         rows = [_copy_complete(view, new, segment) for segment in segments[:-1]]
         for segment in segments[-1:]:
             if segment.sealed:
@@ -95,13 +96,20 @@ def _copy_once(view: LogView, new: Path) -> Catalog:
     return catalog
 
 
-def _check_unchanged(copied: State, segments: tuple[Segment, ...]) -> None:
-    """Raise _Changed if a segment may have been rewritten since the metadata were copied.
+def _check_unchanged(copied: Metadata, segments: Sequence[Segment]) -> None:
+    """Raise _Changed if a segment was rewritten since the metadata were copied.
 
-    A rewritten one has no operations any more.
+    A rewritten one has no operations any more, and the copy may not have them either.
     """
-    if any(segment.head.sequence > copied.newest[1] for segment in segments[:-1]):
-        raise _Changed
+    known = {(row.base, row.sequence) for row in copied.segments()}
+    for segment in segments:
+        if (segment.base, segment.head.sequence) not in known:
+            head = decode_head(
+                segment.read(SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES + HEAD_BYTES),
+                segment.head.salt,
+            )
+            if head is not None and head.epoch == REWRITTEN:
+                raise _Changed
 
 
 def _copy_complete(view: LogView, new: Path, segment: Segment) -> SealedSegment:

@@ -30,6 +30,8 @@ START = MAGIC + bytes([VERSION, 0])
 """The first bytes of a record."""
 LOST, CLOSED, SEALED = 1, 2, 4
 """Flags: the messages of the record are lost; the log was closed; the segment ends here."""
+REWRITTEN = 0
+"""The epoch of the records of segments that were rewritten, which have no operations."""
 _KNOWN_FLAGS = LOST | CLOSED | SEALED
 _HEAD = struct.Struct("<4sBBHIIQQQQqqQ8I")
 HEAD_BYTES = _HEAD.size

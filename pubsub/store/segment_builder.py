@@ -12,7 +12,7 @@ from pubsub.store.log_writer import SALT_BYTES, write_all, write_index
 from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.record import SEALED, Record, encode, record_of_block
+from pubsub.store.record import REWRITTEN, SEALED, Record, encode, record_of_block
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 
@@ -103,7 +103,7 @@ class SegmentBuilder:
         self._append(record_of_block(block), block.totals())
 
     def _append(self, record: Record, topics: TopicCounts) -> None:
-        buffers, length = encode(record, self._head.salt, 0, record.stop)
+        buffers, length = encode(record, self._head.salt, REWRITTEN, record.stop)
         write_all(self._file, buffers, self._index.end)
         self._index.add(record.base, record.stop, length, record.first, record.last, topics)
 

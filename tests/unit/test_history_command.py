@@ -12,8 +12,9 @@ from unittest.mock import patch
 
 from pubsub.store.log_view import LogView
 from pubsub.store.metadata import Metadata
+from pubsub.store.rewrite import Rewrite
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
-from pubsub.store.segment_index import SegmentIndex
+from pubsub.store.segment_index import Grain, SegmentIndex
 from tests.histories import START, History, damage, history
 from tests.unit.test_log_view import numbers, shown
 from tests.unit.test_pubsub_command import CommandCase
@@ -327,6 +328,42 @@ class BackupTests(HistoryCase):
             (line,) = self.lines("backup", str(self.backup))
         assert line.endswith("backup of offsets 10 to 30")
         self.assert_fine(self.backup)
+
+    def test_a_segment_is_rewritten_meanwhile(self) -> None:
+        """A rewritten segment has no operations; the copy of the metadata must have them."""
+        self.start_broker().put("a", [b"x"])
+        real = Metadata.copy_to
+        done: list[Path] = []
+
+        def copy_to(metadata: Metadata, path: Path) -> None:
+            real(metadata, path)
+            if not done:
+                done.append(path)
+                assert self.broker is not None
+                self.broker.store("tokens", "late", b"value")
+                self.stop_broker()
+                self.rewrite(self.start_broker())
+
+        with patch.object(Metadata, "copy_to", copy_to):
+            assert self.run_on("backup", str(self.backup))[0] == 0
+        assert self.stored(self.backup)["late"] == b"value"
+        self.assert_fine(self.backup)
+        self.assert_fine()
+        assert self.read() == self.read(self.backup) == ([*numbers(range(10, 30)), b"x"], [])
+
+    def rewrite(self, broker: History) -> None:
+        """Rewrite all segments but the newest as one, as the broker does."""
+        catalog, sources = broker.catalog, broker.catalog.segments[:-1]
+        rewrite = Rewrite(
+            broker.directory, catalog, sources, broker.writer.take_sequence(), Grain()
+        )
+        for _ in rewrite.steps():
+            pass
+        _, row = rewrite.finish()
+        keys = [(one.base, one.head.sequence) for one in sources]
+        broker.metadata.replace_segments(keys, [row], 0)
+        for source in sources:
+            (self.path / source.name).unlink()
 
     def test_existing_directories(self) -> None:
         self.backup.mkdir(parents=True)
