@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -130,29 +131,41 @@ class Block:
         length_at = pick_at = 0
         for start, flagged, topic, sender, _, size, _, _ in RUN.iter_unpack(self.runs):
             count = flagged & ~HAS_HEADERS
-            beside = [len(raw_names[sender])] * count
-            if flagged & HAS_HEADERS:
-                beside = [each + headers.get(start + i, 0) for i, each in enumerate(beside)]
+            beside = len(raw_names[sender])
             own: Sequence[int] = ()
             if size == MIXED:
                 own = lengths[length_at : length_at + count]
                 length_at += count
+            if flagged & HAS_HEADERS:
+                sizes = own or [size] * count
+                own = [each + headers.get(start + i, 0) for i, each in enumerate(sizes)]
             if topic != SEVERAL:
                 nbytes = sum(own) if own else size * count
-                _count(found, names[topic], count, nbytes + sum(beside))
+                _count(found, names[topic], count, nbytes + beside * count)
                 continue
             listed = next(lists)
-            sizes = own or [size] * count
             chosen = picks[pick_at : pick_at + count]
-            for pick, one, more in zip(chosen, sizes, beside, strict=True):
-                _count(found, names[listed[pick]], 1, one + more)
             pick_at += count
+            for pick, number, nbytes in _by_pick(chosen, own, size):
+                _count(found, names[listed[pick]], number, nbytes + beside * number)
         return found
 
     def holds(self, names: Sequence[str]) -> bool:
         """Return whether ``names`` are all different and all in the names column."""
         own = set(decode_names(self.names))
         return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
+
+
+def _by_pick(
+    picks: Sequence[int], sizes: Sequence[int], size: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield each pick with its messages and their bytes; ``size`` is that of all without sizes."""
+    counted = Counter(picks)
+    nbytes = dict.fromkeys(counted, 0)
+    for pick, each in zip(picks, sizes, strict=False):
+        nbytes[pick] += each
+    for pick, number in counted.items():
+        yield pick, number, nbytes[pick] if sizes else number * size
 
 
 def _count(totals: dict[str, tuple[int, int]], name: str, count: int, nbytes: int) -> None:

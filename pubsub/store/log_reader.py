@@ -18,6 +18,8 @@ from pubsub.store.segment import Found, Segment
 from pubsub.store.segment_index import LOST, Entry
 from pubsub.store.stored_runs import StoredRun
 
+# Bytes of columns that a message takes beside its payload, so that empty messages count.
+_MESSAGE_BYTES = 16
 SCAN = 256
 """Entries that one read examines, so that a rare topic does not keep a thread for long."""
 
@@ -165,7 +167,7 @@ def read_parcel(
             continue
         record, block, names = item
         found.append((block, names))
-        room -= len(block.payloads)
+        room -= len(block.payloads) + _MESSAGE_BYTES * block.count
         walk.offset = min(record.head.stop, walk.stop)
         if room <= 0:
             break
