@@ -25,7 +25,7 @@ _PART = 8
 
 
 class _Growing(NamedTuple):
-    """Messages, payload bytes and the newest timestamp (µs) of the entry that still grows."""
+    """Messages, bytes and the newest timestamp (µs) of the entry that still grows."""
 
     messages: int
     nbytes: int

@@ -110,7 +110,7 @@ class RewritePlan:
 
 
 def _dead_part(catalog: Catalog, segment: Segment, index: SegmentIndex) -> float:
-    """Return the part of the payload bytes of a segment that has expired."""
+    """Return the part of the messages and bytes of a segment that has expired."""
     if max((catalog.hidden_before(name) for name in index.topics), default=0) <= segment.base:
         return 0.0
     dead = total = 0

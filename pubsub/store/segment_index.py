@@ -2,7 +2,7 @@
 
 An entry is a stretch of whole records, of about ``ENTRY_BYTES``, or a single larger record. For
 each entry the index has its first offset, its position in the file, its first and last timestamp,
-and the messages and payload bytes of each topic. ``docs/history-format.md`` specifies the file.
+and the messages and bytes of each topic. ``docs/history-format.md`` specifies the file.
 """
 
 from __future__ import annotations

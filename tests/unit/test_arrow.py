@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch, message_id
+from pubsub.broker.batch import Batch, message_id, messages_nbytes
 from pubsub.kernel import Columns
 from pubsub.store import arrow
 from pubsub.store.block import Block, decode_block, encode_block
 from pubsub.store.parcel import Parcel
 from pubsub.store.record import decode_block as decode_record
 from pubsub.store.record import decode_head, encode, record_of_runs
-from pubsub.store.stored_runs import RunRecord, record_of
+from pubsub.store.stored_runs import RunRecord, record_of, topics_of
 from tests.unit.fakes import batch_of, mixed_batch
 from tests.unit.test_block import TOPICS, batches
 
@@ -123,6 +123,24 @@ def rows_of(found: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 def without_headers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows without one column."""
     return [{key: value for key, value in one.items() if key != "headers"} for one in rows]
+
+
+class TotalsTests(SynchronousTestCase):
+    """Messages and bytes by topic"""
+
+    @given(st.lists(batches() | mixes(), min_size=1, max_size=5))
+    def test_a_block_has_the_totals_of_its_messages(self, appended: list[Batch]) -> None:
+        records, at = [], 0
+        expected: dict[str, tuple[int, int]] = {}
+        for batch in appended:
+            batch.offset, at = at, at + batch.count
+            records.append(record_of(batch))
+            for _, run in batch.runs():
+                count, nbytes = expected.get(run.topic, (0, 0))
+                more = messages_nbytes(run.columns, run.sender, run.headers)
+                expected[run.topic] = (count + run.count, nbytes + more)
+        assert topics_of(records) == expected
+        assert block_of(records, 1, 0, at).totals() == expected
 
 
 class ColumnTests(SynchronousTestCase):

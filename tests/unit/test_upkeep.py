@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.broker.batch import Batch
+from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
@@ -56,14 +56,21 @@ class Log:
             grain,
         )
 
-    def put(self, *messages: tuple[str, bytes], age: int = 0) -> None:
-        """Write messages, ``age`` seconds old, as one record."""
+    def put(
+        self,
+        *messages: tuple[str, bytes],
+        age: int = 0,
+        sender: bytes = b"me",
+        headers: Headers | None = None,
+    ) -> None:
+        """Write messages, ``age`` seconds old, as one record; each has ``headers``."""
         topics = tuple(sorted({topic for topic, _ in messages}))
         columns = Columns.of(
             [payload for _, payload in messages], [topics.index(topic) for topic, _ in messages]
         )
         timestamp = NOW - age * MICROSECONDS
-        batch = Batch(topics, columns, timestamp, self.next, b"me", "toy", None, self.next)
+        own = None if headers is None else [headers] * columns.count
+        batch = Batch(topics, columns, timestamp, self.next, sender, "toy", own, self.next)
         self.next += batch.count
         self.writer.write(Group([record_of(batch)]), sync=False)
 
@@ -169,6 +176,20 @@ class ExpiryTests(LogCase):
         log.rest()
         assert 8 <= len(log.read()) <= 10
 
+    def test_senders_and_headers_are_bytes(self) -> None:
+        log = self.open(RetentionLimits("a", nbytes=1000), RetentionLimits("b", nbytes=1000))
+        for _ in range(100):
+            log.put(("a", b""), sender=b"s" * 100)
+            log.put(("b", b""), headers={"key": bytes(97)})
+        log.rest()
+        assert 8 <= len(log.read("a")) <= 10
+        assert 8 <= len(log.read("b")) <= 10
+        # After a restart they are counted from the file.
+        log = self.reopen(RetentionLimits("a", nbytes=400), RetentionLimits("b", nbytes=400))
+        log.rest()
+        assert len(log.read("a")) <= 4
+        assert len(log.read("b")) <= 4
+
     def test_the_first_pattern_that_matches_applies(self) -> None:
         log = self.open(RetentionLimits("a*", messages=8), RetentionLimits("*", messages=16))
         for number in range(50):
@@ -216,7 +237,7 @@ class ExpiryTests(LogCase):
         for _ in range(50):
             log.put(("a", b"x"), ("b", b"yy"))
         log.rest()
-        assert topics_in(log.catalog, 0, 1000) == {"a": (8, 8), "b": (50, 100)}
+        assert topics_in(log.catalog, 0, 1000) == {"a": (8, 24), "b": (50, 200)}
 
 
 class RemovalTests(LogCase):
