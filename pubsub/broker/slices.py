@@ -3,10 +3,7 @@
 Work is a generator whose steps take some 20 µs at most. In a reactor tick there are ``STEPS``
 steps for new work and as many for work that was begun before, whatever the number of requests, so
 that a tick is as short with many long requests as with one. Steps are counted rather than timed:
-the same input is always cut in the same places.
-
-Twisted's Cooperator is not used: its tasks cannot be stopped from within a step, as happens when a
-step evicts the client that it works for.
+the same input is always cut in the same places (docs/decisions/0050-long-requests-in-slices.md).
 """
 
 from __future__ import annotations

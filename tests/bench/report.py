@@ -228,11 +228,11 @@ def _idle_row(run: Idle) -> list[str]:
 REQUESTS_TEXT = """\
 ## Requests
 
-The longest tick of the reactor from the request on, in milliseconds: by the clock, and of processor
-time in the reactor's thread. The median of all rounds; pauses of the garbage collector are not
-included."""
+The longest tick of the reactor from the request on, in milliseconds: by the clock, and by the
+processor time of the reactor's thread, which other programs on the machine do not lengthen. The
+median of all rounds; pauses of the garbage collector are not included."""
 
-REQUESTS_COLUMNS = ("request", "held ms", "processor ms", "rounds")
+REQUESTS_COLUMNS = ("request", "held ms", "processor ms")
 
 
 def _request_row(result: Result) -> list[str]:
@@ -241,7 +241,6 @@ def _request_row(result: Result) -> list[str]:
         f"{result.wire}: {result.request}",
         f"{held.held:.2f}",
         f"{held.processor:.2f}",
-        ", ".join(f"{one.held:.1f}" for one in result.rounds),
     ]
 
 

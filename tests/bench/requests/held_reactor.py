@@ -28,7 +28,8 @@ reactor: Any = _reactor
 
 @dataclass
 class Ticks:
-    """The longest tick, in milliseconds, without its time in the garbage collector."""
+    """The longest tick by the clock and by the thread's processor time, in milliseconds, both
+    without the garbage collector's part, and the longest time in the collector."""
 
     held: float = 0.0
     processor: float = 0.0
@@ -46,28 +47,30 @@ class Meter:
         self.close, self.fileno = poller.close, poller.fileno
         self.longest = Ticks()
         self._since, self._processor = perf_counter(), thread_time()
-        self._collecting = 0.0
-        self._collector_began = 0.0
+        # Seconds by the clock and of processor time in this tick.
+        self._collecting = self._collecting_processor = 0.0
+        self._collector_began = (0.0, 0.0)
         gc.callbacks.append(self._collected)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            self._collector_began = perf_counter()
+            self._collector_began = perf_counter(), thread_time()
         else:
-            self._collecting += perf_counter() - self._collector_began
+            began, processor = self._collector_began
+            self._collecting += perf_counter() - began
+            self._collecting_processor += thread_time() - processor
 
     def poll(self, *arguments: Any) -> Any:
         """Note the tick that ends, and poll."""
         now, processor = perf_counter(), thread_time()
-        longest, collecting = self.longest, self._collecting
-        held = (now - self._since - collecting) * 1000
+        longest = self.longest
+        held, used = now - self._since, processor - self._processor
         longest.ticks += 1
-        longest.collector = max(longest.collector, collecting * 1000)
-        if held > longest.held:
-            longest.held = held
-            longest.processor = (processor - self._processor - collecting) * 1000
+        longest.collector = max(longest.collector, self._collecting * 1000)
+        longest.held = max(longest.held, (held - self._collecting) * 1000)
+        longest.processor = max(longest.processor, (used - self._collecting_processor) * 1000)
         found = self._poller.poll(*arguments)
-        self._collecting = 0.0
+        self._collecting = self._collecting_processor = 0.0
         self._since, self._processor = perf_counter(), thread_time()
         return found
 
@@ -76,7 +79,7 @@ class Meter:
         ticks = self.longest.ticks
         self.longest = Ticks(ticks=ticks)
         self._since, self._processor = perf_counter(), thread_time()
-        self._collecting = 0.0
+        self._collecting = self._collecting_processor = 0.0
 
 
 class Control(LineOnlyReceiver):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Protocol
 
 WIRES = ("cafe", "nsd", "rheos", "spot", "fast", "http")
@@ -27,10 +28,10 @@ class Peer(Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """The longest tick of an action.
+    """The longest tick of an action by the clock and by processor time, in milliseconds.
 
-    ``held`` and ``processor`` are milliseconds, without those that the garbage collector took,
-    which are ``collector``. For a site that counts work they are counts.
+    Both are without the time that the garbage collector took, which is ``collector`` at most. For a
+    site that counts work ``held`` is a count.
     """
 
     held: float
@@ -87,5 +88,9 @@ class Result:
 
     @property
     def median(self) -> Held:
-        """The round in the middle by the time for which the reactor was held."""
-        return sorted(self.rounds, key=lambda held: held.held)[len(self.rounds) // 2]
+        """The median of each figure."""
+        return Held(
+            median(held.held for held in self.rounds),
+            median(held.processor for held in self.rounds),
+            median(held.collector for held in self.rounds),
+        )
