@@ -242,3 +242,16 @@ class Outbox(OutboxQueue):
             if topic in offsets:
                 offsets[topic] = min(offset, offsets[topic])
         return offsets
+
+    def shut_and_get_unsent(self) -> dict[Topic, int]:
+        """Shut the outbox; return the offset to resume at for each topic that is behind.
+
+        As ``shut_and_get_offsets`` without the topics that resume at the end of the history, of
+        which there may be many. Topics whose subscriptions have ended may be among them.
+        """
+        self._router.hand_over()
+        cursor = self.cursor
+        offsets = {} if cursor is None else {t: cursor.position(t) for t in cursor.behind}
+        for topic, offset in self.shut(None).items():
+            offsets[topic] = min(offset, offsets.get(topic, offset))
+        return offsets

@@ -60,7 +60,10 @@ SUBSCRIPTION_BYTES = 768
 
 @dataclass(frozen=True, slots=True)
 class KeptSubscriptions:
-    """The subscriptions of a client whose connection ended when the history ended at ``end``."""
+    """The subscriptions of a client whose connection ended when the history ended at ``end``.
+
+    ``positions`` has the offsets of topics that the client had not received up to there.
+    """
 
     names: frozenset[str]
     prefixes: Prefixes
@@ -76,7 +79,6 @@ class KeptSubscriptions:
         """Return the offset where the client stopped receiving ``topic``; None if it never did."""
         if topic in self.positions:
             return self.positions[topic]
-        # The topic may have been created since.
         covered = topic.name in self.names or self.prefixes.cover(topic.name.encode())
         return self.end if covered else None
 
@@ -152,9 +154,11 @@ class Subscriptions:
             return None
         outbox = self._connection.outbox
         end: int = self._listener.store.next_offset
-        positions = {} if outbox is None else outbox.shut_and_get_offsets()
         if kept is None:
-            return KeptSubscriptions(frozenset(self._names), self._prefixes, positions, end)
+            unsent = {} if outbox is None else outbox.shut_and_get_unsent()
+            behind = {topic: at for topic, at in unsent.items() if self._covers(topic)}
+            return KeptSubscriptions(frozenset(self._names), self._prefixes, behind, end)
+        positions = {} if outbox is None else outbox.shut_and_get_offsets()
         # What is not restored yet is kept as it was.
         return KeptSubscriptions(
             kept.names | self._names,
@@ -282,6 +286,10 @@ class Subscriptions:
 
     def _unsubscribe(self, topic: Topic) -> None:
         """Unsubscribe from ``topic`` unless a name or a prefix covers it."""
-        if topic.name in self._names or self._prefixes.cover(topic.name.encode()):
+        if self._covers(topic):
             return
         self._listener.router.unsubscribe(self._connection.open_outbox(), topic)
+
+    def _covers(self, topic: Topic) -> bool:
+        """Return whether there is a subscription to ``topic``, by its name or by a prefix."""
+        return topic.name in self._names or self._prefixes.cover(topic.name.encode())
