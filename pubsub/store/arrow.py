@@ -324,18 +324,16 @@ def _message_ids(run: int, sequence: Any) -> Any:
     Only the digits that differ are set, a column at a time: every 36th byte of the text.
     """
     rows = len(sequence)
-    bits = pc.bit_wise_or(sequence, _TOP_BIT)
     low, high = (f"{value.as_py():016x}" for value in pc.min_max(sequence).values())
-    text = bytearray(str(message_id(run, int(low, 16))).encode() * rows)
-    numbers = array("Q")
-    numbers.frombytes(bits.buffers()[1])
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    digits = hexlify(numbers)
+    text = bytearray(str(message_id(run, int(low, 16))).encode()) * rows
+    data = bytes(pc.bit_wise_or(sequence, _TOP_BIT).buffers()[1])[: 8 * rows]
     same = next((i for i in range(16) if low[i] != high[i]), 16)
-    for digit in range(same, 16):
-        # An id has 19 characters of the broker run, four digits, a hyphen and twelve digits.
-        text[19 + digit + (digit >= 4) :: _ID_BYTES] = digits[digit::16]
+    for place in range(same // 2, 8):
+        # The bytes of a number, the most significant first, have two digits each.
+        digits = hexlify(data[place if sys.byteorder == "big" else 7 - place :: 8])
+        for digit in (2 * place, 2 * place + 1):
+            # An id has 19 characters of the broker run, four digits, a hyphen and twelve digits.
+            text[19 + digit + (digit >= 4) :: _ID_BYTES] = digits[digit % 2 :: 2]
     return pa.Array.from_buffers(
         pa.string(), rows, [None, _id_ends().buffers()[1], pa.py_buffer(text)]
     )
