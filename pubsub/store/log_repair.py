@@ -18,8 +18,8 @@ from pubsub.errors import StartError
 from pubsub.store.log_check import Inspected, describe_range, index_problem, inspect
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
-from pubsub.store.log_writer import write_index
-from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment
+from pubsub.store.log_writer import read_note, write_index
+from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment, State
 from pubsub.store.segment import (
     NotASegment,
     Segment,
@@ -100,7 +100,7 @@ class LogRepair:
             if metadata is None:
                 metadata = self._make_metadata(log_id, segments, found)
             self._correct_rows(metadata, segments, found)
-            self._report_holes(metadata.state().first, segments)
+            self._report_holes(metadata.state(), segments, found)
         finally:
             if metadata is not None:
                 metadata.close()
@@ -220,8 +220,8 @@ class LogRepair:
         newest, last = segments[-1], found[-1].last
         position = 0 if last is None else last.position
         place = Place(newest.base, newest.head.sequence, position)
-        ceiling = newest.stop if last is None else max(last.head.ceiling, newest.stop)
-        metadata.apply(changes, place, found[-1].index.stop, ceiling)
+        stop = found[-1].index.stop
+        metadata.apply(changes, place, stop, stop if last is None else max(last.head.ceiling, stop))
         if not metadata.epochs():
             # Of a boot that is not this one, so that no offset is assigned again.
             epoch = Epoch(last.head.epoch if last else 1, newest.base, 0, 0, bytes(16))
@@ -260,9 +260,14 @@ class LogRepair:
                 )  # fmt: skip
         return rows
 
-    def _report_holes(self, first: int, segments: Sequence[Segment]) -> None:
-        at = first
-        for segment in segments:
+    def _report_holes(
+        self, state: State, segments: Sequence[Segment], found: Sequence[Inspected]
+    ) -> None:
+        at = state.first
+        for segment, inspected in zip(segments, found, strict=True):
             if segment.base > at:
                 self._report(f"offsets {at} to {segment.base - 1} are lost: no segment has them")
-            at = max(at, segment.stop)
+            at = max(at, inspected.index.stop)
+        stop = max(state.stop, read_note(self._directory, state.log_id))
+        if stop > at:
+            self._report(f"offsets {at} to {stop - 1} are lost: they were written and are missing")

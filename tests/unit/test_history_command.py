@@ -254,6 +254,11 @@ class RepairTests(HistoryCase):
         assert missing.exists()
         assert self.read() == ([*numbers(range(10, 20)), b"more"], [(20, 30)])
 
+    def test_a_missing_end_is_named(self) -> None:
+        self.segments()[2].unlink()
+        lines = self.lines("repair")
+        assert lines == ["offsets 20 to 29 are lost: they were written and are missing"]
+
     def test_nothing_that_could_be_repaired(self) -> None:
         empty = self.directory / "empty"
         empty.mkdir()
