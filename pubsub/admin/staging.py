@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pubsub.broker.topics import Topic
 
 # Estimated bytes of memory that a byte of a part takes while it is parsed.
-_PARSING_COST = 5
+_PARSING_COST = 3
 # Topics that a commit looks at to find out whether it has to wait, before it reads its parts.
 _LOOKED_AT = 1000
 PROTOCOL = "http"
@@ -109,11 +109,19 @@ class StagingHandler:
 
     async def _summarize(self, body: Body, sender: bytes) -> PartSummary:
         """Return what a part holds; raises ApiError or Refused."""
-        with self._listener.memory.work(_PARSING_COST * body.nbytes):
+        needed = _PARSING_COST * body.nbytes
+        self._check_memory(needed)
+        with self._listener.memory.work(needed):
             summary: PartSummary = await self._run_in_thread(lambda: summarize(body, sender))
         if len(summary.topics) > self._listener.topics.limit:
             raise LimitReached("topics")
         return summary
+
+    def _check_memory(self, needed: int) -> None:
+        """Raise ApiError for work that needs more memory than there can be for it."""
+        if needed > self._listener.memory.work_limit:
+            message = f"the batch needs {needed} bytes of memory; use fewer rows for a batch"
+            raise ApiError(TOO_LARGE, "too-large", message)
 
     def _check_limits(self, query: Query, batch: int, nbytes: int, messages: int) -> None:
         """Raise ApiError if the batch becomes too large or exceeds the listener's rate."""
@@ -183,9 +191,7 @@ class StagingHandler:
         memory, topics = self._listener.memory, self._listener.topics
         names: frozenset[str] = frozenset().union(*[part.summary.topics for part in parts])
         needed = sum([part.summary.memory for part in parts])
-        if memory.limit and needed > memory.limit // 2:
-            message = f"the batch needs {needed} bytes of memory; use fewer rows for a batch"
-            raise ApiError(TOO_LARGE, "too-large", message)
+        self._check_memory(needed)
         # A batch that has to wait takes no memory meanwhile.
         found = [topics.get(name) for name in islice(names, _LOOKED_AT)]
         await wait_for_backpressure(self._listener, [topic for topic in found if topic])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from sys import maxsize
 
 from pubsub.errors import MemoryExhausted
 from pubsub.interfaces import Holdable, MemoryHolder
@@ -20,6 +21,7 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self._aside = 0
         self.holders: set[MemoryHolder] = set()
         self._caches: list[CacheAccount] = []
         self._waiting: set[Holdable] = set()
@@ -48,13 +50,23 @@ class MemoryBudget:
         self._caches.append(account)
         return account
 
+    def set_aside(self, nbytes: int) -> None:
+        """Count ``nbytes`` that are never returned."""
+        self._aside += nbytes
+        self.add(nbytes)
+
+    @property
+    def work_limit(self) -> int:
+        """The most that the work on one request may take: half of what is not set aside."""
+        return max(self.limit - self._aside, 0) // 2 if self.limit else maxsize
+
     @contextmanager
     def work(self, nbytes: int) -> Iterator[None]:
         """Return a context in which ``nbytes`` are counted for the work on one request.
 
-        Raises MemoryExhausted if that would leave less than a quarter of the bound to others.
+        Raises MemoryExhausted if that would leave less than a quarter of the memory to others.
         """
-        if self.limit and self.used + nbytes > self.limit * 3 // 4:
+        if self.limit and self.used + nbytes > self.limit - self.work_limit // 2:
             raise MemoryExhausted(
                 f"the request needs {nbytes} bytes of memory for a moment; {self.used} of "
                 f"{self.limit} are in use"

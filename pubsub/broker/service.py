@@ -85,8 +85,8 @@ class BrokerService(MultiService):
         self.store = store
         self.counters = Counters()
         self.memory = MemoryBudget(limits.max_memory)
-        # Set aside from the start, so that neither the history nor the clients can use up both.
-        self.memory.add(limits.history_memory)
+        # So neither the history nor the clients can use up both.
+        self.memory.set_aside(limits.history_memory)
         self.slices = Slices(at_tick_end)
         self.topics = TopicRegistry(limits.max_topics, self.memory)
         self.router = Router(self.counters, self.memory, clock.seconds, at_tick_end, self.slices)

@@ -82,6 +82,37 @@ class MemoryBudgetTests(SynchronousTestCase):
         assert memory.largest() is large
 
 
+class WorkTests(SynchronousTestCase):
+    """Memory for the work on one request"""
+
+    def test_it_is_counted_while_it_lasts(self) -> None:
+        memory = MemoryBudget(100)
+        with memory.work(40):
+            assert memory.used == 40
+        with pytest.raises(KeyError), memory.work(40):
+            raise KeyError
+        assert memory.used == 0
+
+    def test_a_quarter_of_what_is_not_set_aside_is_left_to_others(self) -> None:
+        memory = MemoryBudget(140)
+        memory.set_aside(40)
+        assert (memory.used, memory.work_limit) == (40, 50)
+        with memory.work(50), memory.work(25):
+            with pytest.raises(MemoryExhausted), memory.work(1):
+                pass
+            assert memory.used == 115
+        memory.add(60)
+        with pytest.raises(MemoryExhausted), memory.work(16):
+            pass
+
+    def test_without_a_bound_there_is_no_limit(self) -> None:
+        memory = MemoryBudget(0)
+        memory.set_aside(10)
+        with memory.work(2**40):
+            assert memory.work_limit > 2**40
+        assert memory.used == 10
+
+
 class CacheTests(SynchronousTestCase):
     """CacheAccount"""
 
