@@ -111,6 +111,9 @@ class LeavingChannel(HTTPChannel):
     def send_last(self, data: bytes) -> None:
         """See ``Leaver``: there is nothing to send behind a response."""
 
+    def discarded(self, nbytes: int) -> None:
+        """See ``Leaver``: responses are not counted."""
+
     def timed_out(self, seconds: float) -> None:
         """See ``Leaver``."""
         log.info(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from pubsub.broker.last_writes import LastWrites
+
 if TYPE_CHECKING:
     from pubsub.broker.cursor import Cursor
     from pubsub.broker.topics import Source, Topic
@@ -16,7 +18,9 @@ QueueEntry = tuple[bytes, int, "Source", int]
 class Backlog:
     """The state that an outbox needs only while its subscriber is slow or is waited for."""
 
-    __slots__ = ("blocking", "charged", "cursor", "drained", "evicted", "inflight", "since")
+    __slots__ = (
+        "blocking", "charged", "cursor", "drained", "evicted", "inflight", "last_writes", "since",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         # Bytes that the transport holds, and bytes charged to the memory budget.
@@ -27,6 +31,7 @@ class Backlog:
         self.drained: list[Callable[[], None]] = []
         self.cursor: Cursor | None = None
         self.evicted = False
+        self.last_writes = LastWrites()
 
 
 def first_offsets(queue: Iterable[QueueEntry]) -> dict[Topic, int]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.backlog import first_offsets, message_counts
+from pubsub.broker.backlog import Backlog, first_offsets, message_counts
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
 from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
 
 if TYPE_CHECKING:
-    from pubsub.broker.backlog import Backlog
     from pubsub.broker.batch import Batch
     from pubsub.broker.cursor import Cursor
     from pubsub.broker.topics import KeyChange, Source, Topic
@@ -73,7 +72,9 @@ class Outbox(OutboxQueue):
         self._consumer.write(data)
         # The write itself may have paused this outbox: then the transport holds the data.
         if self._state:
-            self._get_backlog().inflight = len(data)
+            backlog = self._get_backlog()
+            backlog.inflight = len(data)
+            backlog.last_writes.add(len(data), count, source)
             self._charge(len(data))
 
     # The history
@@ -222,11 +223,22 @@ class Outbox(OutboxQueue):
             backlog.inflight = 0
             self._charge(0)
             self._end_slow_period(backlog)
-            self._backlog = None
+            self._backlog = Backlog()
+            self._backlog.last_writes = backlog.last_writes
             for call in backlog.drained:
                 # Deferred: the call may use the connection, which is being closed.
                 self._router.at_tick_end(call)
         return first_offsets(queue)
+
+    def count_untaken(self, nbytes: int) -> None:
+        """Count the messages in the last ``nbytes`` bytes as dropped: the client did not take them.
+
+        For an outbox that is shut; called once (see ``LastWrites``).
+        """
+        backlog, self._backlog = self._backlog, None
+        if backlog is not None:
+            for topic, count in backlog.last_writes.messages_in(nbytes).items():
+                self._router.dropped(self.label, topic, "disconnected", count)
 
     def shut_and_get_offsets(self) -> dict[Topic, int]:
         """Shut the outbox of a client that may resume; return the offset to resume at, by topic.

@@ -69,11 +69,16 @@ class OutboxQueue:
     def flush(self) -> None:
         """Write what is queued, until the transport is full."""
         while self._queue and not self._state & STOPPED:
-            data = self._next_write(self._queue)
+            entries = self._next_write(self._queue)
+            data = entries[0][0] if len(entries) == 1 else b"".join([one[0] for one in entries])
+            self.queued -= len(data)
             self._consumer.write(data)
             # The write itself may have paused this outbox: then the transport holds the data.
             if self._state & PAUSED:
-                self._get_backlog().inflight = len(data)
+                backlog = self._get_backlog()
+                backlog.inflight = len(data)
+                for piece, count, source, _offset in entries:
+                    backlog.last_writes.add(len(piece), count, source)
         if self._backlog is not None:
             self._charge(self.queued + self._backlog.inflight if self._state else 0)
         if not self._queue and not self._state & PAUSED:
@@ -85,24 +90,17 @@ class OutboxQueue:
             self.flush()
         self._consumer.write(data)
 
-    def _next_write(self, queue: list[QueueEntry]) -> bytes:
-        if len(queue) == 1:
-            data = queue.pop()[0]
-        elif self.queued <= WRITE_BYTES:
-            data = b"".join([entry[0] for entry in queue])
-            queue.clear()
-        else:
-            parts: list[bytes] = []
-            size = 0
-            for entry in queue:
-                parts.append(entry[0])
-                size += len(entry[0])
-                if size >= WRITE_BYTES:
-                    break
-            del queue[: len(parts)]
-            data = b"".join(parts)
-        self.queued -= len(data)
-        return data
+    def _next_write(self, queue: list[QueueEntry]) -> list[QueueEntry]:
+        """Remove and return what to write next."""
+        last = len(queue)
+        if self.queued > WRITE_BYTES:
+            size = last = 0
+            while size < WRITE_BYTES:
+                size += len(queue[last][0])
+                last += 1
+        entries = queue[:last]
+        del queue[:last]
+        return entries
 
     # Readiness
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from twisted.internet.interfaces import ISSLTransport
 
 from pubsub.wire.life_cycle import Action, Event, LifeCycle, State, Step, Wait
-from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes
+from pubsub.wire.unsent_bytes import TransportCharge, bottom_of, unsent_bytes, untaken_bytes
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall, ITCPTransport
@@ -47,6 +47,9 @@ class Leaver(Protocol):
 
     def evict(self, reason: str) -> None:
         """See ``MemoryHolder``."""
+
+    def discarded(self, nbytes: int) -> None:
+        """The client has not taken the last ``nbytes`` bytes that were written, and will not."""
 
     def timed_out(self, seconds: float) -> None:
         """The client has not taken what was sent to it for ``seconds``; it is disconnected."""
@@ -154,9 +157,12 @@ class Departure:
         bottom_of(self._stream).loseConnection()
 
     def _abort(self) -> None:
+        self._leaver.discarded(untaken_bytes(self._stream))
         self._stream.abortConnection()
 
     def _release(self) -> None:
+        # The client has left; after an abort, this has been reported.
+        self._leaver.discarded(unsent_bytes(self._stream))
         self._charge.set(0)
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():

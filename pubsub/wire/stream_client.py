@@ -233,6 +233,11 @@ class StreamClient(Protocol):
         """See ``Leaver``."""
         self.reply(data)
 
+    def discarded(self, nbytes: int) -> None:
+        """See ``Leaver``."""
+        if self.outbox is not None:
+            self.outbox.count_untaken(nbytes)
+
     def timed_out(self, seconds: float) -> None:
         """See ``Leaver``."""
         self._log_disconnect(f"did not take what it was sent for {seconds:g} s")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from fcntl import ioctl
+from sys import byteorder
+from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.interfaces import IUNIXTransport
 from twisted.protocols.policies import ProtocolWrapper
 
 if TYPE_CHECKING:
@@ -35,6 +40,20 @@ def unsent_bytes(transport: Any) -> int:
     if isinstance(transport, FileDescriptor):
         return total + len(transport.dataBuffer) - transport.offset + transport._tempDataLen
     return total + int(getattr(transport, "unsent_bytes", 0))
+
+
+def untaken_bytes(transport: Any) -> int:
+    """Bytes that were written to ``transport`` and that the client's system has not confirmed.
+
+    Of a UNIX socket the client can still read what the kernel has.
+    """
+    total = unsent_bytes(transport)
+    bottom: Any = bottom_of(transport)
+    if hasattr(bottom, "fileno") and not IUNIXTransport.providedBy(bottom):
+        # The socket may be closed, and not every system can tell.
+        with suppress(OSError, ValueError):
+            total += int.from_bytes(ioctl(bottom.fileno(), TIOCOUTQ, bytes(4)), byteorder)
+    return total
 
 
 class TransportCharge:

@@ -250,6 +250,9 @@ class PeerConnection(OutgoingConnection):
         self._confirmed = self._sent
         return b""
 
+    def discarded(self, nbytes: int) -> None:
+        """See ``Leaver``: what was not taken was not confirmed either."""
+
     def ended(self) -> None:
         """See ``Connection``: count the messages that were not confirmed as dropped."""
         counters = self.listener.counters

@@ -1,0 +1,137 @@
+"""What a client did not take of what was written to it, in messages."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.audience import Share
+from pubsub.broker.last_writes import LastWrites
+from pubsub.broker.slow_policy import DISCONNECT
+from pubsub.broker.topics import Topic
+from pubsub.wire.unsent_bytes import untaken_bytes
+from tests.unit.cafe_wire import Cafe, publish
+
+
+class EstimateTests(SynchronousTestCase):
+    """``LastWrites``"""
+
+    def setUp(self) -> None:
+        self.topic = Topic("t")
+        self.writes = LastWrites()
+
+    def in_last(self, nbytes: int) -> int:
+        return sum(self.writes.messages_in(nbytes).values())
+
+    def test_without_a_write_nothing_is_known(self) -> None:
+        assert self.in_last(1000) == 0
+
+    @given(st.lists(st.integers(1, 50), min_size=1, max_size=100), st.integers(0, 10_000))
+    def test_equally_long_messages_are_counted_exactly(
+        self, counts: Sequence[int], nbytes: int
+    ) -> None:
+        """Also those before the remembered writes; one that was begun to be taken counts."""
+        self.writes = LastWrites()
+        for count in counts:
+            self.writes.add(20 * count, count, self.topic)
+        assert self.in_last(nbytes) == -(-nbytes // 20)
+
+    def test_each_write_has_its_own_measure(self) -> None:
+        self.writes.add(1000, 10, self.topic)
+        self.writes.add(1000, 1, self.topic)
+        assert [self.in_last(nbytes) for nbytes in (0, 1, 1000, 1001, 1100, 2000)] == [
+            0, 1, 1, 2, 2, 11,
+        ]  # fmt: skip
+
+    def test_each_topic_has_its_share(self) -> None:
+        topics = [Topic("a"), Topic("b")]
+        share = Share(topics, [(0, 30, 300), (1, 10, 100)], frozenset({0, 1}))
+        self.writes.add(400, 40, share)
+        assert self.writes.messages_in(200) == {topics[0]: 15, topics[1]: 5}
+
+
+class ConnectionTests(SynchronousTestCase):
+    """Subscribers that do not take what they were sent"""
+
+    def stuck(self, **settings: Any) -> Cafe:
+        """A broker with a subscriber that has taken nothing of 20 messages of 10,000 bytes."""
+        cafe = Cafe(slow_bytes="1M", **settings)
+        cafe.start()
+        self.alice, self.bob = cafe.publisher(), cafe.subscriber()
+        self.bob.stream.stop_reading()
+        self.alice.send(publish(1, bytes(10_000)) * 20)
+        return cafe
+
+    def test_an_evicted_one_got_nothing_of_it(self) -> None:
+        cafe = self.stuck(slow_consumer=DISCONNECT, slow_seconds=5)
+        assert cafe.broker.counters.delivered == 20
+        cafe.advance(8)
+        assert self.bob.stream.aborted
+        assert cafe.broker.counters.delivered == 0
+        assert cafe.broker.counters.dropped == 20
+
+    def test_what_was_taken_meanwhile_is_delivered(self) -> None:
+        cafe = self.stuck(slow_consumer=DISCONNECT, slow_seconds=5)
+        # Seven messages and the beginning of another.
+        del self.bob.stream.buffered[: 7 * 10_016 + 1000]
+        cafe.advance(8)
+        assert cafe.broker.counters.delivered == 7
+        assert cafe.broker.counters.dropped == 13
+
+    def test_one_that_leaves_got_nothing_of_it_either(self) -> None:
+        cafe = self.stuck()
+        self.bob.stream.lose()
+        assert cafe.broker.counters.delivered == 0
+        assert cafe.broker.counters.dropped == 20
+
+    def test_nor_one_that_does_not_take_it_in_time_at_the_end(self) -> None:
+        cafe = self.stuck(slow_seconds=5)
+        self.bob.protocol.readConnectionLost()
+        assert cafe.broker.counters.delivered == 20
+        cafe.advance(8)
+        assert self.bob.stream.aborted
+        assert cafe.broker.counters.delivered == 0
+
+    def test_one_that_takes_everything_at_the_end_has_it(self) -> None:
+        cafe = self.stuck()
+        self.bob.protocol.readConnectionLost()
+        self.bob.stream.read()
+        cafe.advance(8)
+        assert self.bob.stream.lost
+        assert (cafe.broker.counters.delivered, cafe.broker.counters.dropped) == (20, 0)
+
+
+class KernelTests(SynchronousTestCase):
+    """``untaken_bytes`` of a real socket"""
+
+    def test_what_the_kernel_has_not_sent_is_not_taken(self) -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        theirs = socket.create_connection(listening.getsockname())
+        ours = listening.accept()[0]
+        for sock in (listening, theirs):
+            self.addCleanup(sock.close)
+        ours.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:
+                sent += ours.send(bytes(65_536))
+
+        class Bottom:
+            fileno = ours.fileno
+
+        untaken = untaken_bytes(Bottom())
+        taken = 0
+        ours.shutdown(socket.SHUT_WR)
+        while piece := theirs.recv(65_536):
+            taken += len(piece)
+        assert taken == sent
+        assert 0 < untaken < sent
+        assert untaken_bytes(Bottom()) <= 1
+        ours.close()
+        assert untaken_bytes(Bottom()) == 0
