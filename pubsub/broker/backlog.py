@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pubsub.broker.last_writes import LastWrites
@@ -32,6 +33,14 @@ class Backlog:
         self.cursor: Cursor | None = None
         self.evicted = False
         self.last_writes = LastWrites()
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """Messages that a client would get if it resumed its session, by topic; ``label`` names it."""
+
+    label: str
+    counts: Mapping[Topic, int]
 
 
 def first_offsets(queue: Iterable[QueueEntry]) -> dict[Topic, int]:

@@ -19,8 +19,9 @@ class Counters:
     """Totals since the start of the broker.
 
     ``published`` and ``published_bytes`` count accepted messages. ``delivered`` counts messages
-    passed to the outbox of a subscriber, or of the broker that hosts their topic, and not dropped
-    from it later, ``dropped`` the others. ``refusals`` counts refused requests and connections by
+    passed to the connection of a subscriber, or of the broker that hosts their topic, and not
+    dropped later, ``dropped`` the others. What a connection that was aborted or lost had not taken
+    counts as dropped (see ``LastWrites``). ``refusals`` counts refused requests and connections by
     listener and reason. ``connections`` are those open now.
     """
 

@@ -7,6 +7,7 @@ slow for live delivery. Nothing waits for a cursor, and it holds one page at mos
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -308,10 +309,13 @@ class Cursor:
                 at=positions.offset,
             )
 
+    def owed(self) -> Iterable[tuple[Topic, int]]:
+        """Return how many messages of each topic were not delivered; nothing if unknown."""
+        return self._positions.untaken() if self._exact else ()
+
     def _count_untaken(self, reason: str) -> None:
-        if self._exact:
-            for topic, count in self._positions.untaken():
-                self._cursors.router.counters.drop(self._outbox.label, topic.name, reason, count)
+        for topic, count in self.owed():
+            self._cursors.router.counters.drop(self._outbox.label, topic.name, reason, count)
 
     # The end
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pubsub.broker.backlog import Backlog, first_offsets, message_counts
+from pubsub.broker.backlog import Backlog, Owed, first_offsets, message_counts
 from pubsub.broker.outbox_queue import BEHIND, CLOSED, HOLDER_MARK, PAUSED, OutboxQueue
 from pubsub.broker.slow_policy import AUTO, DROP, PAUSE
 
@@ -204,7 +204,7 @@ class Outbox(OutboxQueue):
         """End all subscriptions and release all resources.
 
         Messages that were not written are counted as dropped with ``reason``. With None they are
-        not counted, because a session will read them again. Returns the offset of the first
+        not: the client may resume its session (see ``owed``). Returns the offset of the first
         message that was queued, for each topic that has one.
         """
         self._router.hand_over()
@@ -214,8 +214,10 @@ class Outbox(OutboxQueue):
         self._state |= CLOSED | PAUSED
         self._ready = False
         queue, self._queue = self._queue or (), None
-        if reason is not None:
-            for _data, count, source, _offset in queue:
+        for _data, count, source, _offset in queue:
+            if reason is None:
+                self._router.counters.delivered -= count
+            else:
                 self._router.dropped(self.label, source, reason, count)
         self.queued = 0
         backlog = self._backlog
@@ -239,6 +241,15 @@ class Outbox(OutboxQueue):
         if backlog is not None:
             for topic, count in backlog.last_writes.messages_in(nbytes).items():
                 self._router.dropped(self.label, topic, "disconnected", count)
+
+    def owed(self) -> Owed | None:
+        """Return what the client is owed, as far as that is known; None if that is nothing."""
+        self._router.hand_over()
+        counts = message_counts(self._queue or ())
+        if self.cursor is not None:
+            for topic, count in self.cursor.owed():
+                counts[topic] = counts.get(topic, 0) + count
+        return Owed(self.label, counts) if counts else None
 
     def shut_and_get_offsets(self) -> dict[Topic, int]:
         """Shut the outbox of a client that may resume; return the offset to resume at, by topic.

@@ -108,7 +108,12 @@ class BrokerService(MultiService):
             limits.identity_expiry,
         )
         self.sessions = SessionRegistry(
-            lambda: draw(64), clock.seconds, limits.resume_window, limits.max_sessions, self.memory
+            lambda: draw(64),
+            clock.seconds,
+            limits.resume_window,
+            limits.max_sessions,
+            self.memory,
+            self.counters.drop,
         )
         self.clients = ClientRegistry()
         self.dispatcher = Dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))

@@ -11,6 +11,7 @@ from pubsub.broker.compact_map import EMPTY_MAP
 from pubsub.errors import LimitReached, SessionUnknown
 
 if TYPE_CHECKING:
+    from pubsub.broker.backlog import Owed
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
@@ -35,6 +36,7 @@ class Session:
     ``owner`` is the connection that uses the session, None while it is detached. ``subscriptions``
     has the offset for each topic at which delivery stopped, ``state`` what else the protocol needs
     to resume. ``charged`` are the bytes that both are charged with while the session is detached.
+    ``owed`` are the messages that the client does not get unless it resumes the session.
     """
 
     id: int
@@ -44,6 +46,7 @@ class Session:
     subscriptions: Mapping[Topic, int] = field(default_factory=lambda: EMPTY_MAP)
     state: object = None
     charged: int = 0
+    owed: Owed | None = None
 
 
 class SessionRegistry:
@@ -51,7 +54,8 @@ class SessionRegistry:
 
     ``draw`` returns a random 64-bit number and ``seconds`` is the clock. A session can be resumed
     for ``window`` seconds after its connection is lost (zero: not at all). ``limit`` bounds the
-    number of sessions, live and detached.
+    number of sessions, live and detached. ``drop`` is ``Counters.drop``; it counts what the client
+    of a session that ends does not get.
     """
 
     def __init__(
@@ -61,7 +65,9 @@ class SessionRegistry:
         window: float,
         limit: int,
         memory: MemoryBudget,
+        drop: Callable[[str, str, str, int], None],
     ) -> None:
+        self._drop = drop
         self._draw = draw
         self._seconds = seconds
         self.window = window
@@ -111,31 +117,42 @@ class SessionRegistry:
         session.owner = owner
 
     def detach(
-        self, session: Session, subscriptions: Mapping[Topic, int], state_bytes: int = 0
+        self,
+        session: Session,
+        subscriptions: Mapping[Topic, int],
+        owed: Owed | None = None,
+        state_bytes: int = 0,
     ) -> None:
         """Keep a session whose connection is lost, to be resumed at these offsets.
 
         ``state_bytes`` are the estimated bytes of its ``state``.
         """
+        session.owed = owed
         if not self.window:
             self.close(session)
             return
         session.owner = None
         session.subscriptions = subscriptions
-        session.charged = state_bytes + TOPIC_BYTES * len(subscriptions)
+        topics = len(subscriptions) + (0 if owed is None else len(owed.counts))
+        session.charged = state_bytes + TOPIC_BYTES * topics
         self._memory.add(session.charged)
         self._detached[session] = self._seconds() + self.window
         self._absent[session.kind, session.client] = session
 
     def close(self, session: Session) -> None:
-        """End the session; its id becomes invalid."""
+        """End the session; its id becomes invalid, and what its client is owed is dropped."""
+        owed = session.owed
         self._attach(session)
+        if owed is not None:
+            for topic, count in owed.counts.items():
+                self._drop(owed.label, topic.name, "expired", count)
         if self._sessions.pop(session.id, None) is not None:
             self._memory.free(SESSION_BYTES)
 
     def _attach(self, session: Session) -> None:
         """Remove ``session`` from the detached ones."""
         self._detached.pop(session, None)
+        session.owed = None
         nbytes, session.charged = session.charged, 0
         self._memory.free(nbytes)
         key = (session.kind, session.client)
@@ -145,6 +162,8 @@ class SessionRegistry:
     def stop(self) -> None:
         """Keep no session from now on: the broker is stopping."""
         self.window = 0
+        for session in [session for session in self._detached if session.owed is not None]:
+            self.close(session)
 
     def expire(self) -> Work:
         """Close the detached sessions whose window has passed, one a step."""

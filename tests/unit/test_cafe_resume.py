@@ -94,6 +94,25 @@ class ResumptionTests(SynchronousTestCase):
         assert payloads(again.take()) == [b"unwritten 0", b"unwritten 1", b"unwritten 2"]
         # The client had not taken what was written.
         assert cafe.broker.counters.dropped == 1
+        assert cafe.broker.counters.delivered == 3
+
+    def test_what_is_queued_is_dropped_when_the_session_expires(self) -> None:
+        for ends in ("expiry", "stop"):
+            cafe = Cafe()
+            cafe.start()
+            alice, bob = cafe.publisher(), cafe.subscriber()
+            bob.stream.stop_reading()
+            alice.send(publish(1, b"written" + b"." * 70_000))
+            for n in range(3):
+                alice.send(publish(1, b"unwritten %d" % n))
+            bob.stream.lose()
+            counters = cafe.broker.counters
+            assert (counters.delivered, counters.dropped) == (0, 1)
+            if ends == "expiry":
+                cafe.advance(62)
+            else:
+                cafe.broker.stopService()
+            assert (counters.delivered, counters.dropped) == (0, 4), ends
 
     def test_written_messages_of_one_channel_are_not_sent_again_with_another(self) -> None:
         """cafe §4.6: "Messages already written to the old connection are not sent again"."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from hypothesis import given
@@ -118,7 +118,7 @@ class KernelTests(SynchronousTestCase):
             self.addCleanup(sock.close)
         ours.setblocking(False)
         sent = 0
-        with suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):
             while True:
                 sent += ours.send(bytes(65_536))
 
@@ -132,6 +132,5 @@ class KernelTests(SynchronousTestCase):
             taken += len(piece)
         assert taken == sent
         assert 0 < untaken < sent
-        assert untaken_bytes(Bottom()) <= 1
         ours.close()
         assert untaken_bytes(Bottom()) == 0

@@ -27,12 +27,16 @@ class SessionCase(SynchronousTestCase):
         self.clock = clock_at()
         self.memory = MemoryBudget(0)
         self.displaced: list[str] = []
+        self.drops: list[tuple[str, str, str, int]] = []
+
+    def drop(self, client: str, topic: str, reason: str, count: int) -> None:
+        self.drops.append((client, topic, reason, count))
 
     def registry(
         self, drawn: Iterable[int] = range(1, 100), window: float = 60, limit: int = 3
     ) -> SessionRegistry:
         draw = iter(drawn).__next__
-        return SessionRegistry(draw, self.clock.seconds, window, limit, self.memory)
+        return SessionRegistry(draw, self.clock.seconds, window, limit, self.memory, self.drop)
 
 
 class IdTests(SessionCase):

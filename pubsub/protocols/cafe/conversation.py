@@ -335,5 +335,6 @@ class Conversations:
             if session is not None:
                 listener.sessions.close(session)
             return
+        owed = None if outbox is None else outbox.owed()
         missed = {} if outbox is None else outbox.shut_and_get_offsets()
-        listener.sessions.detach(session, missed)
+        listener.sessions.detach(session, missed, owed)

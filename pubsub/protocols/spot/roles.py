@@ -169,12 +169,14 @@ class RouterSide(XSubSide):
         session, sessions = self._session, self._connection.listener.sessions
         subscriptions = self._requests.subscriptions
         if session is not None:
+            outbox = self._connection.outbox
+            owed = None if outbox is None else outbox.owed()
             kept = subscriptions.end() if sessions.keeps(session) else None
             session.state = kept
             if kept is None:
                 sessions.close(session)
             else:
-                sessions.detach(session, kept.positions, kept.nbytes)
+                sessions.detach(session, kept.positions, owed, kept.nbytes)
         subscriptions.clear()
 
 
