@@ -42,6 +42,8 @@ RunInThread = Callable[[Callable[[], Any]], "Deferred[Any]"]
 """Runs a call in a thread; the Deferred fires with its result."""
 # Names that one step of the list of topics looks at.
 _NAMES = 8
+# Estimated bytes of a topic in the list while it is made, for the memory budget.
+_ROW_BYTES = 512
 _PARCEL_BYTES = 1024**2
 _FORMATS = ("arrow", "jsonl")
 _COMMON = ("start", "stop", "format", "headers", "skip_expired", "epoch", "compression")
@@ -86,7 +88,12 @@ class HistoryHandler:
         start = parameters.number("start", self._store.first_offset)
         found = await self._store.topics_in(start, parameters.number("stop", self._store.committed))
         pieces: list[bytes] = []
-        await self._listener.slices.finish(self._list_topics(found, access, pieces))
+        held = _ROW_BYTES * len(found)
+        self._listener.memory.add(held)
+        try:
+            await self._listener.slices.finish(self._list_topics(found, access, pieces))
+        finally:
+            self._listener.memory.free(held)
         request.answer(200, b'{"topics": [' + b", ".join(pieces) + b"]}\n")
 
     def _list_topics(self, found: TopicCounts, access: RequestAccess, pieces: list[bytes]) -> Work:

@@ -99,6 +99,11 @@ class FastAndHttp:
             measure("http", request, lambda _, data=data: ask(data))  # type: ignore[misc]
         self._commits(ask)
         measure("http", "GET /v1/topics", lambda _: ask(http("GET", "/v1/topics")))
+        for request, path in (
+            ("DELETE /v1/topics/NAME", "/v1/topics/t%%2F%06d"),
+            ("DELETE /v1/identities/NAME, many subscriptions", "/v1/identities/reader-%d"),
+        ):
+            measure("http", request, lambda n, path=path: ask(http("DELETE", path % n)))  # type: ignore[misc]
 
     def _commits(self, ask: Callable[[bytes], bytes]) -> None:
         measure = self._catalogue.measure
