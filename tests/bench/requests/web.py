@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.ipc
 
+from tests.bench import BenchError
 from tests.unit import fast_wire as fast
 
 if TYPE_CHECKING:
@@ -84,7 +85,10 @@ class FastAndHttp:
             peer.send(data)
             peer.wait()
             self._site.settle()
-            return peer.take()
+            answer = peer.take()
+            if not answer.startswith(b"HTTP/1.1 20"):
+                raise BenchError(f"{data[:40]!r} was answered {answer[:200]!r}")
+            return answer
 
         for request, data in (
             ("GET /", http("GET", "/")),
