@@ -94,6 +94,27 @@ class Dispatcher:
         self._counters.published += columns.count
         self._counters.published_bytes += columns.nbytes
 
+    def copy(
+        self, topic: Topic, columns: Columns, sender: bytes, protocol: str, live: bool
+    ) -> None:
+        """Store messages from the history of the broker that hosts ``topic``; see ``relay``.
+
+        They are routed if they are ``live``. Raises HistoryUnavailable; nothing has happened then.
+        """
+        batch = self._batch((topic.name,), columns, sender, protocol, None)
+        self._store.append(batch)
+        self._sequence += columns.count
+        if live and topic.groups:
+            self._router.route(topic, batch)
+
+    def relay_unstored(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> None:
+        """Do as ``relay``, for messages that are going to be stored in another way."""
+        batch = self._batch((topic.name,), columns, sender, protocol, None)
+        self._sequence += columns.count
+        batch.offset = self._store.next_offset
+        if topic.groups:
+            self._router.route(topic, batch)
+
     def relay(self, topic: Topic, columns: Columns, sender: bytes, protocol: str) -> None:
         """Store and route messages that no client of this broker has published.
 

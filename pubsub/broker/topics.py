@@ -20,6 +20,8 @@ from pubsub.broker.targets import Targets
 from pubsub.errors import InvalidTopicName
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from pubsub.broker.batch import Batch
     from pubsub.interfaces import Encoding, Holdable
 
@@ -72,6 +74,12 @@ class Upstream(Protocol):
 
         Of a topic that is SYNC there they are on disk. ``call(False)`` reports that some were not
         published there, or that this is not known. Calls may be made before this returns.
+        """
+
+    def update(self, topic: Topic) -> Deferred[None]:
+        """Copy what the host has of ``topic`` into the history here.
+
+        The Deferred fires with None, also if the host cannot be reached.
         """
 
     def want(self, topic: Topic) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred, succeed
+
 from pubsub.broker.limits import CONNECTION_BYTES
 from tests.unit.fast_wire import (
     BAD_TOKEN,
@@ -131,6 +133,9 @@ class Far:
     def publish(self, topic: object, batch: object) -> None: ...
 
     def when_confirmed(self, topic: object, call: object) -> None: ...
+
+    def update(self, topic: object) -> Deferred[None]:
+        return succeed(None)
 
     def want(self, topic: object) -> None: ...
 

@@ -172,7 +172,8 @@ class HandledTests(ConfirmationCase):
         assert client.take() == NOT_STORED
         self.world.advance(30)
         assert client.take() == NOT_STORED
-        assert self.refusals() == {("spot", "confirm-timeout"): 2, ("nsd", "unconfirmed"): 2}
+        refusals = self.refusals()
+        assert refusals["spot", "confirm-timeout"] == refusals["nsd", "unconfirmed"] == 2
 
     def test_a_late_reply_is_ignored(self) -> None:
         client = self.nsd()

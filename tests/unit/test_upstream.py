@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
@@ -30,6 +31,9 @@ class Far:
     def when_confirmed(self, topic: Topic, call: Callable[[bool], None]) -> None:
         self.calls.append(("confirm", topic.name))
         call(self.reachable)
+
+    def update(self, topic: Topic) -> Deferred[None]:
+        return succeed(None)
 
     def want(self, topic: Topic) -> None:
         self.calls.append(("want", topic.name))

@@ -53,6 +53,7 @@ class MessageList:
         channels = await self._readable()
         # Messages published while the list is sent are left to the next Get.
         offset = max(self._after, 0)
+        await self._ask_hosts(channels)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
@@ -91,6 +92,16 @@ class MessageList:
         # Subscriptions may change meanwhile.
         await listener.slices.finish(check(iter(tuple(self._channels))))
         return frozenset(readable)
+
+    async def _ask_hosts(self, channels: frozenset[str]) -> None:
+        """Wait until the history has the messages of channels that other brokers host."""
+        topics = self._connection.listener.topics
+        for channel in channels:
+            topic = topics.get(channel)
+            upstream = None if topic is None else topic.upstream
+            if topic is not None and upstream is not None:
+                self._connection.hold(self)
+                await upstream.update(topic)
 
     async def _stored_end(self) -> int:
         """The offset where the history ends now, once it is committed up to there.

@@ -12,7 +12,8 @@ from typing import TypeAlias
 from pubsub.protocols.spot.codec import SpotError
 from pubsub.protocols.spot.zmtp import encode_message
 
-CONFIRM, CONFIRMED = b"\x06", b"\x07"
+CONFIRM, CONFIRMED, READ, PAGE = b"\x06", b"\x07", b"\x08", b"\x09"
+_COMMANDS = frozenset({CONFIRM, CONFIRMED, READ, PAGE})
 _NUMBER = 8
 
 
@@ -32,18 +33,49 @@ class Confirmed:
     accepted: int
 
 
-BrokerCommand: TypeAlias = Confirm | Confirmed
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read ``topic`` from ``offset`` of ``epoch`` on. Without an epoch, tell where to begin."""
+
+    topic: bytes
+    epoch: bytes
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The messages from ``since`` to before ``next`` of a history that goes to ``end``.
+
+    ``epoch`` is empty if the topic is not stored. ``offsets`` has the offset of each payload.
+    """
+
+    topic: bytes
+    epoch: bytes
+    since: int
+    next: int
+    end: int
+    offsets: Sequence[int] = ()
+    payloads: Sequence[bytes] = ()
+
+
+BrokerCommand: TypeAlias = Confirm | Confirmed | Read | Page
 
 
 def decode_broker_command(frames: Sequence[bytes]) -> BrokerCommand | None:
     """Return the command in a message, or None if it is another one; raises SpotError."""
-    if len(frames) < 2 or frames[0] or frames[1] not in (CONFIRM, CONFIRMED):
+    if len(frames) < 2 or frames[0] or frames[1] not in _COMMANDS:
         return None
     match frames[1:]:
         case [b"\x06", number] if len(number) == _NUMBER:
             return Confirm(*_numbers(number))
         case [b"\x07", numbers] if len(numbers) == 3 * _NUMBER:
             return Confirmed(*_numbers(numbers))
+        case [b"\x08", topic, epoch, offset] if len(offset) == _NUMBER:
+            return Read(topic, epoch, *_numbers(offset))
+        case [b"\x09", topic, epoch, numbers, offsets, *payloads]:
+            if len(numbers) == 3 * _NUMBER and len(offsets) == _NUMBER * len(payloads):
+                since, after, end = _numbers(numbers)
+                return Page(topic, epoch, since, after, end, _numbers(offsets), payloads)
     raise SpotError
 
 
@@ -54,6 +86,12 @@ def encode_broker_command(command: BrokerCommand) -> bytes:
             return encode_message([b"", CONFIRM, _encode(number)])
         case Confirmed(since, number, accepted):
             return encode_message([b"", CONFIRMED, _encode(since, number, accepted)])
+        case Read(topic, epoch, offset):
+            return encode_message([b"", READ, topic, epoch, _encode(offset)])
+        case Page(topic, epoch, since, after, end, offsets, payloads):
+            numbers = _encode(since, after, end)
+            frames = [b"", PAGE, topic, epoch, numbers, _encode(*offsets), *payloads]
+            return encode_message(frames)
 
 
 def _numbers(data: bytes) -> list[int]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
@@ -17,6 +17,7 @@ from pubsub.errors import TopicUnreachable
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection
 from pubsub.protocols.spot.peer_connection import PeerConnection
 from pubsub.protocols.spot.publisher_connection import PublisherConnection
+from pubsub.protocols.spot.topic_copies import PageReader, TopicCopies
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import Topic
+    from pubsub.kernel import Columns
 
 log = Logger()
 # Names of a list that one step decodes.
@@ -101,6 +103,7 @@ class Node:
         # The names in the last list of the present connection.
         self._listed: set[str] | None = None
         self._topics: set[Topic] = set()
+        self._copies = TopicCopies(listener, endpoint)
         self._connection: PeerConnection | None = None
         self._is_publisher = self._publisher_is_open = False
         self._failures = 0
@@ -164,7 +167,7 @@ class Node:
         self._connection = connection
         for topic in self._topics:
             if topic.has_readers:
-                connection.subscribe(topic)
+                self.want(topic)
 
     def lost(self, connection: OutgoingConnection) -> None:
         """See ``PeerEvents``: the topics of the broker cannot be reached for now."""
@@ -218,6 +221,7 @@ class Node:
     def remove_topic(self, topic: Topic) -> None:
         """``topic`` is no longer hosted by this node."""
         self._topics.discard(topic)
+        self._copies.drop(topic)
         self.unwant(topic)
 
     def no_longer_hosts(self, topic: Topic) -> bool:
@@ -241,7 +245,31 @@ class Node:
     def want(self, topic: Topic) -> None:
         """See ``Upstream``."""
         if self._connection is not None:
+            # Before it is subscribed to: then no message is between the copy and what follows.
+            self.update(topic)
             self._connection.subscribe(topic)
+
+    def update(self, topic: Topic) -> Deferred[None]:
+        """See ``Upstream``."""
+        connection = self._connection
+        if (
+            connection is None
+            or not connection.reads_history
+            or not topic.durability
+            or not (topic.history_readers or topic in self._copies)
+        ):
+            return succeed(None)
+        return self._copies.update(topic, connection)
+
+    def received(self, topic: Topic, columns: Columns, reader: PageReader) -> None:
+        """See ``PeerEvents``."""
+        dispatcher, sender = self._listener.dispatcher, self.endpoint.encode()
+        if topic in self._copies:
+            self._copies.notify(topic, reader)
+        elif self._copies.is_beginning(topic):
+            dispatcher.relay_unstored(topic, columns, sender, self._listener.protocol)
+        else:
+            dispatcher.relay(topic, columns, sender, self._listener.protocol)
 
     def unwant(self, topic: Topic) -> None:
         """See ``Upstream``."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
+    from pubsub.broker.topics import Topic
+    from pubsub.kernel import Columns
+    from pubsub.protocols.spot.topic_copies import PageReader
 
 # Another broker is trusted more than a client: it may have larger limits and many topics.
 FRAME_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
@@ -44,6 +47,9 @@ class PeerEvents(Protocol):
 
     def connected_to_itself(self) -> None:
         """The other end turned out to be this very broker."""
+
+    def received(self, topic: Topic, columns: Columns, reader: PageReader) -> None:
+        """The other broker has delivered messages of a topic; ``reader`` can read its history."""
 
     def set_publisher(self, publisher: bool) -> None:
         """The other end is a PUB or XPUB socket, or is not: the next connection is for that."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, fail
 
 from pubsub.broker.durability import Durability
 from pubsub.broker.encoders import make_encoder
@@ -11,6 +14,8 @@ from pubsub.errors import MessageTooLarge
 from pubsub.protocols.spot.broker_codec import (
     Confirm,
     Confirmed,
+    Page,
+    Read,
     decode_broker_command,
     encode_broker_command,
 )
@@ -29,6 +34,7 @@ from pubsub.protocols.spot.confirmations import PendingConfirmations
 from pubsub.protocols.spot.connection import EPOCH, NODE
 from pubsub.protocols.spot.heads import MessageEncoding, publish_prefix
 from pubsub.protocols.spot.outgoing_connection import OutgoingConnection, PeerEvents
+from pubsub.protocols.spot.topic_copies import ReadFailed
 from pubsub.protocols.spot.zmtp import Command, ZmtpError, ping
 
 if TYPE_CHECKING:
@@ -72,6 +78,8 @@ class PeerConnection(OutgoingConnection):
         super().__init__(listener, node)
         self._subscribed: set[Topic] = set()
         self._pending = PendingConfirmations(self._ask_to_confirm, listener.clock.seconds)
+        self._reads: deque[tuple[Read, Deferred[Page]]] = deque()
+        self._read_sent = 0.0
 
     # Opening
 
@@ -155,6 +163,45 @@ class PeerConnection(OutgoingConnection):
         outbox.enqueue(request, 0, _NO_TOPICS, -1)
         outbox.flush()
 
+    # The history of the other broker
+
+    @property
+    def reads_history(self) -> bool:
+        """True if the other broker knows READ."""
+        return self.is_open and EPOCH.lower() in self.handshake.metadata
+
+    def read(self, topic: str, epoch: str, offset: int) -> Deferred[Page]:
+        """See ``PageReader``. Pages are requested one after another."""
+        if self.closing:
+            return fail(ReadFailed("the connection has ended"))
+        done: Deferred[Page] = Deferred()
+        self._reads.append((Read(topic.encode(), epoch.encode(), offset), done))
+        if len(self._reads) == 1:
+            self._send_read()
+        return done
+
+    def _send_read(self) -> None:
+        assert self.outbox is not None
+        self._read_sent = self.listener.clock.seconds()
+        self.outbox.send(encode_broker_command(self._reads[0][0]))
+
+    def _page_received(self, page: Page) -> None:
+        """Pass a page on, unless it is the reply to a request that has expired."""
+        request = self._reads[0][0] if self._reads else None
+        if request is None or request.topic != page.topic:
+            return
+        if page.since != request.offset and page.epoch == request.epoch:
+            return
+        _request, done = self._reads.popleft()
+        if self._reads:
+            self._send_read()
+        done.callback(page)
+
+    def _fail_reads(self, reason: str) -> None:
+        reads, self._reads = self._reads, deque()
+        for _request, done in reads:
+            done.errback(ReadFailed(reason))
+
     def _send(self, request: Request) -> None:
         """Send a request. Unlike ``reply`` this never stops reading (see ``reply_latest``)."""
         assert self.outbox is not None
@@ -178,6 +225,9 @@ class PeerConnection(OutgoingConnection):
         if isinstance(command, Confirmed):
             self._pending.confirmed(command)
             return None
+        if isinstance(command, Page):
+            self._page_received(command)
+            return None
         match decode_request(frames):
             case Publish() as publication:
                 return publication
@@ -199,12 +249,17 @@ class PeerConnection(OutgoingConnection):
         if topic is None or topic not in self._subscribed:
             # The UNSUBSCRIBE was still on its way, or the topic was never subscribed to.
             return
-        sender = self._node.endpoint.encode()
-        listener.dispatcher.relay(topic, columns, sender, listener.protocol)
+        self._node.received(topic, columns, self)
+        self.delivered(topic)
+
+    def delivered(self, topic: Topic) -> None:
+        """See ``PageReader``."""
+        if self.closing:
+            return
         if topic.blocked(self.outbox):
             topic.wait(self, self.outbox)
-        if listener.memory.full:
-            listener.memory.wait(self)
+        if self.listener.memory.full:
+            self.listener.memory.wait(self)
 
     def pause(self) -> None:
         """See ``Role``: nothing, as there is one outbox."""
@@ -227,6 +282,9 @@ class PeerConnection(OutgoingConnection):
             self._query_sent = None
             self._node.query_timed_out()
             self.listener.refuse("query-timeout", self.label)
+        if self._reads and now - self._read_sent > settings["confirm-seconds"]:
+            self.listener.refuse("read-timeout", self.label)
+            self._fail_reads("the broker has not replied in time")
         expired = self._pending.expire(settings["confirm-seconds"])
         if expired:
             self.listener.refuse("confirm-timeout", self.label, expired)
@@ -259,6 +317,7 @@ class PeerConnection(OutgoingConnection):
         before = counters.dropped
         super().ended()
         self._pending.fail()
+        self._fail_reads("the connection has ended")
         if not self.is_open:
             return
         self.is_open = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pubsub.errors import RateLimited, Refused, TopicUnreachable
-from pubsub.protocols.spot.broker_codec import Confirm, decode_broker_command
+from pubsub.protocols.spot.broker_codec import Confirm, Read, decode_broker_command
 from pubsub.protocols.spot.codec import (
     Publish,
     Request,
@@ -23,6 +23,7 @@ from pubsub.protocols.spot.codec import (
 )
 from pubsub.protocols.spot.confirmations import HostConfirmations
 from pubsub.protocols.spot.heads import topic_prefix
+from pubsub.protocols.spot.history_pages import HistoryPages
 from pubsub.protocols.spot.requests import Requests
 from pubsub.protocols.spot.routed_clients import RoutedClients
 from pubsub.protocols.spot.subscriptions import KeptSubscriptions, PrefixReaders, Subscriptions
@@ -127,6 +128,7 @@ class RouterSide(XSubSide):
         self._requests = Requests(connection, prefix_readers, kept=kept)
         self._prefix_readers = prefix_readers
         self._routed: RoutedClients | None = None
+        self._pages = HistoryPages(connection)
 
     def message(self, frames: list[bytes]) -> Publish | None:
         """See ``Role``."""
@@ -134,6 +136,9 @@ class RouterSide(XSubSide):
             command = decode_broker_command(frames)
             if isinstance(command, Confirm):
                 self._confirmations.confirm(command)
+                return None
+            if isinstance(command, Read):
+                self._pages.read(command)
                 return None
         try:
             request = decode_request(frames)

@@ -1,0 +1,109 @@
+"""The host's side of reading between brokers: pages of a topic's history (spot §7.8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from pubsub.broker.topics import topic_name
+from pubsub.protocols.spot.broker_codec import Page, Read, encode_broker_command
+
+if TYPE_CHECKING:
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.spot.connection import ZmtpConnection
+
+log = Logger()
+_PAGE_BYTES = 256 * 1024
+
+
+class HistoryPages:
+    """Answers READ of another broker, one at a time; of those that wait only the last."""
+
+    __slots__ = ("_connection", "_is_reading", "_next")
+
+    def __init__(self, connection: ZmtpConnection) -> None:
+        self._connection = connection
+        self._is_reading = False
+        self._next: Read | None = None
+
+    def read(self, request: Read) -> None:
+        """Reply with a page; raises InvalidTopicName."""
+        topic = self._readable(request)
+        if topic is None:
+            self._reply(Page(request.topic, b"", request.offset, 0, 0))
+        elif not request.epoch:
+            self._begin(request, topic)
+        elif self._is_reading:
+            self._next = request
+        else:
+            self._is_reading = True
+            ensureDeferred(self._answer(request)).addErrback(
+                lambda failure: log.failure("spot: cannot read a page of the history", failure)
+            )
+
+    def _readable(self, request: Read) -> Topic | None:
+        """Return the topic if it is hosted and stored here, and the peer may read it."""
+        listener = self._connection.listener
+        name = topic_name(request.topic)
+        if name not in listener.topics or not listener.access.may_subscribe(name):
+            return None
+        topic = listener.topics.named(name)
+        return topic if topic.hosted and topic.durability else None
+
+    def _begin(self, request: Read, topic: Topic) -> None:
+        """Tell where the history begins and ends, behind all messages delivered before."""
+        connection = self._connection
+        connection.listener.router.flush()
+        outbox = connection.open_outbox()
+
+        def reply() -> None:
+            if not connection.closing:
+                connection.listener.router.flush()
+                store, end = connection.listener.store, connection.listener.store.next_offset
+                if outbox.cursor is not None and topic in outbox.subscriptions:
+                    # The peer has fallen behind and gets the rest from the history.
+                    end = outbox.cursor.position(topic)
+                epoch = store.epoch.encode()
+                self._reply(Page(request.topic, epoch, request.offset, store.first_offset, end))
+
+        outbox.when_drained(reply)
+
+    async def _answer(self, request: Read) -> None:
+        try:
+            page = await self._page(request)
+        finally:
+            self._is_reading = False
+        if self._connection.closing:
+            return
+        self._reply(page)
+        waiting, self._next = self._next, None
+        if waiting is not None:
+            self.read(waiting)
+
+    async def _page(self, request: Read) -> Page:
+        listener = self._connection.listener
+        store, topic = listener.store, topic_name(request.topic)
+        end = store.next_offset
+        if end > store.committed:
+            written: Deferred[bool] = Deferred()
+            store.when_written(written.callback)
+            await written
+            end = min(end, store.committed)
+        since = request.offset
+        if not store.continues(request.epoch.decode(errors="replace"), since):
+            since = store.first_offset
+        epoch = store.epoch.encode()
+        if since >= end:
+            return Page(request.topic, epoch, since, since, end)
+        page = await store.read(since, frozenset({topic}), _PAGE_BYTES)
+        for start, stop in page.damaged:
+            listener.counters.drop(self._connection.label, topic, "damaged", stop - start)
+        offsets = [batch.offset + at for batch in page.batches for at in range(batch.count)]
+        payloads = [payload for batch in page.batches for payload in batch.payloads()]
+        return Page(request.topic, epoch, since, page.next_offset, end, offsets, payloads)
+
+    def _reply(self, page: Page) -> None:
+        data = encode_broker_command(page)
+        self._connection.reply_latest("page", lambda: data)

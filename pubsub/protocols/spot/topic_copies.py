@@ -1,0 +1,184 @@
+"""Copies of the topics that another broker hosts, in the history of this broker (spot §7.8).
+
+A topic is copied once a client of this broker reads it from the history. Then its messages are read
+from the history of its host, and what the host delivers only tells that there are new ones. So the
+copy has every message once, in order, whatever happens to the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from pubsub.errors import HistoryUnavailable
+from pubsub.kernel import Columns
+
+if TYPE_CHECKING:
+    from pubsub.broker.listener import Listener
+    from pubsub.broker.topics import Topic
+    from pubsub.protocols.spot.broker_codec import Page
+
+log = Logger()
+COPIES = "spot-copies"
+"""The table of the store's metadata; keys are the host's endpoint and the topic as a JSON list."""
+
+
+class ReadFailed(Exception):
+    """The host cannot be reached, or has not replied in time."""
+
+
+class PageReader(Protocol):
+    """Reads pages from the host."""
+
+    def read(self, topic: str, epoch: str, offset: int) -> Deferred[Page]:
+        """Return a page; it fails with ReadFailed."""
+
+    def delivered(self, topic: Topic) -> None:
+        """Messages have been delivered here: wait for slow subscribers."""
+
+
+@dataclass(slots=True)
+class TopicCopy:
+    """How far a topic is copied, in the offsets of its host.
+
+    Messages before ``live_from`` were published before the copy began. They are only stored, as
+    subscribers have received them, or have subscribed later.
+    """
+
+    epoch: str
+    offset: int
+    live_from: int
+
+
+class TopicCopies:
+    """The copies of the topics that the broker at ``endpoint`` hosts."""
+
+    def __init__(self, listener: Listener, endpoint: str) -> None:
+        self._listener = listener
+        self._endpoint = endpoint
+        self._copies: dict[str, TopicCopy] = {}
+        self._beginning: set[str] = set()
+        # The calls that wait for the present update of a topic, and for the one after it.
+        self._updates: dict[Topic, tuple[list[Deferred[None]], list[Deferred[None]]]] = {}
+        listener.when_open(self._restore)
+
+    def _restore(self) -> None:
+        for key, row in self._listener.store.items(COPIES):
+            endpoint, name = json.loads(key)
+            if endpoint == self._endpoint:
+                self._copies[name] = TopicCopy(**json.loads(row))
+
+    def __contains__(self, topic: Topic) -> bool:
+        return topic.name in self._copies
+
+    def is_beginning(self, topic: Topic) -> bool:
+        """Return whether the messages that arrive now are going to be copied from the host."""
+        return topic.name in self._beginning
+
+    def drop(self, topic: Topic) -> None:
+        """Another broker hosts the topic, or its host does not store it."""
+        if self._copies.pop(topic.name, None) is not None:
+            self._listener.store.delete(COPIES, self._key(topic.name))
+
+    def update(self, topic: Topic, reader: PageReader) -> Deferred[None]:
+        """Copy what the host has now. The Deferred fires in any case."""
+        done: Deferred[None] = Deferred()
+        present = self._updates.get(topic)
+        if present is not None:
+            # The present update may have read the end already.
+            present[1].append(done)
+        else:
+            self._updates[topic] = ([done], [])
+            ensureDeferred(self._run(topic, reader))
+        return done
+
+    def notify(self, topic: Topic, reader: PageReader) -> None:
+        """There are new messages at the host: copy them, unless that is about to happen."""
+        present = self._updates.get(topic)
+        if present is None or not present[1]:
+            self.update(topic, reader)
+
+    async def _run(self, topic: Topic, reader: PageReader) -> None:
+        while True:
+            try:
+                await self._copy(topic, reader)
+            except (ReadFailed, HistoryUnavailable) as error:
+                log.info(
+                    "topic {topic!r} of {node} cannot be read: {error}",
+                    topic=topic.name,
+                    node=self._endpoint,
+                    error=error,
+                )
+            except Exception:
+                log.failure("spot: cannot copy a topic")
+            waiting, following = self._updates.pop(topic)
+            if following:
+                self._updates[topic] = (following, [])
+            for done in waiting:
+                done.callback(None)
+            if not following:
+                return
+
+    async def _copy(self, topic: Topic, reader: PageReader) -> None:
+        copy = self._copies.get(topic.name) or await self._begin(topic, reader)
+        end = None
+        while copy is not None and (end is None or copy.offset < end):
+            page = await reader.read(topic.name, copy.epoch, copy.offset)
+            if not page.epoch:
+                self.drop(topic)
+                return
+            if end is None:
+                end = page.end
+            self._add(topic, copy, page)
+            reader.delivered(topic)
+            written: Deferred[bool] = Deferred()
+            self._listener.store.when_written(written.callback)
+            await written
+
+    async def _begin(self, topic: Topic, reader: PageReader) -> TopicCopy | None:
+        self._beginning.add(topic.name)
+        try:
+            page = await reader.read(topic.name, "", 0)
+        finally:
+            self._beginning.discard(topic.name)
+        if not page.epoch:
+            return None
+        # The messages that were stored here as they arrived are copied again.
+        store = self._listener.store
+        store.forget(topic.name)
+        copy = TopicCopy(page.epoch.decode(errors="replace"), page.next, page.end)
+        self._copies[topic.name] = copy
+        self._save(topic, copy)
+        return copy
+
+    def _add(self, topic: Topic, copy: TopicCopy, page: Page) -> None:
+        """Store and deliver a page; raises HistoryUnavailable."""
+        if page.since != copy.offset:
+            log.warn(
+                "topic {topic!r} of {node}: the history was replaced; it is read from its start",
+                topic=topic.name,
+                node=self._endpoint,
+            )
+        live_from = copy.live_from if page.since == copy.offset else page.since
+        old = [p for at, p in zip(page.offsets, page.payloads, strict=True) if at < live_from]
+        new = list(page.payloads[len(old) :])
+        listener = self._listener
+        with listener.store.together():
+            for payloads, live in ((old, False), (new, True)):
+                if payloads:
+                    columns, sender = Columns.of(payloads), self._endpoint.encode()
+                    listener.dispatcher.copy(topic, columns, sender, listener.protocol, live)
+            copy.epoch, copy.live_from = page.epoch.decode(errors="replace"), live_from
+            copy.offset = page.next
+            self._save(topic, copy)
+
+    def _save(self, topic: Topic, copy: TopicCopy) -> None:
+        row = json.dumps(asdict(copy)).encode()
+        self._listener.store.put(COPIES, self._key(topic.name), row)
+
+    def _key(self, name: str) -> str:
+        return json.dumps([self._endpoint, name])

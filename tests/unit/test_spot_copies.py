@@ -1,0 +1,289 @@
+"""Topics that another broker hosts, read from the history of this one (spot §7.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.broker.durability import Durability
+from pubsub.protocols.spot.broker_codec import (
+    Page,
+    Read,
+    decode_broker_command,
+    encode_broker_command,
+)
+from pubsub.protocols.spot.codec import SpotError
+from pubsub.protocols.spot.connection import EPOCH
+from pubsub.protocols.spot.peer_connection import PeerConnection
+from pubsub.protocols.spot.topic_copies import COPIES
+from pubsub.protocols.spot.zmtp import FrameLimits, Unit, decode
+from pubsub.store.memory import MemoryStore
+from tests.unit import nsd_lines
+from tests.unit.brokers import World, message, publish, subscribe
+from tests.unit.nsd_lines import NOTHING, SUCCESS, bodies
+from tests.unit.raising import raised
+from tests.unit.streams import Client
+
+
+def names(first: int, stop: int) -> list[str]:
+    return [str(number) for number in range(first, stop)]
+
+
+class CopyCase(SynchronousTestCase):
+    """A broker ``a`` that knows ``b``, which hosts the topic ``t`` with the messages 0 to 4"""
+
+    def setUp(self) -> None:
+        self.world = World()
+        self.b = self.world.house("b")
+        self.host = self.world.client(self.b, b"DEALER")
+        self.published = 0
+        self.publish(5)
+        self.start()
+
+    def start(self, **options: Any) -> None:
+        """Start ``a``."""
+        self.a = self.world.house("a", "b", nsd={}, **options)
+        self.cable = self.world.cables[-1]
+
+    def publish(self, count: int, carry: bool = True) -> None:
+        """Publish at the host, with a message of another topic after each."""
+        for number in range(self.published, self.published + count):
+            self.host.send(publish(b"t", b"%d" % number) + publish(b"other", b"x"))
+        self.published += count
+        if carry:
+            self.world.settle()
+
+    def subscribe(self) -> Client:
+        """Return a client of nsd whose identity reads ``t``."""
+        client = self.a.connect("nsd")
+        client.send(nsd_lines.subscribe("ada", "t"))
+        assert client.take() == SUCCESS
+        return client
+
+    def get(self, client: Client, after: int = 0) -> list[str]:
+        """Return the bodies of a Get."""
+        client.send(nsd_lines.get("ada", after))
+        self.world.settle()
+        self.a.pump()
+        return bodies(client.take())
+
+    def reconnect(self) -> None:
+        """Wait for a new connection."""
+        self.world.advance(1)
+        self.cable = self.world.cables[-1]
+
+
+class GetTests(CopyCase):
+    """Get at a broker that does not host the channel"""
+
+    def test_messages_before_the_subscription(self) -> None:
+        assert self.get(self.subscribe()) == names(0, 5)
+
+    def test_messages_after_the_subscription(self) -> None:
+        client = self.subscribe()
+        self.world.settle()
+        self.publish(3)
+        assert self.get(client) == names(0, 8)
+        self.publish(3, carry=False)
+        assert self.get(client) == names(0, 11)
+
+    def test_messages_published_while_the_connection_was_broken(self) -> None:
+        client = self.subscribe()
+        assert self.get(client) == names(0, 5)
+        self.cable.snap()
+        self.publish(4)
+        assert self.get(client) == names(0, 5)
+        self.reconnect()
+        assert self.get(client) == names(0, 9)
+        self.publish(1)
+        assert self.get(client) == names(0, 10)
+
+    def test_messages_cut_off_on_their_way(self) -> None:
+        client = self.subscribe()
+        self.world.settle()
+        self.cable.is_cut = True
+        self.publish(4)
+        self.cable.snap()
+        self.reconnect()
+        self.publish(1)
+        assert self.get(client) == names(0, 10)
+
+    def test_a_message_that_was_acknowledged_is_there(self) -> None:
+        client = self.a.connect("nsd")
+        client.send(nsd_lines.open_("t"))
+        self.world.settle()
+        client.take()
+        client.send(nsd_lines.publish("t", "mine") + nsd_lines.get("t"))
+        self.world.settle()
+        self.a.pump()
+        success, answer = client.take().splitlines(keepends=True)
+        assert success == SUCCESS
+        assert bodies(answer) == [*names(0, 5), "mine"]
+
+    def test_a_later_get_has_only_new_messages(self) -> None:
+        client = self.subscribe()
+        self.get(client)
+        end = self.a.store.next_offset
+        self.publish(2)
+        assert self.get(client, end) == names(5, 7)
+
+    def test_long_histories_are_copied_in_pages(self) -> None:
+        for number in range(10):
+            self.host.send(publish(b"t", b"%d" % number + b"." * 200))
+        for _ in range(20):
+            self.host.send(b"".join(long_publish(b"t", 100_000) for _ in range(3)))
+        self.world.settle()
+        found = self.get(self.subscribe())
+        assert len(found) == 75
+        assert found[:5] == names(0, 5)
+
+    def test_a_host_that_is_gone_does_not_hold_the_get(self) -> None:
+        client = self.subscribe()
+        self.get(client)
+        self.world.crash("b")
+        assert self.get(client) == names(0, 5)
+
+    def test_a_host_that_does_not_reply_in_time_does_not_hold_the_get(self) -> None:
+        client = self.subscribe()
+        self.get(client)
+        self.publish(1)
+        self.cable.far.stream.feed = lambda data: None  # type: ignore[method-assign]
+        client.send(nsd_lines.get("ada"))
+        self.world.advance(5)
+        assert client.take() == b""
+        self.world.advance(30)
+        assert bodies(client.take())[:5] == names(0, 5)
+
+    def test_a_topic_that_the_host_does_not_store(self) -> None:
+        self.b.broker.topics.named("t").durability = Durability.NONE
+        client = self.subscribe()
+        self.world.settle()
+        self.publish(2)
+        assert self.get(client) == names(5, 7)
+
+    def test_a_topic_that_the_host_stores_no_more(self) -> None:
+        client = self.subscribe()
+        self.get(client)
+        self.b.broker.topics.named("t").durability = Durability.NONE
+        self.publish(1)
+        self.publish(2)
+        assert self.get(client) == [*names(0, 5), *names(6, 8)]
+
+    def test_a_topic_that_is_closed_at_the_host(self) -> None:
+        listener = self.b.listeners["spot"]
+        listener.reconfigure({**listener.settings, "allow-subscribe": ()})
+        client = self.subscribe()
+        client.send(nsd_lines.get("ada"))
+        self.world.settle()
+        assert client.take() == NOTHING
+
+    def test_a_peer_that_does_not_know_the_command(self) -> None:
+        assert isinstance(self.cable.link, PeerConnection)
+        del self.cable.link.handshake.metadata[EPOCH.lower()]
+        client = self.subscribe()
+        self.world.settle()
+        self.publish(2)
+        assert self.get(client) == names(5, 7)
+
+
+class SubscriberTests(CopyCase):
+    """Live subscribers of a topic that is copied"""
+
+    def live(self) -> Client:
+        return self.world.client(self.a, b"DEALER", subscribe(b"t"))
+
+    def test_they_receive_each_new_message_once(self) -> None:
+        early = self.live()
+        self.publish(2)
+        client = self.subscribe()
+        self.world.settle()
+        late = self.live()
+        self.publish(2)
+        wanted = [publish(b"t", b"%d" % number) for number in range(5, 9)]
+        assert early.take() == b"".join(wanted)
+        assert late.take() == b"".join(wanted[2:])
+        assert self.get(client) == names(0, 9)
+
+    def test_they_receive_what_they_missed_while_the_connection_was_broken(self) -> None:
+        client, live = self.subscribe(), self.live()
+        self.cable.snap()
+        self.publish(2)
+        self.reconnect()
+        self.publish(1)
+        assert live.take() == b"".join(publish(b"t", b"%d" % number) for number in range(5, 8))
+        assert self.get(client) == names(0, 8)
+
+    def test_what_was_stored_before_is_not_there_twice(self) -> None:
+        self.live()
+        self.publish(3)
+        assert self.a.store.next_offset == 3
+        assert self.get(self.subscribe()) == names(0, 8)
+
+
+class RestartTests(CopyCase):
+    """The copy goes on after a restart"""
+
+    def test_of_this_broker(self) -> None:
+        assert self.get(self.subscribe()) == names(0, 5)
+        self.cable.snap()
+        store = self.a.store
+        assert isinstance(store, MemoryStore)
+        assert len(list(store.items(COPIES))) == 1
+        self.publish(2)
+        self.start(store=store)
+        client = self.a.connect("nsd")
+        self.world.settle()
+        assert self.get(client) == names(0, 7)
+
+    def test_of_a_host_that_has_lost_its_history(self) -> None:
+        client = self.subscribe()
+        assert self.get(client) == names(0, 5)
+        self.world.crash("b")
+        self.b = self.world.restart("b")
+        self.b.store.epoch = "another"
+        self.host = self.world.client(self.b, b"DEALER")
+        self.publish(2)
+        self.world.advance(15)
+        self.cable = self.world.cables[-1]
+        assert self.get(client) == names(0, 7)
+
+
+def long_publish(topic: bytes, size: int) -> bytes:
+    """Return PUBLISH with a long frame."""
+    head = publish(topic, b"")[:-2]
+    return head + b"\x02" + size.to_bytes(8, "big") + b"." * size
+
+
+class CodecTests(SynchronousTestCase):
+    """The commands"""
+
+    @given(
+        st.builds(Read, st.binary(min_size=1), st.binary(), st.integers(0, 2**64 - 1))
+        | st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary())).map(
+            lambda rows: Page(b"t", b"e", 1, 2, 3, [a for a, _ in rows], [p for _, p in rows])
+        )
+    )
+    def test_encoded_commands_are_decoded(self, command: Read | Page) -> None:
+        unit = decode(encode_broker_command(command), 0, FrameLimits(frame=2**20, frames=10_000))
+        assert isinstance(unit, Unit)
+        assert decode_broker_command(unit.frames) == command
+
+    def test_malformed_commands(self) -> None:
+        for frames in (
+            [b"\x08", b"t", b"e"],
+            [b"\x08", b"t", b"e", bytes(7)],
+            [b"\x09", b"t", b"e", bytes(24)],
+            [b"\x09", b"t", b"e", bytes(24), bytes(8)],
+            [b"\x09", b"t", b"e", bytes(23), b""],
+        ):
+            raised(SpotError, decode_broker_command, [b"", *frames])
+
+    def test_they_are_for_brokers_only(self) -> None:
+        world = World()
+        house = world.house("b")
+        read = message(b"", b"\x08", b"t", b"", bytes(8))
+        assert world.client(house, b"DEALER", read).take() == b""
+        assert house.broker.counters.refusals == {("spot", "eproto"): 1}
