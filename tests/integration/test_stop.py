@@ -140,7 +140,7 @@ def stopping_with_unread_messages(broker: Broker) -> Iterator[Cafe]:
 
 
 def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) -> None:
-    broker = start(*listen("cafe"), "--stop-timeout=1")
+    broker = start(*listen("cafe"), "--slow-consumer=pause", "--stop-timeout=1")
     with stopping_with_unread_messages(broker) as stuck:
         broker.wait_line(r"\d+ connections did not close in time")
         # Far less than any other time limit of the broker.
@@ -177,7 +177,9 @@ def test_a_response_in_progress_is_finished(broker: Broker, in_base64: bool) -> 
 
 
 def test_a_second_signal_ends_the_wait(start: Start) -> None:
-    broker = start(*listen("cafe"), "--stop-timeout=600", "--slow-seconds=600")
+    broker = start(
+        *listen("cafe"), "--slow-consumer=pause", "--stop-timeout=600", "--slow-seconds=600"
+    )
     with stopping_with_unread_messages(broker) as stuck:
         broker.wait_line(r"TCP Port \d+ Closed")
         broker.signal()
