@@ -79,6 +79,7 @@ class Log:
 
     def __init__(self, path: Path, boot: bytes = BOOT) -> None:
         self.boot = boot
+        self.ended = False
         self.directory = LogDirectory(path, create=True)
         try:
             self.directory.lock()
@@ -140,6 +141,7 @@ class Log:
 
     def close(self) -> None:
         """Close the log properly."""
+        self.ended = True
         try:
             self.writer.close()
         finally:
@@ -151,6 +153,9 @@ class Log:
 
     def kill(self) -> None:
         """End as a process does that is killed."""
+        if self.ended:
+            return
+        self.ended = True
         opened = {one.file for one in self.writer._to_seal}
         if self.writer._open is not None:
             opened.add(self.writer._open.file)
@@ -180,17 +185,17 @@ class LogCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.path = scratch(self) / "log"
         self.boot = BOOT
-        self.patch(recovery, "boot_id", lambda: self.boot)  # type: ignore[no-untyped-call]
+        self.patch(recovery, "boot_id", lambda: self.boot)
+
+    def patch(self, target: object, name: str, value: object) -> None:
+        """Replace an attribute until the end of the test."""
+        super().patch(target, name, value)  # type: ignore[no-untyped-call]
 
     def log(self, path: Path | None = None) -> Log:
         """Open the log, which is killed at the end of the test unless it was before."""
         log = Log(path or self.path, self.boot)
-        self.addCleanup(self._kill, log)
+        self.addCleanup(log.kill)
         return log
-
-    def _kill(self, log: Log) -> None:
-        with suppress(Exception):
-            log.kill()
 
     def copy(self) -> Path:
         """Copy the directory as a crash would leave it now."""
@@ -226,6 +231,10 @@ class StoreCase(TestCase):
         store.open(RUN)
         self.store = store
         return store
+
+    def patch(self, target: object, name: str, value: object) -> None:
+        """Replace an attribute until the end of the test."""
+        super().patch(target, name, value)  # type: ignore[no-untyped-call]
 
     def tearDown(self) -> Deferred[None]:  # type: ignore[override]
         return self.store.close()
