@@ -208,13 +208,17 @@ class LogView:
         catalog.low = state.first
         self._ended = {name: at for name, at in self._ended.items() if at > state.first}
         catalog.ended = self._known_ended | self._ended
-        self._epochs |= self._begun
         if segments != list(catalog.segments):
             catalog.segments = tuple(segments)
         is_missing = state.newest[1] > 0 and state.newest[0] > max(
             [one.base for one in segments], default=-1
         )
         catalog.end = state.stop if is_missing else 0
+        # An epoch may be lost with the power until it has messages: these are written when the
+        # record that begins it is on disk.
+        self._epochs |= {
+            number: one for number, one in self._begun.items() if one.begins < catalog.stop
+        }
 
 
 class _File:

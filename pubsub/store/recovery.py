@@ -27,13 +27,13 @@ from pubsub.store.metadata import Metadata, Place, SealedSegment, State
 from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Operation, Record, encode
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
-    SUFFIX,
     Found,
     NotASegment,
     Segment,
     SegmentHead,
     index_name,
     is_sealed,
+    parse_name,
     read_head,
     survey,
 )
@@ -145,7 +145,10 @@ class _Recovery:
         end = segments[-1].stop if segments else self._state.stop
         clean = scanned[-1].is_whole if scanned else not self._rows
         # Files that cannot be used keep their names.
-        sequence = max([self._state.newest[1], *[_numbers(name)[1] for name in self._names]]) + 1
+        sequence = (
+            max([self._state.newest[1], *[key[1] for key in map(parse_name, self._names) if key]])
+            + 1
+        )
         recovered = Recovered(catalog, self._metadata, end, sequence, clean=clean)
         self._find_end(recovered, scanned, segments)
         sealed = [
@@ -162,12 +165,12 @@ class _Recovery:
         """Return the segment; None if it cannot be used, which is reported."""
         directory, state = self._directory, self._state
         size = directory.size(name)
-        try:
-            row = self._rows.get(_numbers(name))
-        except ValueError:
+        key = parse_name(name)
+        if key is None:
             raise StartError(
                 f"history: {directory.path / name} is not the name of a segment: move it away"
-            ) from None
+            )
+        row = self._rows.get(key)
         if row is not None and row.size == size:
             head = SegmentHead(row.base, row.sequence, row.salt, state.log_id, row.created)
             return Segment(directory.file, head, row.stop, last_timestamp=row.last)
@@ -178,6 +181,8 @@ class _Recovery:
                 raise StartError(
                     f"history: {directory.path / name} belongs to another history: move it away"
                 )
+            if (head.base, head.sequence) != key:
+                raise NotASegment("its name is that of another segment")
             stop = is_sealed(file, size or 0, head.salt)
         except NotASegment as error:
             if (size or 0) <= SEGMENT_HEAD_BYTES:
@@ -332,14 +337,6 @@ class _Recovery:
         offset = recovered.offset
         self._metadata.apply(self._operations, place, offset, offset, sealed)
         recovered.catalog.ended = self._metadata.ended()
-
-
-def _numbers(name: str) -> tuple[int, int]:
-    """Return the base and the sequence in the name of a segment; raises ValueError."""
-    base, _, sequence = name.removesuffix(SUFFIX).partition("-")
-    if not (base.isdecimal() and sequence.isdecimal()):
-        raise ValueError(name)
-    return int(base), int(sequence)
 
 
 def _report_lost(start: int, stop: int) -> None:

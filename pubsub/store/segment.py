@@ -197,12 +197,12 @@ class Segment:
     def _read_index(self) -> SegmentIndex:
         try:
             file = _open(self._directory, index_name(self.name))
-        except FileNotFoundError:
+            try:
+                data = os.pread(file, os.fstat(file).st_size, 0)
+            finally:
+                os.close(file)
+        except OSError:
             return self._index_again()
-        try:
-            data = os.pread(file, os.fstat(file).st_size, 0)
-        finally:
-            os.close(file)
         return SegmentIndex.decode(data, self.head.salt) or self._index_again()
 
     def _index_again(self) -> SegmentIndex:

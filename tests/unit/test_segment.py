@@ -312,7 +312,7 @@ class ReadTests(SegmentCase):
         assert index.stop == 50
         assert index.totals()[LOST_TOPIC] == (10, 0)
         (self.directory / index_name(self.path.name)).symlink_to("elsewhere")
-        raised(OSError, lambda: Segment(directory, HEAD, 50).index)
+        assert Segment(directory, HEAD, 50).index.stop == 50
 
     def test_a_segment_that_was_released_is_read_again(self) -> None:
         self.make(*self.records(1))
