@@ -1,6 +1,6 @@
-"""``python -m tests.crash --loops 1000``: kill the broker so often, then report the result.
+"""``python -m tests.crash --kills 1000 --cuts 200``: end the broker so often, then report.
 
-The last line is a summary.
+Each kind of end has an option; the last line of each is a summary.
 """
 
 from __future__ import annotations
@@ -12,41 +12,51 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.crash.faults import cuts
+from tests.crash.damages import damages
+from tests.crash.faults import cuts, failures
 from tests.crash.lives import Result, crash
+from tests.crash.points import points
+
+KINDS = {
+    "kills": (crash, "kill the broker under load"),
+    "cuts": (cuts, "and lose what was not synced (needs gcc)"),
+    "faults": (failures, "with writes and fsyncs that fail (needs gcc)"),
+    "points": (points, "kill a process of the history between two system calls (needs gcc)"),
+    "damages": (damages, "change bytes of a small history, or remove its files"),
+}
 
 
 def main() -> int:
     """Return the exit code: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    parser.add_argument("--loops", type=int, default=50, help="(default: 50)")
+    for name, (_, text) in KINDS.items():
+        parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"N times: {text}")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument(
-        "--power", action="store_true", help="lose what was not synced at each kill (needs gcc)"
-    )
     parser.add_argument("--directory", type=Path, help="on the file system to test")
     options = parser.parse_args()
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-        try:
-            run = cuts if options.power else crash
-            result = run(Path(directory), options.loops, options.seed, _print_result)
-        except AssertionError as broken:
-            print(f"seed {options.seed}: broken: {broken}")
-            return 1
-    seconds = time.monotonic() - started
-    ends = "power cuts" if options.power else "kills"
-    print(
-        f"{result.lives:,} {ends}, seed {options.seed}: {result.published:,} messages published, "
-        f"{result.acknowledged:,} acknowledged, {result.stored:,} in the history; every promise "
-        f"was kept, in {seconds:,.0f} s."
-    )
+    for name, (run, _) in KINDS.items():
+        number = getattr(options, name)
+        started = time.monotonic()
+        if not number:
+            continue
+        with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+            try:
+                result = run(Path(directory), number, options.seed, _print_result)
+            except AssertionError as broken:
+                print(f"{name}, seed {options.seed}: broken: {broken}")
+                return 1
+        print(
+            f"{result.lives:,} {name}, seed {options.seed}: {result.published:,} messages "
+            f"published, {result.acknowledged:,} acknowledged, {result.stored:,} in the history; "
+            f"every promise was kept, in {time.monotonic() - started:,.0f} s.",
+            flush=True,
+        )
     return 0
 
 
 def _print_result(result: Result) -> None:
     print(
-        f"{result.lives} killed: {result.published} published, {result.acknowledged} acknowledged, "
+        f"{result.lives}: {result.published} published, {result.acknowledged} acknowledged, "
         f"{result.stored} in the history",
         file=sys.stderr,
         flush=True,

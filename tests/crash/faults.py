@@ -1,22 +1,24 @@
 """Disk faults under a broker that is killed, and what must hold after each.
 
-After a loss of power (``cut``) every promise holds. A disk that damages data (``torn``, ``zeroed``,
-``flipped``) may cost messages: their offsets are reported and not assigned again, and all other
-messages are there. A disk that reports an fsync that it has not done (``lie``) may also lose the
-record of the last offset: then the epochs show the loss.
+After a loss of power (``cut``) every promise holds, also if writes or fsyncs failed before
+(``suffer``). A disk that damages data (``tear``, ``zero``, ``flip``) may cost messages: their
+offsets are reported and not assigned again, and all other messages are there. A disk that reports
+an fsync that it has not done (``lie``) may also lose the record of the last offset: then the epochs
+show the loss.
 """
 
 from __future__ import annotations
 
 import random
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pubsub.store.journal import SUFFIXES as JOURNAL
-from tests.crash.lives import Lives, Result
+from pubsub.errors import StartError
+from tests.crash.lives import Lives, Result, check_same
 from tests.crash.load import KINDS, Bulk
-from tests.crash.power import Disk
+from tests.crash.power import FAILURES, Disk
 from tests.crash.reader import Reader
 from tests.integration.broker import Broker
 
@@ -41,11 +43,21 @@ class Ordeal:
         self._number += 1
 
     def settle(self) -> None:
-        """Run a broker and stop it in order, which leaves the log of the file empty."""
+        """Run a broker and stop it in order."""
         broker = self.lives.start()
         broker.stop()
         broker.discard()
         self.disk.kept()
+
+    def suffer(self, broker: Broker) -> None:
+        """Let writes or fsyncs fail for a moment, under load."""
+        fault = self.draw.choice(FAILURES)
+        # Like the kill, they come at a random moment.
+        threading.Event().wait(self.draw.uniform(0, 0.2))
+        self.disk.ask(fault)
+        threading.Event().wait(self.draw.uniform(0, 0.3))
+        self.disk.mend(fault)
+        threading.Event().wait(self.draw.choice((0, 0.7)))
 
     def cut(self) -> None:
         """Simulate a loss of power at the moment of the kill."""
@@ -55,14 +67,14 @@ class Ordeal:
         """Simulate the same for a disk that has lied."""
         self.lost += self.disk.cut_in_order(self.draw)
 
-    def hurt(self, ending: str, how: Callable[[bytearray, random.Random], None]) -> None:
-        """Damage one of the files after a kill without a loss of power."""
+    def hurt(self, pattern: str, how: Callable[[bytearray, random.Random], None]) -> None:
+        """Damage one of the files that match ``pattern``, after a kill without a loss of power."""
         self.disk.kept()
-        path = Path(f"{self.lives.path}{ending}")
-        data = bytearray(path.read_bytes() if path.exists() else b"")
-        if data:
-            how(data, self.draw)
-            path.write_bytes(data)
+        found = sorted(self.lives.path.glob(pattern))
+        path = self.draw.choice(found)
+        data = bytearray(path.read_bytes())
+        how(data, self.draw)
+        path.write_bytes(data)
 
     # Checks
 
@@ -75,10 +87,10 @@ class Ordeal:
         """Check that nothing wrong is read and that missing messages are reported; return the
         outcome.
 
-        ``refused``: the file cannot be used, and the broker reports that instead of starting.
+        ``refused``: the history cannot be used, and the broker reports that instead of starting.
         """
         broker = self.lives.start()
-        if "pubsub: history: cannot use" in broker.output:
+        if "pubsub: history: " in broker.output:
             assert broker.wait() == 1
             broker.discard()
             return "refused"
@@ -87,7 +99,7 @@ class Ordeal:
             fresh.read(lambda: True)
             # A group that was committed but not yet recorded may be lost; the epochs show that.
             self.lives.reader.read(lambda: True)
-        except sqlite3.DatabaseError:
+        except (sqlite3.Error, StartError):
             return "refused"
         finally:
             broker.stop()
@@ -96,14 +108,7 @@ class Ordeal:
         missing = self.lives.record.acknowledged - fresh.offsets.keys()
         reported = sum(stop - start for start, stop in fresh.damaged)
         assert len(missing) <= reported, f"{len(missing)} are missing, {reported} are reported"
-        seen = self.lives.reader
-        for payload, offset in seen.offsets.items():
-            there = fresh.offsets.get(payload)
-            is_reported = any(start <= offset < stop for start, stop in fresh.damaged)
-            assert there == offset or (there is None and is_reported), (
-                f"{offset}: {payload!r} {there}"
-            )
-        assert seen.position == fresh.position
+        check_same(self.lives.reader, fresh)
         return "reported" if fresh.damaged else "whole"
 
     def check_loss_reported(self) -> None:
@@ -127,10 +132,31 @@ def cuts(
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> Result:
     """Like ``crash``, with a loss of power at each kill."""
+    return _run(Ordeal(directory, seed), loops, on_result, fails=False)
+
+
+def failures(
+    directory: Path,
+    loops: int,
+    seed: int,
+    on_result: Callable[[Result], None] = lambda result: None,
+) -> Result:
+    """Like ``crash``, with writes and fsyncs that fail, and then a kill or a loss of power."""
     ordeal = Ordeal(directory, seed)
+    ordeal.lives.record.may_fail = True
+    return _run(ordeal, loops, on_result, fails=True)
+
+
+def _run(ordeal: Ordeal, loops: int, on_result: Callable[[Result], None], fails: bool) -> Result:
     for number in range(loops):
-        ordeal.live()
-        ordeal.cut()
+        if fails:
+            ordeal.live(ordeal.suffer)
+        else:
+            ordeal.live()
+        if fails and ordeal.draw.random() < 0.5:
+            ordeal.disk.kept()
+        else:
+            ordeal.cut()
         if number % 10 == 9 or number == loops - 1:
             ordeal.check()
             ordeal.disk.kept()
@@ -155,18 +181,14 @@ def flip(data: bytearray, draw: random.Random) -> None:
 
 
 def lose_newest(data: bytearray, draw: random.Random) -> None:
-    """Cut off the last quarter of SQLite's log, and the remains of older logs behind it.
-
-    Frames of a restarted log have its salt, older frames another (SQLite's file format, 4).
-    """
-    frame = 24 + int.from_bytes(data[8:12], "big")
-    end = 32
-    while data[end + 8 : end + 16] == data[16:24]:
-        end += frame
-    del data[32 + (end - 32) // frame * 3 // 4 * frame :]
+    """Cut off the last quarter of what was written."""
+    end = len(data.rstrip(b"\0"))
+    del data[end // 4 * 3 :]
 
 
-def written(how: Callable[[bytearray, random.Random], None]) -> Callable[..., None]:
+def written(
+    how: Callable[[bytearray, random.Random], None],
+) -> Callable[[bytearray, random.Random], None]:
     """Apply ``how`` to the written part of a file that is extended with zeros."""
 
     def done(data: bytearray, draw: random.Random) -> None:
@@ -177,15 +199,13 @@ def written(how: Callable[[bytearray, random.Random], None]) -> Callable[..., No
     return done
 
 
-DAMAGES: Mapping[str, tuple[tuple[str, ...], Callable[[bytearray, random.Random], None]]] = {
-    "torn log": (("-wal",), tear),
-    "zeroed log": (("-wal",), zero),
-    "flipped log": (("-wal",), flip),
-    "torn file": (("",), tear),
-    "zeroed file": (("",), zero),
-    "flipped file": (("",), flip),
-    "torn journal": (JOURNAL, written(tear)),
-    "zeroed journal": (JOURNAL, written(zero)),
-    "flipped journal": (JOURNAL, written(flip)),
+DAMAGES: Mapping[str, tuple[str, Callable[[bytearray, random.Random], None]]] = {
+    f"{name} {what}": (pattern, written(how))
+    for what, pattern in (
+        ("segment", "*.log"),
+        ("metadata", "metadata.db"),
+        ("log of the metadata", "metadata.db-wal"),
+    )
+    for name, how in (("torn", tear), ("zeroed", zero), ("flipped", flip))
 }
-"""By name: which files, and what is done to each."""
+"""By name: which files, and what is done to one of them."""

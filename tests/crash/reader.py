@@ -8,24 +8,24 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from pubsub.store.block_reader import read_page
-from pubsub.store.schema import NEXT, open_reader
+from pubsub.errors import StartError
+from pubsub.store.epochs import continues
+from pubsub.store.log_reader import read_page
+from pubsub.store.log_view import LogView
 
 _PAUSE = 0.01
-Epoch = tuple[int, int]
-"""The number and the mark of one."""
 
 
 class Reader:
-    """Reads the file from its beginning and checks that no message is read twice.
+    """Reads the history from its beginning and checks that no offset comes to mean another message.
 
-    ``offsets`` has the offset of each message, without trailing blanks. Raises AssertionError for a
-    broken promise.
+    ``offsets`` has the offset of each message, without trailing blanks; ``damaged`` the ranges that
+    were reported as lost. Raises AssertionError for a broken promise.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._epoch: Epoch | None = None
+        self._epoch: str | None = None
         self.position = 0
         self.offsets: dict[bytes, int] = {}
         self.damaged: list[tuple[int, int]] = []
@@ -34,52 +34,44 @@ class Reader:
 
     def read(self, stop: Callable[[], bool]) -> None:
         """Read until ``stop`` returns true; if it does so at once, read to the present end."""
-        with closing(open_reader(self._path)) as connection:
-            self._check_epoch(connection)
+        with closing(LogView(self._path)) as view:
+            self._check_epoch(view.epochs)
             while True:
                 last = stop()
-                while self._page(connection):
+                while self._page(view):
                     pass
                 if last:
                     return
                 threading.Event().wait(_PAUSE)
 
-    def _check_epoch(self, connection: sqlite3.Connection) -> None:
+    def _check_epoch(self, known: list[tuple[str, int]]) -> None:
         """Go back to the last position that is valid in this epoch."""
-        known = connection.execute("SELECT number, mark, begins FROM epochs").fetchall()
-        epochs: list[Epoch] = [(number, mark) for number, mark, _ in known]
-        begins = [begin for _, _, begin in known]
-        good = self.position
-        if self._epoch is not None:
-            if self._epoch not in epochs:
-                good = 0
-            elif self._epoch != epochs[-1]:
-                good = begins[epochs.index(self._epoch) + 1]
-        if good < self.position:
+        if self._epoch is not None and not continues(known, self._epoch, self.position):
+            names = [name for name, _ in known]
+            good = known[names.index(self._epoch) + 1][1] if self._epoch in names else 0
             self.epoch_changes += 1
             self.position = good
             self.offsets = {p: offset for p, offset in self.offsets.items() if offset < good}
             self.damaged = [d for d in self.damaged if d[1] <= good]
-        self._epoch = epochs[-1]
+        self._epoch = known[-1][0]
 
-    def _page(self, connection: sqlite3.Connection) -> bool:
-        (end,) = connection.execute(NEXT).fetchone()
-        assert self.position <= end, f"{self.position} was read, and now the log ends at {end}"
-        page = read_page(connection, self.position, None, 2**20)
+    def _page(self, view: LogView) -> bool:
+        position = self.position
+        page = view.read(lambda catalog: read_page(catalog, position, None, 2**20))
+        spans = [(batch.offset, batch.offset + batch.count) for batch in page.batches]
+        at = position
+        for start, end in sorted([*spans, *page.damaged]):
+            assert start == at, f"{at} to {start} are missing"
+            at = end
+        assert at == page.next_offset or not spans, f"{at} to {page.next_offset} are missing"
         self.damaged += page.damaged
         for batch in page.batches:
-            for start, end_of_damage in page.damaged:
-                if start <= self.position:
-                    self.position = max(self.position, min(end_of_damage, batch.offset))
-            assert batch.offset == self.position, f"{self.position} is missing"
             for offset, payload in enumerate(batch.payloads(), batch.offset):
                 name = payload.rstrip()
                 assert name not in self.offsets, f"{name!r} is there twice"
                 self.offsets[name] = offset
-            self.position = batch.offset + batch.count
-        moved = page.next_offset > self.position or bool(page.batches)
-        self.position = max(self.position, page.next_offset)
-        return moved
+        self.position = page.next_offset
+        return page.next_offset > position
 
 
 class Following(threading.Thread):
@@ -94,8 +86,8 @@ class Following(threading.Thread):
     def run(self) -> None:
         try:
             self._reader.read(self._stop_reading.is_set)
-        except sqlite3.OperationalError:
-            # The broker was killed while it opened the file; the next broker continues it.
+        except (sqlite3.Error, StartError, OSError):
+            # The broker was killed while it opened the log; the next broker continues it.
             pass
         except BaseException as error:
             self._error = error
