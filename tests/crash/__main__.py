@@ -1,6 +1,6 @@
 """``python -m tests.crash --kills 1000 --cuts 200``: end the broker so often, then report.
 
-Each kind of end has an option; the last line of each is a summary.
+Each kind of end has an option with the number of times; the last line of each is a summary.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from tests.crash.faults import cuts, failures
 from tests.crash.lives import Result, crash
 from tests.crash.points import points
 
-KINDS = {
-    "kills": (crash, "kill the broker under load"),
-    "cuts": (cuts, "and lose what was not synced (needs gcc)"),
-    "faults": (failures, "with writes and fsyncs that fail (needs gcc)"),
-    "points": (points, "kill a process of the history between two system calls (needs gcc)"),
-    "damages": (damages, "change bytes of a small history, or remove its files"),
+RUNS = {
+    "kills": crash,
+    "cuts": cuts,
+    "faults": failures,
+    "points": points,
+    "damages": damages,
 }
 
 
 def main() -> int:
     """Return the exit code: 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    for name, (_, text) in KINDS.items():
-        parser.add_argument(f"--{name}", type=int, default=0, metavar="N", help=f"N times: {text}")
+    parser.add_argument("--kills", type=int, default=0, help="kill the broker under load")
+    parser.add_argument("--cuts", type=int, default=0, help="and lose the power (needs gcc)")
+    parser.add_argument(
+        "--faults", type=int, default=0, help="with writes and fsyncs that fail (needs gcc)"
+    )
+    parser.add_argument(
+        "--points", type=int, default=0, help="kill between two system calls (needs gcc)"
+    )
+    parser.add_argument("--damages", type=int, default=0, help="change files of a small history")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--directory", type=Path, help="on the file system to test")
     options = parser.parse_args()
-    for name, (run, _) in KINDS.items():
+    for name, run in RUNS.items():
         number = getattr(options, name)
         started = time.monotonic()
         if not number:
