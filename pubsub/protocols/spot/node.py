@@ -208,6 +208,8 @@ class Node:
     def connected_to_itself(self) -> None:
         """See ``PeerEvents``."""
         log.warn("{node} is this broker itself; no connection is made", node=self.endpoint)
+        # Without waiting for the end of the connection.
+        self.tried = True
         self.stop()
 
     # Topics
