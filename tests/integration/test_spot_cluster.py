@@ -205,7 +205,7 @@ def test_a_node_of_the_original_implementation(start: Start, connect: Open) -> N
 
 
 def test_a_slow_reader_at_another_broker_holds_the_publisher(start: Start, connect: Open) -> None:
-    a, b = mesh(start, 2, CHANNEL)
+    a, b = mesh(start, 2, CHANNEL, "--slow-consumer=pause")
     host(b, [a], connect)
     count, size = 3000, 64 * 1024
     with Cafe.subscriber(a.broker, receive_buffer=4096) as far, Cafe.publisher(a.broker) as cafe:
