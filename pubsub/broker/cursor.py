@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 log = Logger()
 # Pages that are read in one tick of the reactor, for all subscribers together.
-_PAGES = 4
+_PAGES = 2
+# Seconds after which a page is read again that had nothing, before the end of the log: the next
+# messages are neither in memory nor committed yet.
+_UNCOMMITTED_SECONDS = 0.05
 # With more subscriptions than this a page is read of all topics.
 _NAMED = 1000
 
@@ -89,6 +92,7 @@ class Cursor:
         "_cursors",
         "_encoders",
         "_exact",
+        "_later",
         "_limit",
         "_outbox",
         "_overtaken",
@@ -113,8 +117,9 @@ class Cursor:
         self._waiting = True
         self._stopped = False
         self._page: Deferred[Page] | None = None
-        seconds = outbox.policy.catch_up_seconds
+        self._later: IDelayedCall | None = None
         self._limit: IDelayedCall | None = None
+        seconds = outbox.policy.catch_up_seconds
         if seconds:
             reason = f"slow consumer: has not caught up within {seconds:g} s"
             self._limit = cursors.clock.callLater(seconds, outbox.evict, reason)
@@ -209,14 +214,18 @@ class Cursor:
         self._encoders.clear()
         if self._stopped:
             return
-        positions = self._positions
-        positions.offset = max(positions.offset, page.next_offset)
+        positions, start = self._positions, self._positions.offset
+        positions.offset = max(start, page.next_offset)
         if positions.offset >= self._cursors.end and not positions.needs_rewind:
             self._finish()
             return
-        self._waiting = True
         self._outbox.flush()
-        if self._outbox.drained:
+        if self._stopped:
+            return
+        self._waiting = True
+        if positions.offset == start and not positions.needs_rewind:
+            self._later = self._cursors.clock.callLater(_UNCOMMITTED_SECONDS, self.wake)
+        elif self._outbox.drained:
             self.wake()
 
     def _deliver_batch(self, batch: Batch) -> None:
@@ -341,8 +350,9 @@ class Cursor:
         if reason is not None:
             self._count_untaken(reason)
         self._stopped = True
-        if self._limit is not None and self._limit.active():
-            self._limit.cancel()
+        for timer in (self._limit, self._later):
+            if timer is not None and timer.active():
+                timer.cancel()
         page, self._page = self._page, None
         if page is not None:
             page.cancel()

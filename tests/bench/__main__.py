@@ -22,6 +22,7 @@ from tests.bench.requests.catalogue import Catalogue
 from tests.bench.requests.processes import measured_broker
 from tests.bench.requests.site import Scale
 from tests.bench.selftest import run_self_test
+from tests.bench.slow import ROUNDS, measure_slow
 from tests.bench.steady import measure_steady
 from tests.bench.throughput import measure_throughput
 from tests.bench.wires import WIRES
@@ -46,6 +47,7 @@ class Session:
             "steady": self._steady,
             "idle": self._idle,
             "requests": self._requests,
+            "slow": self._slow,
         }
         for mode in dict.fromkeys(self._options.modes):
             runs[mode]()
@@ -90,6 +92,16 @@ class Session:
             except BenchError as error:
                 report.errors.append(f"requests: {error}")
                 print(f"failed: {error}\n{broker.log_tail()}", file=sys.stderr)
+
+    def _slow(self) -> None:
+        options, report = self._options, self.report
+        cores = (options.broker_core, options.generator_core)
+        try:
+            for one in measure_slow(options.twistd, options.broker_options, cores, options.seconds):
+                report.slow.append(one)
+                print(f"slow: round {len(report.slow)} of {ROUNDS}", file=sys.stderr)
+        except BenchError as error:
+            report.errors.append(f"slow: {error}")
 
     def _attempt(
         self, label: str, results: list[Result], measure: Callable[[Broker], Result]

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench.plan import BATCH_BYTES, KIB, MIB, Topology
 from tests.bench.wires import WIRES
 
-MODES = ("throughput", "steady", "idle", "requests")
+MODES = ("throughput", "steady", "idle", "requests", "slow")
 SCENARIOS = ("1-1", "1-100", "50-1", "10-pairs")
 SIZES = (64, KIB, 64 * KIB)
 MIN_SIZE = 16
@@ -30,6 +30,8 @@ modes (default: throughput):
   idle         resident memory and accept rate of --connections idle subscribers
   requests     the longest time for which each request of all protocols holds the reactor, with
                --topics topics and ten times as many subscriptions
+  slow         throughput and latency of subscribers of cafe with and without others that do not
+               keep up, which lose nothing
 
 scenarios:
   P-S          P publishers and S subscribers on one topic, e.g. 1-1, 1-100, 50-1

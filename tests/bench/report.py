@@ -15,6 +15,7 @@ from tests.bench.idle import Idle
 from tests.bench.measure import Latency
 from tests.bench.plan import KIB, MIB, RunPlan
 from tests.bench.requests.site import Result
+from tests.bench.slow import SlowRound
 from tests.bench.steady import Steady
 from tests.bench.throughput import Throughput
 
@@ -33,6 +34,7 @@ class Report:
     steady: list[Steady] = field(default_factory=list)
     idle: list[Idle] = field(default_factory=list)
     requests: list[Result] = field(default_factory=list)
+    slow: list[SlowRound] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def add_request(self, result: Result) -> None:
@@ -45,7 +47,8 @@ class Report:
     def clean(self) -> bool:
         """True if no run failed and no message was lost, duplicated or out of order."""
         runs: list[Throughput | Steady] = [*self.throughput, *self.steady]
-        return not self.errors and all(run.accounting.clean for run in runs)
+        accounted = all(run.accounting.clean for run in runs)
+        return not self.errors and accounted and all(one.clean for one in self.slow)
 
     def json(self) -> Json:
         """Return plain values: seconds, bytes, messages; latencies in microseconds."""
@@ -55,6 +58,7 @@ class Report:
             "steady": [_steady_json(run) for run in self.steady],
             "idle": [asdict(run) for run in self.idle],
             "requests": [asdict(result) for result in self.requests],
+            "slow": [asdict(one) for one in self.slow],
             "errors": self.errors,
         }
 
@@ -75,6 +79,9 @@ class Report:
         if self.requests:
             parts.append(REQUESTS_TEXT)
             parts.append(_table(REQUESTS_COLUMNS, map(_request_row, self.requests)))
+        if self.slow:
+            parts.append(SLOW_TEXT)
+            parts.append(_table(SLOW_COLUMNS, map(_slow_row, self.slow)))
         if self.errors:
             parts.append(_list(f"failed: {error}" for error in self.errors))
         return "\n\n".join(parts) + "\n"
@@ -242,6 +249,42 @@ def _request_row(result: Result) -> list[str]:
         f"{held.held:.2f}",
         f"{held.processor:.2f}",
     ]
+
+
+SLOW_TEXT = """\
+## Slow subscribers
+
+Subscribers without, then with others that do not keep up: millions of deliveries as fast as the
+broker can, for each second and for each second of its processor time, and latencies in microseconds
+at a fixed rate. The ratios are those of the second to the first. Missing and misplaced are messages
+that the slow subscribers did not receive in order when they read at last; returns are the
+connections of one that resumes its session and never reads."""
+
+SLOW_COLUMNS = (
+    "million/s without", "with", "ratio", "million/CPU s without", "with", "ratio",
+    "p50 without", "with", "p99 without", "with", "ratio", "missing", "misplaced", "returns",
+)  # fmt: skip
+
+
+def _slow_row(one: SlowRound) -> list[str]:
+    alone, beside, slow = one.alone, one.beside, one.beside.slow
+    counts = ("-",) * 3 if slow is None else (slow.missing, slow.misplaced, slow.returns)
+    return [
+        _millions(alone.throughput),
+        _millions(beside.throughput),
+        f"{one.throughput_ratio:.2f}",
+        _millions(alone.efficiency),
+        _millions(beside.efficiency),
+        f"{one.efficiency_ratio:.2f}",
+        *_latency_pair(alone.p50, beside.p50),
+        *_latency_pair(alone.p99, beside.p99),
+        f"{one.p99_ratio:.2f}",
+        *map(str, counts),
+    ]
+
+
+def _latency_pair(alone: float, beside: float) -> tuple[str, str]:
+    return f"{alone:,.0f}", f"{beside:,.0f}"
 
 
 def _accounting_cells(run: Throughput | Steady) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, TimeoutError, ensureDeferred, fail
+from twisted.internet.defer import Deferred, TimeoutError, ensureDeferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Page
@@ -14,10 +14,13 @@ from tests.unit.test_let_go import LetGoCase
 
 
 class FailingStore(MemoryStore):
-    """A store whose next ``failures`` reads fail, or do not end if ``hangs``."""
+    """A store whose next ``failures`` reads fail, or do not end if ``hangs``.
+
+    If ``uncommitted``, a page has nothing yet.
+    """
 
     failures = 0
-    hangs = False
+    hangs = uncommitted = False
     reads = 0
 
     def __init__(self) -> None:
@@ -29,6 +32,8 @@ class FailingStore(MemoryStore):
         self.reads += 1
         if self.hangs:
             return Deferred()
+        if self.uncommitted:
+            return succeed(Page([], offset))
         if self.failures:
             self.failures -= 1
             return fail(OSError("the disk is gone"))
@@ -132,6 +137,22 @@ class CursorTests(LetGoCase):
         self.clock.pump([1.0] * 40)
         assert self.store.reads == reads
         assert self.closed == []
+        assert not self.clock.getDelayedCalls()
+
+    def test_it_waits_for_messages_that_cannot_be_read_yet(self) -> None:
+        bob = self.stuck(self.news)
+        self.store.uncommitted = True
+        self.read_all(bob)
+        assert self.store.reads == 1
+        self.clock.pump([0.05] * 3)
+        assert self.store.reads == 4
+        self.store.uncommitted = False
+        self.clock.advance(0.05)
+        self.turns()
+        assert self.numbers(bob) == [b"n%d" % n for n in range(4)]
+        self.store.uncommitted = True
+        self.box(self.stuck(self.sport)).shut("disconnected")
+        self.clock.advance(1)
         assert not self.clock.getDelayedCalls()
 
     def test_a_page_that_cannot_be_encoded_ends_the_connection(self) -> None:

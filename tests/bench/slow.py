@@ -1,0 +1,126 @@
+"""Healthy subscribers beside slow ones: what the slow ones take from the others.
+
+Throughput and latency of the healthy subscribers are measured with and without the slow ones (see
+``slow_clients.py``), in turn, each with a new broker whose history is on disk. The figures are
+ratios of runs that follow each other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import BenchError
+from tests.bench.broker import Broker, twistd_broker
+from tests.bench.measure import Accounting
+from tests.bench.plan import KIB, Topology, make_plan
+from tests.bench.slow_clients import PACED, STUCK, SlowAccounting, SlowClients, slow_clients
+from tests.bench.steady import measure_steady
+from tests.bench.throughput import measure_throughput
+from tests.bench.wires import WIRES
+
+TOPOLOGY = Topology(1, 200 - STUCK - PACED)
+PAYLOAD = KIB
+RATE = 200.0
+"""Messages a second while the latency is measured, after the throughput."""
+ROUNDS = 3
+_WIRE = WIRES["cafe"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The healthy subscribers of one run of each kind, with or without slow ones.
+
+    ``throughput`` is in deliveries a second, ``efficiency`` in deliveries for each second of the
+    broker's processor time; ``p50`` and ``p99`` are latencies in µs.
+    """
+
+    throughput: float
+    efficiency: float
+    p50: float
+    p99: float
+    accounting: tuple[Accounting, ...]
+    slow: SlowAccounting | None = None
+
+
+@dataclass(frozen=True)
+class SlowRound:
+    """Two sides, measured one after the other."""
+
+    alone: Side
+    beside: Side
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Throughput with the slow subscribers, as a share of that without them."""
+        return self.beside.throughput / self.alone.throughput
+
+    @property
+    def efficiency_ratio(self) -> float:
+        """The same of the efficiency, which other programs on the machine affect less."""
+        return self.beside.efficiency / self.alone.efficiency
+
+    @property
+    def p99_ratio(self) -> float:
+        """The 99th percentile with the slow subscribers, divided by that without them."""
+        return self.beside.p99 / self.alone.p99
+
+    @property
+    def clean(self) -> bool:
+        """True if nobody lost anything, and nothing came twice or out of order."""
+        slow = self.beside.slow
+        accounting = (*self.alone.accounting, *self.beside.accounting)
+        return all(one.clean for one in accounting) and (
+            slow is None or not (slow.missing or slow.misplaced)
+        )
+
+
+def measure_slow(
+    twistd: Path, options: Sequence[str], cores: tuple[int, int], seconds: float
+) -> Iterator[SlowRound]:
+    """Measure ROUNDS rounds; ``cores`` are the broker's and the generator's. Raises BenchError."""
+    for _ in range(ROUNDS):
+        sides = [_side(twistd, options, cores, seconds, slow) for slow in (False, True)]
+        yield SlowRound(*sides)
+
+
+def _side(
+    twistd: Path, options: Sequence[str], cores: tuple[int, int], seconds: float, slow: bool
+) -> Side:
+    with _broker(twistd, options, cores[0]) as broker:
+        if not slow:
+            return _measure(broker, seconds)
+        with slow_clients(broker.address, PAYLOAD, cores[1]) as clients:
+            return _measure(broker, seconds, clients)
+
+
+def _measure(broker: Broker, seconds: float, clients: SlowClients | None = None) -> Side:
+    """Measure the throughput, then the latency while the slow subscribers are behind."""
+    plan = make_plan(_WIRE, TOPOLOGY, PAYLOAD)
+    full = measure_throughput(broker, _WIRE, plan, seconds)
+    steady = measure_steady(broker, _WIRE, TOPOLOGY, PAYLOAD, RATE, seconds)
+    if steady.latency is None:
+        raise BenchError("no message arrived while the latency was measured")
+    slow = None
+    if clients is not None:
+        runs = (full.accounting.published, plan), (steady.accounting.published, steady.plan)
+        slow = clients.finish([(count, one.per_batch * one.cycle) for count, one in runs])
+    return Side(
+        full.usage.deliveries / full.usage.wall_seconds,
+        full.usage.deliveries / full.usage.broker_cpu_seconds,
+        steady.latency.p50,
+        steady.latency.p99,
+        (full.accounting, steady.accounting),
+        slow,
+    )
+
+
+@contextmanager
+def _broker(twistd: Path, options: Sequence[str], core: int) -> Iterator[Broker]:
+    with tempfile.TemporaryDirectory(prefix="bench-slow-") as directory:
+        store = f"--store=log:{directory}/history"
+        with twistd_broker(twistd, _WIRE, [store, *options], core) as broker:
+            yield broker
