@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pubsub.interfaces import Encoding, IStore
 
 log = Logger()
-# Pages that are read in one tick of the reactor, for all subscribers together.
+_Result = TypeVar("_Result")
+# Pages that are read in one tick of the reactor or at a time, for all subscribers together.
 _PAGES = 2
 # Seconds after which a page is read again that had nothing, before the end of the log: the next
 # messages are neither in memory nor committed yet.
@@ -51,6 +52,8 @@ class Cursors:
         self.router = router
         self._ready: deque[Cursor] = deque()
         self._scheduled = False
+        # Pages that are being read in threads, which compete with the reactor for the processor.
+        self._under_way = 0
 
     @property
     def end(self) -> int:
@@ -66,18 +69,28 @@ class Cursors:
     def schedule(self, cursor: Cursor) -> None:
         """Let ``cursor`` read a page at the end of a tick, soon."""
         self._ready.append(cursor)
-        if not self._scheduled:
+        self._schedule()
+
+    def page_begun(self) -> None:
+        """A page is not there at once: fewer others are read meanwhile."""
+        self._under_way += 1
+
+    def page_ended(self, result: _Result) -> _Result:
+        """The page is there, or will not come."""
+        self._under_way -= 1
+        self._schedule()
+        return result
+
+    def _schedule(self) -> None:
+        if self._ready and not self._scheduled and self._under_way < _PAGES:
             self._scheduled = True
             self.router.at_tick_end(self._read)
 
     def _read(self) -> None:
-        turns = min(_PAGES, len(self._ready))
-        # Set before the cursors read: they may want another turn.
-        self._scheduled = len(self._ready) > turns
-        if self._scheduled:
-            self.router.at_tick_end(self._read)
-        for _ in range(turns):
+        self._scheduled = False
+        for _ in range(min(_PAGES - self._under_way, len(self._ready))):
             self._ready.popleft().read()
+        self._schedule()
 
 
 class Cursor:
@@ -130,9 +143,10 @@ class Cursor:
         """Return the offset of the first message of ``topic`` that the outbox was not given."""
         return self._positions.offset_of(topic)
 
-    def let_go(self, topic: Topic, offset: int, count: int) -> None:
+    def let_go(self, topic: Topic, encoding: Encoding, offset: int, count: int) -> None:
         """Deliver ``topic`` from ``offset`` on; ``count`` messages of it were in the queue."""
         self._positions.add(topic, offset, self._page is not None).owed = count
+        self._suspend(topic, encoding)
 
     def resume(self, topic: Topic, encoding: Encoding, offset: int) -> None:
         """Deliver ``topic`` from ``offset`` on: it is newly subscribed, or again."""
@@ -192,6 +206,9 @@ class Cursor:
             lambda: store.read(start, names, PAGE_BYTES, fresh=True),
         )
         page = self._page = ensureDeferred(reading)
+        if not page.called:
+            self._cursors.page_begun()
+            page.addBoth(self._cursors.page_ended)
         page.addCallback(self._deliver).addErrback(self._failed)
 
     def _names(self) -> frozenset[str] | None:

@@ -136,8 +136,9 @@ class Outbox(OutboxQueue):
         first = first_offsets(queue)
         for topic, count in message_counts(queue).items():
             router.counters.delivered -= count
-            if topic.durability and topic in self.subscriptions:
-                cursor.let_go(topic, first[topic], count)
+            encoding = self.subscriptions.get(topic)
+            if topic.durability and encoding is not None:
+                cursor.let_go(topic, encoding, first[topic], count)
             else:
                 router.counters.drop(self.label, topic.name, "slow-consumer", count)
 

@@ -155,6 +155,18 @@ class CursorTests(LetGoCase):
         self.clock.advance(1)
         assert not self.clock.getDelayedCalls()
 
+    def test_few_pages_are_read_at_a_time(self) -> None:
+        readers = [self.stuck(self.news) for _ in range(5)]
+        self.store.hangs = True
+        for reader in readers:
+            reader.drain()
+        self.turns()
+        assert self.store.reads == 2
+        self.store.hangs = False
+        self.box(readers[0]).shut(None)
+        self.turns()
+        assert [self.box(reader).cursor is None for reader in readers[2:]] == [True] * 3
+
     def test_a_page_that_cannot_be_encoded_ends_the_connection(self) -> None:
         bob = self.stuck(self.news)
         cursor = self.box(bob).cursor

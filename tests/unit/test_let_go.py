@@ -401,3 +401,10 @@ class LossTests(LetGoCase):
         self.publish(self.sport, b"4")
         assert self.box(bob).shut_and_get_offsets() == {self.news: 0, self.sport: 2}
         assert self.drops() == {}
+
+    def test_a_queued_topic_without_later_messages_has_a_position(self) -> None:
+        bob = self.subscriber(self.news, self.sport)
+        self.box(bob).pause()
+        self.publish(self.sport, b"0")
+        self.publish(self.news, b"1" + b"." * 2 * KIB)
+        assert self.box(bob).shut_and_get_unsent() == {self.sport: 0, self.news: 1}
