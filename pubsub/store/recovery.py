@@ -206,20 +206,24 @@ class _Recovery:
 
     def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
         """Remove segments that were rewritten, and return the others in order."""
-        segments.sort(key=lambda one: (one.base, one.head.sequence))
+        # At one offset the newest comes first, so that a segment comes behind those that hold it.
+        segments.sort(key=lambda one: (one.base, -one.head.sequence))
         kept: list[Segment] = []
+        holding: list[Segment] = []
         for one in segments:
-            newer = [
-                other for other in segments
-                if other.head.sequence > one.head.sequence
-                and other.base <= one.base < other.stop and one.stop <= other.stop
-                and other not in self._unsealed
-            ]  # fmt: skip
-            if newer and one not in self._unsealed and self._is_applied(one):
+            holding = [other for other in holding if other.stop > one.base]
+            rewritten = any(
+                other.head.sequence > one.head.sequence and one.stop <= other.stop
+                for other in holding
+            )
+            if rewritten and one not in self._unsealed and self._is_applied(one):
                 self._directory.remove(one.name)
                 self._directory.remove(index_name(one.name))
-            else:
-                kept.append(one)
+                continue
+            kept.append(one)
+            if one not in self._unsealed:
+                holding.append(one)
+        kept.sort(key=lambda one: (one.base, one.head.sequence))
         for one, following in pairwise(kept):
             if one in self._unsealed:
                 # The segment after it shows where it ended.
