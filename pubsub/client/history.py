@@ -1,4 +1,4 @@
-"""``pubsub history``: check, repair, back up, restore and dump a history."""
+"""``pubsub history``: check, repair, back up, restore, dump and migrate a history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Run = Callable[[argparse.Namespace], int | None]
 def add(commands: Commands) -> None:
     """Add the subcommand and its own subcommands."""
     history = commands.add_parser(
-        "history", help="check, repair, back up, restore or dump the history of a broker"
+        "history", help="check, repair, back up, restore, dump or migrate the history of a broker"
     )
     actions = history.add_subparsers(metavar="ACTION", required=True)
     _add(
@@ -40,6 +40,11 @@ def add(commands: Commands) -> None:
     backup.add_argument("path", metavar="PATH", type=Path, help="the directory to be made")
     restore = _add(actions, "restore", _restore, "put a backup in the place of a history")
     restore.add_argument("path", metavar="DIR", type=Path, help="the directory of the backup")
+    migrate = _add(
+        actions, "migrate", _migrate,
+        "make a history from the file of version 0.1, which is kept; no broker may be running",
+    )  # fmt: skip
+    migrate.add_argument("file", metavar="FILE", type=Path, help="the file of version 0.1")
     dump = _add(actions, "dump", _dump, "print the heads of all records, a JSON object each")
     dump.add_argument(
         "--payloads", action="store_true",
@@ -121,6 +126,22 @@ def _restore(options: argparse.Namespace) -> None:
 
     first, stop = copy_log(options.path, options.store)
     print(f"{options.store}: restored offsets {first} to {stop}")
+
+
+def _migrate(options: argparse.Namespace) -> None:
+    from pubsub.store.migrate import migrate
+
+    if options.store.exists():
+        raise StartError(
+            f"history: {options.store} exists; give another directory, --store log:DIR"
+        )
+    options.store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def report(reached: int, first: int, stop: int) -> None:
+        print(f"offset {reached} of {first} to {stop}", flush=True)
+
+    migrate(options.file, options.store, report)
+    print(f"{options.store}: the history of {options.file}, which is kept")
 
 
 def _dump(options: argparse.Namespace) -> None:

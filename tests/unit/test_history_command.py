@@ -15,6 +15,7 @@ from pubsub.store.metadata import Metadata
 from pubsub.store.rewrite import Rewrite
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
 from pubsub.store.segment_index import Grain, SegmentIndex
+from tests import sqlite_histories
 from tests.histories import START, History, damage, history
 from tests.unit.test_log_view import numbers, shown
 from tests.unit.test_pubsub_command import CommandCase
@@ -427,3 +428,26 @@ class DumpTests(HistoryCase):
         assert [
             one["position"] for one in self.dumped() if one["segment"] == first.name
         ] == positions
+
+
+class MigrateTests(CommandCase):
+    """``migrate``"""
+
+    def test_a_file_becomes_a_directory(self) -> None:
+        old, new = self.directory / "history.db", self.directory / "new" / "history"
+        with sqlite_histories.history(old) as file:
+            file.put("a", numbers(range(10)))
+        code, out, _ = self.run_it("history", "migrate", str(old), "--store", f"log:{new}")
+        assert (code, out) == (0, f"{new}: the history of {old}, which is kept\n")
+        view = LogView(new)
+        assert shown(view.refresh()) == (numbers(range(10)), [])
+        view.close()
+        assert old.exists()
+
+    def test_a_directory_that_exists_is_left_alone(self) -> None:
+        old, new = self.directory / "history.db", self.directory
+        with sqlite_histories.history(old):
+            pass
+        code, _, err = self.run_it("history", "migrate", str(old), "--store", f"log:{new}")
+        assert code == 1
+        assert "exists; give another directory" in err
