@@ -1,24 +1,17 @@
-"""Threads of the history: one that writes, a few that read, and the connections of these."""
+"""Threads of the history."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from queue import Empty, LifoQueue, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from pubsub.store.schema import open_reader
-
-log = Logger()
 READERS = 2
+"""Threads that read the log."""
 _Result = TypeVar("_Result")
 _Call = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], object]]
 
@@ -77,44 +70,3 @@ class Worker:
             self._calls.put(None)
         for thread in self._threads:
             thread.join()
-
-
-class ReaderPool:
-    """Threads that read the file at ``path``, with as many connections."""
-
-    def __init__(self, path: Path, reactor: Any) -> None:
-        self._path = path
-        self._worker = Worker("history-reader", READERS, reactor)
-        self._connections: LifoQueue[sqlite3.Connection] = LifoQueue()
-
-    def run(self, call: Callable[[sqlite3.Connection], _Result]) -> Deferred[_Result]:
-        """Run ``call`` with a connection in a thread; return a Deferred of its result."""
-        return self._worker.run(partial(self._with_connection, call))
-
-    def _with_connection(self, call: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        try:
-            connection = self._connections.get_nowait()
-        except Empty:
-            connection = open_reader(self._path)
-        try:
-            result = call(connection)
-        except BaseException:
-            # The connection may be in any state.
-            connection.close()
-            raise
-        self._connections.put(connection)
-        return result
-
-    def stop(self) -> None:
-        """Wait for the reads under way and close the connections."""
-        self._worker.stop()
-        with suppress(Empty):
-            while True:
-                self._connections.get_nowait().close()
-
-
-def log_failure(failure: Failure) -> None:
-    """Log the failure of a task that no client waits for."""
-    log.error(
-        "history: maintenance failed and is tried again: {reason}", reason=failure.getErrorMessage()
-    )

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from pubsub.broker.durability import Durability
-from pubsub.store.sqlite import SqliteStore
+from pubsub.store.log_store import LogOptions, LogStore
 from tests.unit.fakes import scratch
 from tests.unit.fast_wire import (
     DURABLE,
@@ -26,20 +26,19 @@ from tests.unit.fast_wire import (
     rotate,
     subscribe,
 )
-from tests.unit.stores import keep_everything
 from tests.unit.streams import logged
 
 
 class RestartCase(TestCase):
-    """fast beside rheos, over a history in a file"""
+    """fast beside rheos, over a history on disk"""
 
     def setUp(self) -> None:
-        self.path = scratch(self) / "history.db"
+        self.path = scratch(self) / "history"
         self.fast = self.start()
 
     def start(self, **top: Any) -> Fast:
         """Return a broker on the file."""
-        store = SqliteStore(self.path, reactor, keep_everything())
+        store = LogStore(self.path, reactor, LogOptions(interval=0.0, retention=()))
         given = {name.replace("_", "-"): value for name, value in top.items()}
         fast = Fast(self, also={"rheos": {}}, top=given, store=store)
         fast.start()
