@@ -10,7 +10,7 @@ from pathlib import Path
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.store.block import encode_block
-from pubsub.store.sqlite_history import APPLICATION
+from pubsub.store.sqlite_history import APPLICATION, checksum
 from pubsub.store.stored_runs import record_of, topics_of
 
 RUN = 0x123456789ABCDE
@@ -94,7 +94,11 @@ class History:
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
-        execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", block.row)
+        row = (
+            block.base, block.count, block.first, block.last, block.run, checksum(block),
+            block.names, block.runs, block.lengths, block.headers, block.payloads,
+        )  # fmt: skip
+        execute("INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         for name, (number, nbytes) in topics_of(runs).items():
             execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
             execute(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Protocol
 
 from pubsub.admin.api_error import NOT_IMPLEMENTED, ApiError
@@ -44,7 +45,8 @@ class JsonLines:
         """See Format."""
         lines: list[str] = []
         for block, topics in parcel.blocks:
-            for run in decode_block(block, topics):
+            runs = chain.from_iterable(run.split() for run in decode_block(block, topics))
+            for run in runs:
                 if run.last >= parcel.start and run.offset < parcel.stop:
                     low, high = parcel.start - run.offset, parcel.stop - run.offset
                     batch = run.batch().slice(max(low, 0), min(high, run.count))

@@ -1,22 +1,18 @@
-"""A row of the history: the messages of one group commit or more, in columns. Sans-IO.
+"""The messages of a record of the history, in columns. Sans-IO.
 
-The columns are described in ``columns.py``. A row also has its base (the offset of its first
-message), its number of messages, their first and last timestamp, the number of the broker run that
-the message ids come from, and a CRC-32 of all of it. Nothing is decoded before the checksum has
-been verified.
+The columns are described in ``columns.py``. A block also has its base (the offset of its first
+message), its number of messages, their first and last timestamp, and the number of the broker run
+that the message ids come from.
 
 The messages of a block are numbered from its base. A run that has expired leaves its numbers out.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
-from zlib import crc32
 
 from pubsub.broker.batch import headers_nbytes
 from pubsub.store.columns import (
@@ -37,24 +33,12 @@ from pubsub.store.columns import (
     native,
     numbers,
 )
-from pubsub.store.stored_runs import RunRecord, StoredRun, encode_runs, overhead_of, split
-
-_U32 = struct.Struct("<I")
-_FIXED = struct.Struct("<qIqqq")
-
-
-class Damaged(Exception):
-    """The messages from ``base`` to before ``stop`` cannot be read: the bytes have changed."""
-
-    def __init__(self, base: int, stop: int, reason: str) -> None:
-        super().__init__(f"offsets {base} to {stop - 1}: {reason}")
-        self.base = base
-        self.stop = stop
+from pubsub.store.stored_runs import RunRecord, StoredRun, encode_runs, overhead_of
 
 
 @dataclass(slots=True)
 class Block:
-    """A row, in the order of the table's columns.
+    """Messages in columns.
 
     ``first`` and ``last`` are timestamps in µs; ``run`` is the number of the broker run.
     """
@@ -64,7 +48,6 @@ class Block:
     first: int
     last: int
     run: int
-    crc: int
     names: bytes
     runs: bytes
     lengths: bytes
@@ -77,33 +60,6 @@ class Block:
     def stop(self) -> int:
         """The offset after the last message."""
         return self.base + self.count
-
-    @property
-    def row(self) -> tuple[int | bytes | memoryview, ...]:
-        """The values of the table's columns."""
-        return (
-            self.base, self.count, self.first, self.last, self.run, self.crc,
-            self.names, self.runs, self.lengths, self.headers, self.payloads,
-        )  # fmt: skip
-
-    def checksum(self) -> int:
-        """Compute the value that ``crc`` must have."""
-        names, runs, lengths, headers = self.names, self.runs, self.lengths, self.headers
-        size = _U32.pack
-        before = (
-            _FIXED.pack(self.base, self.count, self.first, self.last, self.run),
-            size(len(names)), names, size(len(runs)), runs, size(len(lengths)), lengths,
-            size(len(headers)), headers, size(len(self.payloads)),
-        )  # fmt: skip
-        return crc32(self.payloads, crc32(b"".join(before)))
-
-    def check(self) -> None:
-        """Verify the checksum; raises Damaged."""
-        columns = (self.names, self.runs, self.lengths, self.headers, self.payloads)
-        if not all(isinstance(column, bytes) for column in columns):
-            raise Damaged(self.base, self.stop, "a column is missing")
-        if self.checksum() != self.crc:
-            raise Damaged(self.base, self.stop, "the checksum is wrong")
 
     def topics(self) -> set[str]:
         """Return the topics of the messages. The block must have been checked."""
@@ -150,11 +106,6 @@ class Block:
                 _count(found, names[listed[pick]], number, nbytes + beside * number)
         return found
 
-    def holds(self, names: Sequence[str]) -> bool:
-        """Return whether ``names`` are all different and all in the names column."""
-        own = set(decode_names(self.names))
-        return len(set(names)) == len(names) and own.issuperset(name.encode() for name in names)
-
 
 def _by_pick(
     picks: Sequence[int], sizes: Sequence[int], size: int
@@ -173,83 +124,33 @@ def _count(totals: dict[str, tuple[int, int]], name: str, count: int, nbytes: in
     totals[name] = (before[0] + count, before[1] + nbytes)
 
 
-class BlockBuilder:
-    """Builds one block piece by piece; ``run`` is the broker run, ``base`` the first offset."""
-
-    def __init__(self, run: int, base: int) -> None:
-        self._run = run
-        self._base = base
-        self._name_indexes: dict[bytes, int] = {}
-        self._pieces: list[Block] = []
-
-    def add(self, records: Sequence[RunRecord], stop: int, split_runs: bool = True) -> Block:
-        """Add ``records``, which are in order and end before the offset ``stop``.
-
-        Returns them as a piece: the columns to append to those of the pieces before.
-        """
-        known = len(self._name_indexes)
-        # The table has no columns for messages of several topics.
-        single = chain.from_iterable(map(split, records)) if split_runs else records
-        columns = encode_runs(single, self._base, self._name_indexes)
-        piece = _with_checksum(
-            Block(
-                self._base,
-                stop - self._base,
-                columns.first_timestamp,
-                columns.last_timestamp,
-                self._run,
-                0,
-                b"".join(map(encode_name, islice(self._name_indexes, known, None))),
-                columns.runs,
-                columns.lengths,
-                columns.headers,
-                b"".join(columns.payloads),
-                columns.lists,
-                columns.picks,
-            )
-        )
-        self._pieces.append(piece)
-        return piece
-
-    def block(self) -> Block:
-        """Return the block of all pieces."""
-        return join_pieces(self._pieces)
-
-
-def join_pieces(pieces: Sequence[Block]) -> Block:
-    """Return the block of all the pieces, in order, that one ``BlockBuilder`` returned."""
-    last = pieces[-1]
-    return _with_checksum(
-        Block(
-            last.base,
-            last.count,
-            min([piece.first for piece in pieces]),
-            max([piece.last for piece in pieces]),
-            last.run,
-            0,
-            b"".join([piece.names for piece in pieces]),
-            b"".join([piece.runs for piece in pieces]),
-            b"".join([piece.lengths for piece in pieces]),
-            b"".join([piece.headers for piece in pieces]),
-            b"".join([piece.payloads for piece in pieces]),
-        )
-    )
-
-
-def encode_block(
-    records: Sequence[RunRecord], run: int, base: int, stop: int, split: bool = True
-) -> Block:
+def encode_block(records: Sequence[RunRecord], run: int, base: int, stop: int) -> Block:
     """Return the block of ``records``, which are in order, from ``base`` to before ``stop``.
 
-    With ``split`` a run of several topics becomes runs of one topic each.
+    ``run`` is the number of the broker run.
     """
-    return BlockBuilder(run, base).add(records, stop, split)
+    names: dict[bytes, int] = {}
+    columns = encode_runs(records, base, names)
+    return Block(
+        base,
+        stop - base,
+        columns.first_timestamp,
+        columns.last_timestamp,
+        run,
+        b"".join(map(encode_name, names)),
+        columns.runs,
+        columns.lengths,
+        columns.headers,
+        b"".join(columns.payloads),
+        columns.lists,
+        columns.picks,
+    )
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
     """Return one block of neighbours that have the same broker run and have been checked.
 
-    There is no step for each of their runs, as commits may have to wait for this.
+    There is no step for each of their runs.
     """
     first = blocks[0]
     names: dict[bytes, int] = {}
@@ -273,28 +174,20 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
         if block.headers:
             for index, one in decode_headers(block.headers):
                 headers += encode_headers(index + shift, (one,))
-    return _with_checksum(
-        Block(
-            first.base,
-            blocks[-1].stop - first.base,
-            min(block.first for block in blocks),
-            max(block.last for block in blocks),
-            first.run,
-            0,
-            b"".join(map(encode_name, names)),
-            b"".join(records),
-            b"".join([block.lengths for block in blocks]),
-            b"".join(headers),
-            b"".join([block.payloads for block in blocks]),
-            b"".join(lists),
-            b"".join([block.picks for block in blocks]),
-        )
+    return Block(
+        first.base,
+        blocks[-1].stop - first.base,
+        min(block.first for block in blocks),
+        max(block.last for block in blocks),
+        first.run,
+        b"".join(map(encode_name, names)),
+        b"".join(records),
+        b"".join([block.lengths for block in blocks]),
+        b"".join(headers),
+        b"".join([block.payloads for block in blocks]),
+        b"".join(lists),
+        b"".join([block.picks for block in blocks]),
     )
-
-
-def _with_checksum(block: Block) -> Block:
-    block.crc = block.checksum()
-    return block
 
 
 def decode_block(block: Block, topics: frozenset[str] | None = None) -> Iterator[StoredRun]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from twisted.logger import Logger
 
 from pubsub.errors import StartError
-from pubsub.store.block import Block, decode_block, encode_block
+from pubsub.store.block import decode_block, encode_block
 from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_writer import SALT_BYTES, SEGMENT_BYTES
 from pubsub.store.metadata import Metadata
@@ -101,7 +101,7 @@ class _Migration:
                 self._report_progress(at)
             if at < self._stop:
                 # The last messages have expired, or the file lost them.
-                self._builder_at(at).add(Block(at, self._stop - at, 0, 0, 0, 0, *[b""] * 5))
+                self._builder_at(at).add(encode_block([], 0, at, self._stop))
                 at = self._stop
             self._finish_segment()
             metadata.import_history(self._old.metadata(), self._old.epochs(), at)

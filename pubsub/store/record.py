@@ -220,7 +220,7 @@ def decode_block(head: Head, data: memoryview) -> Block:
     names, runs, lists, picks, lengths, headers = columns
     at += sum(head.sizes[6:])
     return Block(
-        head.base, head.count, head.first, head.last, head.run, head.crc,
+        head.base, head.count, head.first, head.last, head.run,
         names, runs, lengths, headers, data[at:], lists, picks,
     )  # fmt: skip
 

@@ -190,4 +190,4 @@ def _without_hidden(catalog: Catalog, item: Found, names: frozenset[str]) -> Blo
         for one in run.split()
         if catalog.hidden_before(one.topic) <= one.offset
     ]
-    return encode_block(runs, block.run, head.base, head.stop, split=False)
+    return encode_block(runs, block.run, head.base, head.stop)

@@ -99,7 +99,7 @@ class SegmentBuilder:
         if (block.base, block.stop) != (base, stop):
             # Offsets around it whose messages have expired belong to it.
             records = [run.record() for run in decode_block(block)]
-            block = encode_block(records, block.run, base, stop, split=False)
+            block = encode_block(records, block.run, base, stop)
         self._append(record_of_block(block), block.totals())
 
     def _append(self, record: Record, topics: TopicCounts) -> None:

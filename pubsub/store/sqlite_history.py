@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -17,7 +17,7 @@ from pathlib import Path
 from zlib import crc32
 
 from pubsub.errors import StartError
-from pubsub.store.block import Block, Damaged, join_pieces
+from pubsub.store.block import Block
 from pubsub.store.columns import RUN
 from pubsub.store.metadata import Epoch
 
@@ -30,6 +30,8 @@ _NEXT = (
     "SELECT max(next, coalesce((SELECT base + count FROM blocks ORDER BY base DESC LIMIT 1), 0)) "
     "FROM state"
 )
+_U32 = struct.Struct("<I")
+_FIXED = struct.Struct("<qIqqq")
 _JOURNAL_HEAD = struct.Struct("<24s8sqIqqqI5I")
 
 
@@ -97,11 +99,11 @@ class SqliteHistory:
             row = self._connection.execute(
                 f"SELECT {_COLUMNS} FROM blocks WHERE base = ?", (base,)
             ).fetchone()
-            block = Block(*row)
-            block.check()
-        except (sqlite3.DatabaseError, TypeError, Damaged):
+            base, count, first, last, run, crc, *columns = row
+            block = Block(base, count, first, last, run, *columns)
+            return block if checksum(block) == crc else None
+        except (sqlite3.DatabaseError, TypeError):
             return None
-        return block
 
     def _topics(self, base: int) -> frozenset[str]:
         rows = self._connection.execute(
@@ -123,9 +125,34 @@ class SqliteHistory:
         for pieces in sorted(filter(None, chains), key=lambda pieces: pieces[0].base):
             if pieces[0].base >= offset:
                 own = groupby(pieces, attrgetter("base"))
-                blocks += [join_pieces(list(group)) for _, group in own]
+                blocks += [_join_pieces(list(group)) for _, group in own]
                 offset = blocks[-1].stop
         return blocks
+
+
+def checksum(block: Block) -> int:
+    """Return the CRC-32 that the file has of a block."""
+    columns = (block.names, block.runs, block.lengths, block.headers, block.payloads)
+    sized = [part for one in columns for part in (_U32.pack(len(one)), one)]
+    fixed = _FIXED.pack(block.base, block.count, block.first, block.last, block.run)
+    return crc32(b"".join((fixed, *sized)))
+
+
+def _join_pieces(pieces: Sequence[Block]) -> Block:
+    """Return the block of consecutive pieces; the last one has its number of messages."""
+    last = pieces[-1]
+    return Block(
+        last.base,
+        last.count,
+        min([piece.first for piece in pieces]),
+        max([piece.last for piece in pieces]),
+        last.run,
+        b"".join([piece.names for piece in pieces]),
+        b"".join([piece.runs for piece in pieces]),
+        b"".join([piece.lengths for piece in pieces]),
+        b"".join([piece.headers for piece in pieces]),
+        b"".join([piece.payloads for piece in pieces]),
+    )
 
 
 def _pieces(data: bytes, epoch: bytes) -> Iterator[Block]:
@@ -149,8 +176,8 @@ def _pieces(data: bytes, epoch: bytes) -> Iterator[Block]:
         for size in sizes:
             columns.append(data[at : at + size])
             at += size
-        piece = Block(base, count, first, last, run, 0, *columns)
-        if crc32(own_salt, piece.checksum()) != crc:
+        piece = Block(base, count, first, last, run, *columns)
+        if crc32(own_salt, checksum(piece)) != crc:
             return
         start = base + RUN.unpack_from(piece.runs)[0]
         if next_offset not in (None, start):

@@ -15,11 +15,11 @@ from twisted.trial.unittest import TestCase
 from pubsub.broker.batch import Page
 from pubsub.errors import StartError
 from pubsub.store import migrate as migrate_module
-from pubsub.store.block import BlockBuilder
+from pubsub.store.block import encode_block
 from pubsub.store.log_store import LogOptions, LogStore
 from pubsub.store.migrate import migrate
 from pubsub.store.segment_builder import SegmentBuilder
-from pubsub.store.sqlite_history import JOURNALS
+from pubsub.store.sqlite_history import JOURNALS, checksum
 from pubsub.store.stored_runs import record_of
 from tests.sqlite_histories import RUN, history
 from tests.unit.fakes import scratch
@@ -111,18 +111,17 @@ class MigrationTests(TestCase):
     async def test_messages_that_are_only_in_a_journal(self) -> None:
         with history(self.old) as old:
             old.put("a", [b"0"])
-            builder = BlockBuilder(RUN, 1)
             data = b""
             for number in (1, 2):
                 batch = old.batch("a", [b"%d" % number])
                 batch.offset = batch.sequence = number
-                piece = builder.add([record_of(batch)], number + 1)
+                piece = encode_block([record_of(batch)], RUN, number, number + 1)
                 columns = (
                     piece.names, piece.runs, piece.lengths, piece.headers, bytes(piece.payloads),
                 )  # fmt: skip
                 head = struct.pack(
-                    "<24s8sqIqqqI5I", old.epoch.encode(), b"salt" * 2, 1, piece.count,
-                    piece.first, piece.last, piece.run, crc32(b"salt" * 2, piece.crc),
+                    "<24s8sqIqqqI5I", old.epoch.encode(), b"salt" * 2, number, piece.count,
+                    piece.first, piece.last, piece.run, crc32(b"salt" * 2, checksum(piece)),
                     *map(len, columns),
                 )  # fmt: skip
                 data += head + b"".join(columns)
