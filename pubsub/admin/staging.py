@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import DeferredLock
+from twisted.internet.defer import Deferred, DeferredLock
 
 from pubsub.admin.api_error import (
     CONFLICT,
@@ -32,6 +33,7 @@ from pubsub.admin.part_registry import PartRegistry, Query, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
 from pubsub.admin.staged_parts import PartSummary, PublishableRun, read_runs, summarize
 from pubsub.broker.provisional_topics import ProvisionalTopics
+from pubsub.broker.topic_mix import TopicMix
 from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.kernel import Columns
 
@@ -39,12 +41,13 @@ if TYPE_CHECKING:
     from pubsub.admin.http_channel import ApiRequest
     from pubsub.admin.request_body import Body
     from pubsub.broker.listener import Listener
-    from pubsub.broker.topics import Topic
 
 # Estimated bytes of memory that a byte of a part takes while it is parsed.
 _PARSING_COST = 3
 # Topics that a commit looks at to find out whether it has to wait, before it reads its parts.
 _LOOKED_AT = 1000
+# Topics of a run whose subscribers are found before the tick in which it is published.
+_MANY = 64
 PROTOCOL = "http"
 """The protocol of messages that were published over HTTP."""
 
@@ -214,18 +217,37 @@ class StagingHandler:
             version = access.version
             await listener.slices.finish(access.check_publish(names))
             await listener.slices.finish(topics.add(names))
+            mixes = await self._find_audiences(runs, topics)
             await wait_for_backpressure(listener, topics)
             while access.version != version:
                 # A queue key was set or rotated in the meantime.
                 version = access.version
                 await listener.slices.finish(access.check_publish(names))
             self._check_hosts(topics)
-            commit = self._publish(batch, runs, topics)
+            commit = self._publish(batch, runs, topics, mixes)
         except BaseException:
             await listener.slices.finish(topics.withdraw())
             raise
         await listener.slices.finish(topics.keep())
         return commit
+
+    async def _find_audiences(
+        self, runs: list[PublishableRun], topics: ProvisionalTopics
+    ) -> list[TopicMix]:
+        """Return the mix of the topics of each run.
+
+        The subscribers of a run with many topics are found in a tick, which takes a millisecond.
+        """
+        mixes: list[TopicMix] = []
+        for run in runs:
+            mix = TopicMix(tuple(topics[name] for name in run.topics))
+            mixes.append(mix)
+            if len(run.topics) > _MANY:
+                mix.audiences()
+                turn: Deferred[None] = Deferred()
+                self._listener.at_tick_end(partial(turn.callback, None))
+                await turn
+        return mixes
 
     def _check_hosts(self, topics: ProvisionalTopics) -> None:
         """Raise unless this broker hosts the topics, or may begin to."""
@@ -237,7 +259,11 @@ class StagingHandler:
                 self._listener.topics.check_claim(topic.name)
 
     def _publish(
-        self, batch: _Batch, runs: list[PublishableRun], topics: ProvisionalTopics
+        self,
+        batch: _Batch,
+        runs: list[PublishableRun],
+        topics: ProvisionalTopics,
+        mixes: list[TopicMix],
     ) -> Commit:
         """Publish all runs in one reactor tick and one transaction.
 
@@ -250,8 +276,8 @@ class StagingHandler:
             for topic in topics:
                 if not topic.hosted:
                     self._listener.topics.claim(topic)
-            for one in runs:
-                self._publish_run(one, [topics[name] for name in one.topics])
+            for one, mix in zip(runs, mixes, strict=True):
+                self._publish_run(one, mix)
             messages = sum(one.columns.count for one in runs)
             at = self._listener.wall.timestamp()
             commit = Commit(batch.number, first, store.next_offset, messages, at, batch.address)
@@ -259,15 +285,12 @@ class StagingHandler:
                 self._committed.record(*batch.query, commit)
         return commit
 
-    def _publish_run(self, run: PublishableRun, topics: list[Topic]) -> None:
-        dispatcher = self._listener.dispatcher
+    def _publish_run(self, run: PublishableRun, mix: TopicMix) -> None:
+        dispatcher, topics = self._listener.dispatcher, mix.topics
         if len(topics) == 1:
             dispatcher.publish(topics[0], run.columns, run.sender, PROTOCOL, run.headers)
         elif len({topic.durability > 0 for topic in topics}) == 1:
-            mix = self._listener.router.mix(topics)
-            places = {topic: index for index, topic in enumerate(mix.topics)}
-            columns = run.columns.remap([places[topic] for topic in topics])
-            dispatcher.publish_mixed(mix, columns, run.sender, PROTOCOL, run.headers)
+            dispatcher.publish_mixed(mix, run.columns, run.sender, PROTOCOL, run.headers)
         else:
             # Some are stored and some are not.
             start = 0
