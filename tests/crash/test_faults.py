@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.faults import DAMAGES, Ordeal, lose_newest
-from tests.crash.power import FULL, HOLD, LIE, SLOW
+from tests.crash.power import ERROR, FULL, HOLD, LIE, SLOW
 from tests.crash.reader import Reader
 from tests.integration.broker import Broker
 from tests.integration.clients import Cafe, Client, publish
@@ -96,17 +96,17 @@ def test_a_full_disk_recovers(tmp_path: Path) -> None:
         ordeal.disk.kept()
 
 
-def test_topics_created_while_the_disk_is_full(tmp_path: Path) -> None:
+def test_topics_created_while_writes_fail(tmp_path: Path) -> None:
     ordeal = Ordeal(tmp_path, 5)
     broker = ordeal.lives.start()
     reader = Reader(ordeal.lives.path)
     with Cafe.publisher(broker) as publisher:
         publisher.send(publish(1, b"first"))
         reader.read(lambda: bool(reader.offsets))
-        ordeal.disk.ask(FULL)
+        ordeal.disk.ask(ERROR)
         publisher.send(publish(2, b"second"))
         broker.wait_line("publishes are refused until it can")
-        ordeal.disk.mend(FULL)
+        ordeal.disk.mend(ERROR)
         broker.wait_line("the log can be written again")
     broker.kill()
     broker.discard()

@@ -93,13 +93,17 @@ class Log:
         self.writer = LogWriter(
             self.directory, self.catalog, self.metadata, RUN, clock=lambda: 1_000_000
         )
-        self.writer.begin(
-            self.recovered.offset,
-            self.epoch,
-            self.recovered.sequence,
-            [Begin(self.epoch, 7, 0, boot)],
-            self.recovered.lost,
-        )
+        try:
+            self.writer.begin(
+                self.recovered.offset,
+                self.epoch,
+                self.recovered.sequence,
+                [Begin(self.epoch, 7, 0, boot)],
+                self.recovered.lost,
+            )
+        except BaseException:
+            self._close_others()
+            raise
         self.appended = RunLog(2**62, 2**30, self.recovered.offset)
 
     @property

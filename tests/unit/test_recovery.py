@@ -1,0 +1,339 @@
+"""Opening a log after whatever has happened to it: what is there, and what is reported."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+from pubsub.errors import StartError
+from pubsub.store import log_writer
+from pubsub.store.record import HEAD_BYTES
+from pubsub.store.segment import SEGMENT_HEAD_BYTES
+from tests.unit.fakes import batch_of
+from tests.unit.logs import OTHER_BOOT, Log, LogCase, numbered
+from tests.unit.raising import raised
+from tests.unit.streams import logged
+
+
+class RecoveryCase(LogCase):
+    """A log of some segments."""
+
+    def make(self, closed: bool = True, segments: int = 4) -> int:
+        """Make a log with ten messages in each segment; return the offset after the last."""
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        for number in range(segments):
+            log.commit(numbered(10 * number, 10 * number + 10), puts={"k": b"%d" % number})
+        log.sync()
+        if closed:
+            log.close()
+        else:
+            log.kill()
+        return 10 * segments
+
+    def offsets(self, log: Log) -> list[int]:
+        """The offsets that can be read; each message is its own offset."""
+        found, _ = log.read()
+        for one in found:
+            assert one.payload == b"%d" % one.offset
+        return [one.offset for one in found]
+
+    def refused(self) -> str:
+        """The reason why the log cannot be opened."""
+        reason = str(raised(StartError, Log, self.path))
+        assert "\n" not in reason
+        assert reason.startswith("history: ")
+        return reason
+
+    def remove(self, number: int) -> str:
+        """Remove a segment and its index."""
+        name = self.names()[number]
+        (self.path / name).unlink()
+        (self.path / name.replace(".log", ".index")).unlink(missing_ok=True)
+        return name
+
+
+class WholeTests(RecoveryCase):
+    """Nothing is missing"""
+
+    def test_closed_and_killed(self) -> None:
+        for closed in (True, False):
+            lines = logged(self)
+            stop = self.make(closed)
+            log = self.log()
+            assert self.offsets(log) == list(range(stop))
+            assert (log.recovered.offset, log.recovered.clean) == (stop, closed)
+            assert log.items() == {"k": b"3"}
+            assert not lines
+            log.kill()
+            shutil.rmtree(self.path)
+
+    def test_operations_are_applied_in_the_order_of_the_log(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        for number in range(3):
+            log.commit(numbered(number, number + 1), puts={"k": b"%d" % number})
+        log.kill()
+        assert self.log().items() == {"k": b"2"}
+
+    def test_a_log_without_messages_keeps_its_metadata(self) -> None:
+        for number in range(3):
+            log = self.log()
+            log.commit(puts={f"{number}": b"v"}, sync=True)
+            log.close()
+        assert sorted(self.log().items()) == ["0", "1", "2"]
+
+    def test_missing_and_foreign_indexes_are_made_again(self) -> None:
+        stop = self.make()
+        indexes = self.names(".index")
+        (self.path / indexes[0]).unlink()
+        (self.path / indexes[1]).write_bytes((self.path / indexes[2]).read_bytes())
+        (self.path / indexes[2]).write_bytes(b"")
+        assert self.offsets(self.log()) == list(range(stop))
+
+    def test_metadata_without_its_log_take_operations_from_the_records(self) -> None:
+        stop = self.make(closed=False)
+        before = self.path / "metadata.db"
+        log = self.log()
+        log.metadata._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        saved = before.read_bytes()
+        log.commit(numbered(stop, stop + 1), puts={"k": b"new"}, sync=True)
+        log.kill()
+        before.write_bytes(saved)
+        for ending in ("-wal", "-shm"):
+            Path(f"{before}{ending}").unlink(missing_ok=True)
+        again = self.log()
+        assert again.items() == {"k": b"new"}
+        assert self.offsets(again) == list(range(stop + 1))
+
+
+class PowerTests(RecoveryCase):
+    """A loss of power"""
+
+    def test_the_log_continues_at_the_ceiling(self) -> None:
+        stop = self.make(closed=False)
+        self.boot = OTHER_BOOT
+        lines = logged(self)
+        log = self.log()
+        assert log.recovered.offset > stop
+        assert log.recovered.lost == (stop, log.recovered.offset)
+        assert self.offsets(log) == list(range(stop))
+        assert log.read()[1] == [log.recovered.lost]
+        assert len(lines) == 1
+        # The next start finds nothing new.
+        log.kill()
+        again = self.log()
+        assert again.recovered.offset == log.recovered.offset
+        assert again.recovered.lost is None
+
+    def test_a_crash_before_the_new_segment_has_a_record(self) -> None:
+        stop = self.make(closed=False)
+        self.boot = OTHER_BOOT
+        first = self.copy()
+        offset = self.log(first).recovered.offset
+        real = log_writer.LogWriter._append
+
+        def fail(*given: object) -> None:
+            raise OSError(28, "no space")
+
+        self.patch(log_writer.LogWriter, "_append", fail)
+        raised(OSError, Log, self.path)
+        self.patch(log_writer.LogWriter, "_append", real)
+        for _ in range(2):
+            log = self.log()
+            assert log.recovered.offset >= offset > stop
+            assert self.offsets(log) == list(range(stop))
+            log.kill()
+
+    def test_a_newest_segment_without_records(self) -> None:
+        stop = self.make(closed=False)
+        newest = self.path / self.names()[-1]
+        os.truncate(newest, SEGMENT_HEAD_BYTES)
+        (self.path / "position").unlink()
+        self.boot = OTHER_BOOT
+        log = self.log()
+        assert log.recovered.offset >= 2**14
+        assert self.offsets(log) == list(range(stop - 10))
+
+    def test_a_closed_log_has_lost_nothing(self) -> None:
+        stop = self.make()
+        self.boot = OTHER_BOOT
+        assert self.log().recovered.offset == stop
+
+
+class MissingTests(RecoveryCase):
+    """Segments that are missing or damaged"""
+
+    def test_one_is_missing(self) -> None:
+        # The first segment has no messages.
+        for number, gone in ((1, (0, 10)), (2, (10, 20)), (4, (30, 40))):
+            stop = self.make()
+            self.remove(number)
+            lines = logged(self)
+            log = self.log()
+            found = self.offsets(log)
+            assert found == [n for n in range(stop) if not gone[0] <= n < gone[1]]
+            assert log.recovered.offset >= stop
+            damaged = log.read()[1]
+            assert damaged[0][0] == gone[0]
+            assert any("are missing" in line for line in lines)
+            log.kill()
+            shutil.rmtree(self.path)
+
+    def test_all_are_missing(self) -> None:
+        self.make()
+        for _ in self.names():
+            self.remove(0)
+        assert "has no segments" in self.refused()
+
+    def test_the_end_is_not_used_again(self) -> None:
+        for closed in (True, False):
+            for position in (True, False):
+                stop = self.make(closed)
+                os.truncate(self.path / self.names()[-1], SEGMENT_HEAD_BYTES + HEAD_BYTES + 3)
+                if not position:
+                    (self.path / "position").unlink()
+                log = self.log()
+                assert log.recovered.offset >= stop
+                assert self.offsets(log) == list(range(stop - 10))
+                assert log.read()[1][0][0] == stop - 10
+                log.kill()
+                shutil.rmtree(self.path)
+
+    def test_a_torn_tail_that_was_not_committed_is_cut(self) -> None:
+        stop = self.make(closed=False)
+        newest = self.path / self.names()[-1]
+        data = newest.read_bytes().rstrip(b"\0")
+        newest.write_bytes(data + data[SEGMENT_HEAD_BYTES : SEGMENT_HEAD_BYTES + 150])
+        lines = logged(self)
+        log = self.log()
+        assert log.recovered.offset == stop
+        assert self.offsets(log) == list(range(stop))
+        assert not lines
+
+    def test_a_bad_record_in_the_middle(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 2**20)
+        log = self.log()
+        for number in range(3):
+            log.commit(batch_of([b"%d" % number * 100]))
+        log.sync()
+        log.kill()
+        newest = self.path / self.names()[-1]
+        data = bytearray(newest.read_bytes())
+        data[data.index(b"1" * 100)] ^= 1
+        newest.write_bytes(data)
+        lines = logged(self)
+        again = self.log()
+        assert [one.offset for one in again.read()[0]] == [0, 2]
+        assert again.read()[1] == [(1, 2)]
+        assert any("offsets 1 to 1 are damaged" in line for line in lines)
+
+    def test_a_head_that_is_damaged_keeps_the_file(self) -> None:
+        stop = self.make(closed=False)
+        name = self.names()[-1]
+        data = bytearray((self.path / name).read_bytes())
+        data[20] ^= 1
+        (self.path / name).write_bytes(data)
+        log = self.log()
+        assert log.recovered.offset >= stop
+        assert (self.path / name).read_bytes() == data
+
+    def test_a_segment_that_was_not_ended_is_completed(self) -> None:
+        self.patch(log_writer, "SEGMENT_BYTES", 1)
+        log = self.log()
+        log.commit(numbered(0, 10))
+        log.commit(numbered(10, 20))
+        log.kill()
+        first = self.path / self.names()[0]
+        os.truncate(first, first.stat().st_size - HEAD_BYTES)
+        for _ in range(2):
+            lines = logged(self)
+            again = self.log()
+            assert self.offsets(again) == list(range(20))
+            assert not lines
+            again.kill()
+
+    def test_segments_with_each_others_names(self) -> None:
+        self.make()
+        one, other = (self.path / name for name in self.names()[:2])
+        os.truncate(one, one.stat().st_size - 1)
+        aside = self.path / "aside"
+        one.rename(aside)
+        other.rename(one)
+        aside.rename(other)
+        log = self.log()
+        assert set(self.offsets(log)) <= set(range(40))
+        assert log.read()[1][0][0] == 0
+
+
+class RefusedTests(RecoveryCase):
+    """Logs that cannot be used; the reason is one line"""
+
+    def test_metadata(self) -> None:
+        self.make()
+        path = self.path / "metadata.db"
+        whole = path.read_bytes()
+        path.unlink()
+        assert "is missing" in self.refused()
+        path.write_bytes(b"")
+        assert "is empty" in self.refused()
+        path.write_bytes(b"not a database" * 1000)
+        assert "not a database" in self.refused()
+        path.unlink()
+        sqlite3.connect(path).execute("CREATE TABLE mine (x)").connection.close()
+        assert "not the metadata" in self.refused()
+        path.write_bytes(whole)
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+        assert "version 99" in self.refused()
+
+    def test_symbolic_links(self) -> None:
+        self.make()
+        for name in (self.names()[0], self.names()[-1], "metadata.db", "position", "lock"):
+            file, target = self.path / name, self.path.parent / "target"
+            file.rename(target)
+            file.symlink_to(target)
+            assert "symbolic link" in self.refused() or "regular" in self.refused(), name
+            file.unlink()
+            target.rename(file)
+        assert self.offsets(self.log()) == list(range(40))
+
+    def test_another_broker(self) -> None:
+        self.make()
+        self.log()
+        assert f"in use by another broker (process {os.getpid()})" in self.refused()
+
+    def test_a_segment_of_another_history(self) -> None:
+        self.make()
+        other = self.path.with_name("other")
+        shutil.move(self.path, other)
+        self.make()
+        shutil.copy(other / self.names()[0], self.path / "00000000000000000040-00000099.log")
+        (self.path / self.names()[0]).write_bytes((other / self.names()[0]).read_bytes()[:-1])
+        assert "belongs to another history" in self.refused()
+
+    def test_a_file_that_is_no_segment(self) -> None:
+        self.make()
+        (self.path / "notes.log").write_bytes(b"x")
+        assert "not the name of a segment" in self.refused()
+
+    def test_a_file_in_the_place_of_the_directory(self) -> None:
+        self.path.write_bytes(b"x")
+        assert "is a file" in self.refused()
+
+
+class LeftoverTests(RecoveryCase):
+    """What an interrupted rewrite leaves"""
+
+    def test_incomplete_files_are_removed(self) -> None:
+        stop = self.make()
+        for name in (
+            "00000000000000000000-00000099.log.new",
+            "00000000000000000000-00000099.index",
+        ):
+            (self.path / name).write_bytes(b"x" * 100)
+        assert self.offsets(self.log()) == list(range(stop))
+        assert not [name for name in os.listdir(self.path) if "00000099" in name]
