@@ -87,6 +87,9 @@ class RewritePlan:
         total = 0
         for segment in sealed:
             _, nbytes = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES))
+            if small and segment.base != small[-1].stop:
+                # What is between them is missing, or damaged and left as it is.
+                small, total = [], 0
             total += nbytes
             if nbytes >= _SMALL_SEGMENT or total > SEGMENT_BYTES:
                 small, total = [], 0
@@ -170,6 +173,8 @@ class Rewrite:
             head = item.head
             if head.stop <= self._builder.stop:
                 continue
+            if head.base != self._builder.stop:
+                raise Damaged
             if LOST in names and head.flags & LOST_FLAG:
                 self._builder.add_lost(head.base, head.stop, head.last)
             else:
