@@ -14,6 +14,7 @@ from pubsub.protocols.nsd.codec import LIST_END, LIST_START, LineStream
 
 if TYPE_CHECKING:
     from pubsub.broker.slices import Work
+    from pubsub.broker.topics import Topic
     from pubsub.protocols.nsd.heads import EncodedBatches
     from pubsub.wire.connection import Connection
 
@@ -50,10 +51,10 @@ class MessageList:
         """Send the list a page of the history at a time, as fast as the client reads it."""
         connection, line = self._connection, self._line
         listener = connection.listener
-        channels = await self._readable()
+        channels, remote = await self._readable()
         # Messages published while the list is sent are left to the next Get.
         offset = max(self._after, 0)
-        await self._ask_hosts(channels)
+        await self._ask_hosts(remote)
         end = await self._stored_end() if channels else offset
         pieces, comma = [LIST_START], b""
         while channels and offset < end and not connection.closing:
@@ -77,31 +78,35 @@ class MessageList:
         if not connection.closing:
             connection.reply(line.finish(*pieces, LIST_END))
 
-    async def _readable(self) -> frozenset[str]:
+    async def _readable(self) -> tuple[frozenset[str], list[Topic]]:
+        """Return the channels that may be read, and those of them that other brokers host."""
         listener = self._connection.listener
-        if len(self._channels) <= _FEW:
-            return frozenset(filter(listener.access.may_subscribe, self._channels))
         readable: set[str] = set()
+        remote: list[Topic] = []
 
         def check(channels: Iterator[str]) -> Work:
             while some := tuple(islice(channels, _FEW)):
-                readable.update(filter(listener.access.may_subscribe, some))
+                permitted = list(filter(listener.access.may_subscribe, some))
+                readable.update(permitted)
+                topics = map(listener.topics.get, permitted)
+                remote.extend(t for t in topics if t is not None and t.upstream is not None)
                 yield
 
-        self._connection.hold(self)
-        # Subscriptions may change meanwhile.
-        await listener.slices.finish(check(iter(tuple(self._channels))))
-        return frozenset(readable)
+        if len(self._channels) <= _FEW:
+            for _ in check(iter(self._channels)):
+                pass
+        else:
+            self._connection.hold(self)
+            # Subscriptions may change meanwhile.
+            await listener.slices.finish(check(iter(tuple(self._channels))))
+        return frozenset(readable), remote
 
-    async def _ask_hosts(self, channels: frozenset[str]) -> None:
-        """Wait until the history has the messages of channels that other brokers host."""
-        topics = self._connection.listener.topics
-        for channel in channels:
-            topic = topics.get(channel)
-            upstream = None if topic is None else topic.upstream
-            if topic is not None and upstream is not None:
+    async def _ask_hosts(self, topics: list[Topic]) -> None:
+        """Wait until the history has the messages of topics that other brokers host."""
+        for topic in topics:
+            if topic.upstream is not None:
                 self._connection.hold(self)
-                await upstream.update(topic)
+                await topic.upstream.update(topic)
 
     async def _stored_end(self) -> int:
         """The offset where the history ends now, once it is committed up to there.
