@@ -1,0 +1,239 @@
+"""LogStore: messages are on disk when that is reported, and can be read again."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+import pytest
+
+from pubsub.broker.batch import Page
+from pubsub.errors import HistoryUnavailable, StartError
+from pubsub.store import group_commit
+from pubsub.store.block import decode_block
+from pubsub.store.group_commit import BACKLOG
+from pubsub.store.log_store import LogStore
+from tests.unit.fakes import Held, batch_of, mixed_batch
+from tests.unit.logs import RUN, StoreCase, keep_everything, messages
+from tests.unit.raising import raised
+
+
+class WriteTests(StoreCase):
+    """Appending"""
+
+    def test_offsets_are_given_at_once_and_in_order(self) -> None:
+        first, second = batch_of([b"a", b"b"]), batch_of([b"c"])
+        self.store.append(first)
+        self.store.append(second)
+        assert (first.offset, second.offset) == (0, 2)
+        assert (self.store.next_offset, self.store.committed) == (3, 0)
+
+    async def test_what_was_acknowledged_survives_a_crash(self) -> None:
+        await self.put(batch_of([b"1", b""], "a", [{"k": b"v"}, {}]), batch_of([b"22"], "b"))
+        await self.put(mixed_batch([("a", b"x"), ("b", b"y")], ("a", "b")))
+        found, damaged = await self.after(self.crashed())
+        assert found == await self.read() == await self.read(cold=True)
+        assert damaged == ()
+
+    async def test_clients_are_told_in_order(self) -> None:
+        told: list[str] = []
+        self.store.append(batch_of([b"1"]))
+        self.store.when_stored(lambda ok: told.append(f"1 {ok}"))
+        self.store.append(batch_of([b"2"]))
+        self.store.when_stored(lambda ok: told.append(f"2 {ok}"))
+        await self.stored()
+        assert told == ["1 True", "2 True"]
+        assert self.successResultOf(self.stored()) is True
+
+    async def test_publishers_wait_while_too_much_does(self) -> None:
+        held = Held()
+        self.store.append(batch_of([b"x" * BACKLOG]))
+        assert self.store.gate.shut
+        self.store.gate.wait(held)
+        assert held.reasons
+        await self.stored()
+        assert not self.store.gate.shut
+        assert not held.reasons
+
+    async def test_a_batch_that_cannot_be_kept_leaves_no_hole(self) -> None:
+        nameless: Any = {None: b""}
+        with pytest.raises(AttributeError):
+            self.store.append(batch_of([b"bad"], headers=[nameless]))
+        await self.put(batch_of([b"2"]))
+        assert [(m.offset, m.payload) for m in await self.read()] == [(0, b"2")]
+
+
+class RestartTests(StoreCase):
+    """Opening the same directory again"""
+
+    async def test_offsets_go_on(self) -> None:
+        await self.put(batch_of([b"a", b"b"]))
+        await self.reopen()
+        assert (self.store.first_offset, self.store.next_offset) == (0, 2)
+        assert str(self.path) in self.store.summary
+        assert "offsets 0 to 2" in self.store.summary
+        assert "not closed" not in self.store.summary
+        await self.put(batch_of([b"c"]))
+        assert [m.payload for m in await self.read()] == [b"a", b"b", b"c"]
+
+    async def test_what_was_appended_last_is_committed_on_closing(self) -> None:
+        self.store.append(batch_of([b"last"]))
+        await self.reopen()
+        assert [m.payload for m in await self.read()] == [b"last"]
+
+    async def test_positions_of_earlier_epochs(self) -> None:
+        first = self.store.epoch
+        await self.put(batch_of([b"1"]))
+        await self.reopen()
+        assert self.store.epoch != first
+        assert self.store.continues(first, 1)
+        assert not self.store.continues(first, 2)
+        assert self.store.continues(self.store.epoch, 1)
+        assert not self.store.continues("", 0)
+
+    async def test_metadata_comes_back(self) -> None:
+        self.store.put("t", "a", b"1")
+        self.store.put("t", "b", lambda: b"2")
+        self.store.put("t", "c", b"3")
+        self.store.put("u", "a", b"4")
+        await self.stored()
+        self.store.delete("t", "a")
+        self.store.put("t", "c", b"5")
+        await self.reopen()
+        assert sorted(self.store.items("t")) == [("b", b"2"), ("c", b"5")]
+        assert list(self.store.items("u")) == [("a", b"4")]
+        assert list(self.store.items("none")) == []
+
+    async def test_the_last_timestamp_is_that_of_the_last_message(self) -> None:
+        batch = batch_of([b"x"])
+        await self.put(batch)
+        for _ in range(3):
+            # The newest segment has no messages after a restart.
+            await self.reopen()
+            assert self.store.last_timestamp == batch.timestamp
+
+    async def test_a_topic_that_ended_has_no_past(self) -> None:
+        await self.put(batch_of([b"old"], "t"), batch_of([b"other"], "u"))
+        self.store.append(batch_of([b"older"], "t"))
+        self.store.forget("t")
+        self.store.append(batch_of([b"new"], "t"))
+        assert [m.payload for m in await self.read()] == [b"other"]
+        await self.stored()
+        for cold in (False, True):
+            found = [m.payload for m in await self.read(topics=["t"], cold=cold)]
+            assert found == [b"new"], cold
+        await self.reopen()
+        assert [m.payload for m in await self.read()] == [b"other", b"new"]
+
+
+class ModeTests(StoreCase):
+    """Permissions and locks"""
+
+    async def test_nobody_else_may_read_it(self) -> None:
+        await self.put(batch_of([b"x"]))
+        for name in os.listdir(self.path):
+            assert stat.S_IMODE((self.path / name).stat().st_mode) & 0o077 == 0, name
+
+    def test_a_second_broker_is_refused(self) -> None:
+        second = LogStore(self.path, self.store._reactor)
+        reason = str(raised(StartError, second.open, RUN))
+        assert f"in use by another broker (process {os.getpid()})" in reason
+
+
+class ReadTests(StoreCase):
+    """Pages and ranges"""
+
+    async def test_readers_see_what_is_committed_and_others_more(self) -> None:
+        await self.put(batch_of([b"a"]))
+        self.store.append(batch_of([b"b"]))
+        shown = await self.store.read(0, None, 1000)
+        fresh = await self.store.read(0, None, 1000, fresh=True)
+        assert [m.payload for m in messages(shown.batches)] == [b"a"]
+        assert [m.payload for m in messages(fresh.batches)] == [b"a", b"b"]
+        assert (shown.next_offset, fresh.next_offset) == (1, 2)
+
+    async def test_at_the_end_there_is_nothing_yet(self) -> None:
+        assert await self.store.read(0, None, 100) == Page([], 0)
+        await self.put(batch_of([b"x"]))
+        for _ in range(2):
+            assert await self.store.read(1, None, 100) == Page([], 1)
+            self.forget_recent()
+
+    async def test_a_page_ends_within_a_record(self) -> None:
+        await self.put(*[batch_of([b"x" * 1000]) for _ in range(20)])
+        self.forget_recent()
+        page = await self.store.read(3, None, 5000)
+        assert [batch.offset for batch in page.batches] == [3, 4, 5, 6]
+        assert page.next_offset == 7
+
+    async def test_topics_are_found_far_away(self) -> None:
+        for number in range(200):
+            self.store.append(batch_of([b"%d" % number], f"many/{number}"))
+        await self.put(batch_of([b"rare"], "rare"))
+        assert [m.payload for m in await self.read(topics=["rare"], cold=True)] == [b"rare"]
+        names = [f"many/{number}" for number in range(100, 200)]
+        found = await self.read(topics=names, cold=True)
+        assert [m.offset for m in found] == list(range(100, 200))
+
+    async def test_ranges_topics_and_times(self) -> None:
+        for stamp, (payload, topic) in enumerate([(b"1", "a"), (b"2", "b"), (b"3", "a")]):
+            batch = batch_of([payload], topic)
+            batch.timestamp = 1000 * stamp + 1000
+            await self.put(batch)
+        self.forget_recent()
+        parcel = await self.store.read_parcel(1, 3, frozenset("a"), 100)
+        runs = [run for block, names in parcel.blocks for run in decode_block(block, names)]
+        assert [run.batch().payloads() for run in runs] == [[b"3"]]
+        assert (await self.store.topics_in(0, 3)).keys() == {"a", "b"}
+        assert (await self.store.topics_in(1, 2)).keys() == {"b"}
+        assert [await self.store.offset_at(at) for at in (0, 2000, 2001, 3001)] == [0, 1, 2, 3]
+
+
+class FullTests(StoreCase):
+    """A disk that cannot be written"""
+
+    def setUp(self) -> None:
+        self.patch(group_commit, "RETRY_SECONDS", 0.02)
+        super().setUp()
+        self.real = os.pwritev
+
+    def fill(self) -> None:
+        """Let every write fail."""
+
+        def fail(*given: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        self.patch(os, "pwritev", fail)
+
+    def empty(self) -> None:
+        """Let writes work again."""
+        self.patch(os, "pwritev", self.real)
+
+    async def test_publishers_are_told_and_it_clears_by_itself(self) -> None:
+        await self.put(batch_of([b"before"]))
+        self.fill()
+        self.store.append(batch_of([b"x"]))
+        assert await self.stored() is False
+        with pytest.raises(HistoryUnavailable, match="No space"):
+            self.store.append(batch_of([b"refused"]))
+        with pytest.raises(HistoryUnavailable), self.store.together():
+            raise AssertionError("it does not get here")
+        assert self.store.failures
+        assert (self.store.committed, self.store.next_offset) == (1, 2)
+        self.store.put("t", "k", b"v")
+        self.empty()
+        await self.until(lambda: self.store.committed == 2)
+        await self.put(batch_of([b"after"]))
+        assert [m.payload for m in await self.read()] == [b"before", b"x", b"after"]
+        await self.reopen(keep_everything())
+        assert list(self.store.items("t")) == [("k", b"v")]
+
+    async def test_it_closes_all_the_same(self) -> None:
+        self.fill()
+        self.store.append(batch_of([b"x"]))
+        await self.stored()
+        await self.store.close()
+        self.empty()
+        self.open()
+        assert self.store.next_offset == 0
