@@ -333,7 +333,8 @@ def _next_record(file: int, index: SegmentIndex, salt: bytes, size: int) -> tupl
         at = data.find(RECORD_START)
         while at >= 0:
             head = decode_head(data, salt, at)
-            if head is not None and head.base >= index.stop:
+            # A record that goes on beyond ``size`` was being written when that was determined.
+            if head is not None and head.base >= index.stop and position + at + head.length <= size:
                 record = memoryview(os.pread(file, head.length, position + at))
                 if is_intact(head, record):
                     return head, position + at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -121,6 +122,20 @@ class SurveyTests(SegmentCase):
             bases, damaged, index = self.survey()
             assert (bases, damaged, index.stop) == ([0, 10], [], 20)
             assert index.end == self.path.stat().st_size - zeros
+
+    def test_a_record_that_is_being_written(self) -> None:
+        positions = self.make(*self.records(2))
+        real = os.fstat
+
+        def earlier(file: int) -> os.stat_result:
+            # The size as it was when half of the last record was written.
+            found = list(real(file))
+            found[stat.ST_SIZE] = positions[1] + HEAD_BYTES + 10
+            return os.stat_result(found)
+
+        self.patch(os, "fstat", earlier)  # type: ignore[no-untyped-call]
+        bases, damaged, index = self.survey()
+        assert (bases, damaged, index.end) == ([0], [], positions[1])
 
     def test_a_torn_tail_of_any_length(self) -> None:
         records = self.records(3)
