@@ -14,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := pyproject.toml constraints.txt scripts/setup hatch_build.py pubsub/kernel/compiled.pyx
 # The tests that run once more without the compiled kernel.
-KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* catch_up* audience encoders, \
+KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let_go audience encoders, \
 	tests/unit/test_$(part).py) \
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
