@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
+from pubsub.store import segment
 from pubsub.store.block import decode_block
 from pubsub.store.record import HEAD_BYTES, LOST, SEALED, START, Put, Record, decode_head
 from pubsub.store.segment import (
@@ -134,6 +135,7 @@ class SurveyTests(SegmentCase):
             return os.stat_result(found)
 
         self.patch(os, "fstat", earlier)  # type: ignore[no-untyped-call]
+        self.patch(segment, "_CHUNK", 2 * HEAD_BYTES)  # type: ignore[no-untyped-call]
         bases, damaged, index = self.survey()
         assert (bases, damaged, index.end) == ([0], [], positions[1])
 
