@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
+from pubsub.store.commit_group import Group
 from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan

@@ -29,7 +29,7 @@ from twisted.internet.interfaces import IDelayedCall
 
 from pubsub.broker.limits import Gate
 from pubsub.interfaces import Value
-from pubsub.store.log_writer import Group
+from pubsub.store.commit_group import Group
 from pubsub.store.record import End, Put
 from pubsub.store.stored_runs import RunRecord, last_offset_of, nbytes_of
 

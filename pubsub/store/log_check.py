@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
+from pubsub.store.log_files import read_note
 from pubsub.store.log_view import LogView
-from pubsub.store.log_writer import read_note
 from pubsub.store.record import LOST, Operation
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,

@@ -17,8 +17,8 @@ from pathlib import Path
 from pubsub.errors import StartError
 from pubsub.store.log_check import Inspected, describe_range, index_problem, inspect
 from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_files import read_note, write_index
 from pubsub.store.log_view import open_metadata, open_segment, without_replaced
-from pubsub.store.log_writer import read_note, write_index
 from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment, State
 from pubsub.store.segment import (
     NotASegment,

@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from pubsub.broker.batch import Batch, Page
@@ -29,11 +27,12 @@ from pubsub.interfaces import IStore, Value
 from pubsub.settings import matcher
 from pubsub.store import log_reader
 from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
+from pubsub.store.commit_threads import CommitThreads
 from pubsub.store.epochs import continues
 from pubsub.store.expiry import Expiry, grain_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.log_writer import LogWriter
 from pubsub.store.memory import parcel_of
 from pubsub.store.migrate import log_progress, migrate
 from pubsub.store.parcel import Parcel, TopicCounts
@@ -49,7 +48,6 @@ log = Logger()
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
 """Memory of the process that the history takes."""
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class LogStore:
         self._options = options or LogOptions()
         self._log = RunLog(2**62, BACKLOG + RECENT)
         self._ended: dict[str, int] = {}
-        self._effects = _Effects(reactor, at_tick_end or partial(reactor.callLater, 0))
+        self._effects = CommitThreads(reactor, at_tick_end or partial(reactor.callLater, 0))
         self._commits = self._make_commits(0)
         self.gate = self._commits.gate
 
@@ -334,62 +332,3 @@ def _log_damage(start: int, stop: int) -> None:
         first=start,
         last=stop - 1,
     )
-
-
-class _Effects:
-    """The outside of ``GroupCommit``: the reactor, and a thread each for writes and for syncs."""
-
-    commits: GroupCommit
-
-    def __init__(self, reactor: Any, at_tick_end: Callable[[Callable[[], None]], object]) -> None:
-        self._reactor = reactor
-        self.at_tick_end = at_tick_end
-
-    def begin(self, writer: LogWriter) -> None:
-        """Write with ``writer``."""
-        self._writer = writer
-        self._write_thread = Worker("history-writer", 1, self._reactor)
-        self._sync_thread = Worker("history-sync", 1, self._reactor)
-
-    def write(self, group: Group | None, sync: bool) -> None:
-        """See ``Effects``."""
-        self._write_thread.hand_over(
-            partial(self._writer.write, group, sync),
-            lambda _: self.commits.wrote(),
-            self.commits.write_failed,
-        )
-
-    def sync(self) -> None:
-        """See ``Effects``."""
-        self._sync_thread.hand_over(
-            self._writer.sync, lambda _: self.commits.synced(), self.commits.sync_failed
-        )
-
-    def run(self, call: Callable[[], _Result]) -> Deferred[_Result]:
-        """Run ``call`` in the thread that writes."""
-        return self._write_thread.run(call)
-
-    def stop(self) -> None:
-        """End the threads."""
-        self._write_thread.stop()
-        self._sync_thread.stop()
-
-    def call_later(self, seconds: float, call: Callable[[], None]) -> IDelayedCall:
-        """See ``Effects``."""
-        later: IDelayedCall = self._reactor.callLater(seconds, call)
-        return later
-
-    def failed(self, failure: Failure) -> str:
-        """See ``Effects``."""
-        if not failure.check(sqlite3.Error, OSError):
-            log.failure("history: a commit failed", failure)
-        reason: str = failure.getErrorMessage()
-        log.error(
-            "history: the log cannot be written; publishes are refused until it can: {reason}",
-            reason=reason,
-        )
-        return reason
-
-    def recovered(self) -> None:
-        """See ``Effects``."""
-        log.info("history: the log can be written again")

@@ -1,8 +1,8 @@
 """Writing the log: records are appended to the newest segment, and synced.
 
-``commits.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync may run
-beside a write. What has been written and not synced stays in memory: if a sync fails, the operating
-system may have dropped it, so it is written again before the next sync.
+``group_commit.py`` decides when. Writes run in one thread at a time, and so do syncs, but a sync
+may run beside a write. What has been written and not synced stays in memory: if a sync fails, the
+operating system may have dropped it, so it is written again before the next sync.
 
 No offset that a reader may have seen is assigned again after a loss of power. Each record has the
 ceiling, an offset on disk that all messages stay below; before they reach it, a record with a
@@ -15,22 +15,20 @@ import errno
 import os
 import secrets
 import sqlite3
-import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
-from zlib import crc32
 
 from pubsub.store.catalog import Catalog
+from pubsub.store.commit_group import Group
 from pubsub.store.log_directory import POSITION, LogDirectory
+from pubsub.store.log_files import SALT_BYTES, write_all, write_index, write_note, write_padded
 from pubsub.store.metadata import Metadata, Place, SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import (
     CLOSED,
     SEALED,
-    End,
     Operation,
     Put,
     Record,
@@ -40,9 +38,9 @@ from pubsub.store.record import (
 from pubsub.store.record import (
     LOST as LOST_FLAG,
 )
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead, index_name
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
-from pubsub.store.stored_runs import RunRecord, first_offset_of, last_offset_of, topics_of
+from pubsub.store.stored_runs import RunRecord, topics_of
 
 SEGMENT_BYTES = 64 * 1024**2
 """Bytes from which on a segment gets no more records."""
@@ -51,67 +49,9 @@ _SEGMENT_RECORDS = 65_536
 # a sync of the next ones need not write the new size of the file.
 _SMALL = 64 * 1024
 _GROWTH = 256 * 1024
-# The largest number of buffers of one call of pwritev.
-_BUFFERS = 1000
 # The ceiling is this many offsets ahead, more if it had to be raised within a second.
 _AHEAD = 2**14
 _MOST_AHEAD = 2**26
-_NOTE = struct.Struct("<8sq")
-_CRC = struct.Struct("<I")
-SALT_BYTES = 8
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """Messages and metadata that are committed together.
-
-    ``puts`` are the values of the metadata by table and key, None to delete one. ``ends`` are the
-    topics that have ended, with the values that were put since the end before. ``offset`` is the
-    next offset of the log when the group was first written, ``done`` the number of its records
-    that are written. ``written`` and ``synced`` are the callbacks that wait; only the reactor
-    thread uses them.
-    """
-
-    runs: list[RunRecord] = field(default_factory=list)
-    puts: dict[tuple[str, str], Put] = field(default_factory=dict)
-    ends: list[tuple[End, Sequence[Put]]] = field(default_factory=list)
-    nbytes: int = 0
-    offset: int = -1
-    done: int = 0
-    written: list[Callable[[bool], None]] = field(default_factory=list)
-    synced: list[Callable[[bool], None]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.runs or self.puts or self.ends)
-
-    def end(self, end: End) -> None:
-        """Add the end of a topic."""
-        self.ends.append((end, tuple(self.puts.values())))
-        self.puts = {}
-
-    def pieces(self, offset: int) -> list[tuple[int, int, list[RunRecord], list[Operation]]]:
-        """Return the records to be written: base, stop, runs and operations of each.
-
-        ``offset`` is the next offset of the log. A record begins where a topic ends. The values of
-        the metadata are in the record of the messages that they were put with.
-        """
-        cuts = sorted({end.offset for end, _ in self.ends} | {offset})
-        stop = last_offset_of(self.runs[-1]) + 1 if self.runs else offset
-        found: list[tuple[int, int, list[RunRecord], list[Operation]]] = []
-        at = 0
-        for base, limit in zip(cuts, [*cuts[1:], max(stop, cuts[-1])], strict=True):
-            start = at
-            while at < len(self.runs) and first_offset_of(self.runs[at]) < limit:
-                at += 1
-            found.append((base, limit, self.runs[start:at], []))
-        number = 0
-        for end, puts in self.ends:
-            found[number][3].extend(puts)
-            while found[number][0] < end.offset:
-                number += 1
-            found[number][3].append(end)
-        found[-1][3].extend(self.puts.values())
-        return [piece for piece in found if piece[2] or piece[3]]
 
 
 @dataclass(slots=True, eq=False)
@@ -209,11 +149,7 @@ class LogWriter:
         self._note_position()
 
     def _note_position(self) -> None:
-        """Note the end of the log where it outlives the process, if not the machine."""
-        note = _NOTE.pack(self._log_id, self._offset)
-        # It is needed only if records are missing later.
-        with suppress(OSError):
-            os.pwrite(self._note, note + _CRC.pack(crc32(note)), 0)
+        write_note(self._note, self._log_id, self._offset)
 
     # Writing
 
@@ -259,7 +195,7 @@ class LogWriter:
         position = active.index.end
         end = position + length
         if length <= _SMALL and end > active.allocated:
-            end = _write_padded(active.file, buffers, position, -end % _GROWTH)
+            end = write_padded(active.file, buffers, position, -end % _GROWTH)
         else:
             write_all(active.file, buffers, position)
         active.allocated = max(active.allocated, end)
@@ -421,69 +357,3 @@ class LogWriter:
                 os.close(one.file)
             self._open = None
             os.close(self._note)
-
-
-def write_index(directory: LogDirectory, segment: Segment, index: SegmentIndex) -> None:
-    """Write the index of a segment; it is made again if that fails or a crash loses it."""
-    data = index.encode(segment.head.salt)
-    name = index_name(segment.name)
-    try:
-        file = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        try:
-            write_all(file, [data], 0)
-        finally:
-            os.close(file)
-    except OSError:
-        with suppress(OSError):
-            directory.remove(name)
-
-
-def read_note(directory: LogDirectory, log_id: bytes) -> int:
-    """Return the end of the log as the last process noted it; 0 if it is not known."""
-    if directory.size(POSITION) is None:
-        return 0
-    file = directory.open(POSITION, os.O_RDONLY)
-    try:
-        data = os.pread(file, _NOTE.size + _CRC.size, 0)
-    finally:
-        os.close(file)
-    if len(data) < _NOTE.size + _CRC.size:
-        return 0
-    own_id, offset = _NOTE.unpack_from(data)
-    if own_id != log_id or _CRC.unpack_from(data, _NOTE.size)[0] != crc32(data[: _NOTE.size]):
-        return 0
-    return int(offset)
-
-
-def _write_padded(
-    file: int, buffers: Sequence[bytes | memoryview], position: int, zeros: int
-) -> int:
-    """Write ``buffers`` and that many zeros behind them if there is space; return the end."""
-    try:
-        return write_all(file, [*buffers, bytes(zeros)], position)
-    except OSError:
-        return write_all(file, buffers, position)
-
-
-def write_all(file: int, buffers: Sequence[bytes | memoryview], position: int) -> int:
-    """Write all of ``buffers`` at ``position``; return the position behind them."""
-    if len(buffers) > _BUFFERS:
-        buffers = [b"".join(buffers)]
-    while buffers:
-        written = os.pwritev(file, buffers, position)
-        if written <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        position += written
-        buffers = _rest(buffers, written)
-    return position
-
-
-def _rest(buffers: Sequence[bytes | memoryview], written: int) -> list[bytes | memoryview]:
-    rest: list[bytes | memoryview] = []
-    for buffer in buffers:
-        if written >= len(buffer):
-            written -= len(buffer)
-            continue
-        rest.append(memoryview(buffer)[written:])
-        written = 0
-    return rest

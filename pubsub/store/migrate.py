@@ -19,7 +19,8 @@ from twisted.logger import Logger
 from pubsub.errors import StartError
 from pubsub.store.block import decode_block, encode_block
 from pubsub.store.log_directory import METADATA, LogDirectory
-from pubsub.store.log_writer import SALT_BYTES, SEGMENT_BYTES
+from pubsub.store.log_files import SALT_BYTES
+from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import Metadata
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.sqlite_history import OldBlock, SqliteHistory

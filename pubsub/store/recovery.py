@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from pubsub.errors import StartError
 from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
-from pubsub.store.log_writer import SALT_BYTES, read_note, write_index
+from pubsub.store.log_files import SALT_BYTES, read_note, write_index
 from pubsub.store.metadata import Metadata, Place, SealedSegment, State
 from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Operation, Record, encode
 from pubsub.store.segment import (

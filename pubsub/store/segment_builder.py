@@ -8,7 +8,7 @@ import secrets
 from pubsub.store.block import Block, decode_block, encode_block, join_blocks
 from pubsub.store.columns import RUN
 from pubsub.store.log_directory import LogDirectory
-from pubsub.store.log_writer import SALT_BYTES, write_all, write_index
+from pubsub.store.log_files import SALT_BYTES, write_all, write_index
 from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG

@@ -19,10 +19,11 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.store import recovery
+from pubsub.store.commit_group import Group
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_reader import read_page
 from pubsub.store.log_store import LogOptions, LogStore
-from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import recover
 from pubsub.store.retention import RetentionLimits

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from pubsub.store.commit_group import Group
 from pubsub.store.group_commit import (
     BACKLOG,
     RETRY_SECONDS,
@@ -26,7 +27,6 @@ from pubsub.store.group_commit import (
     SYNC_SECONDS,
     GroupCommit,
 )
-from pubsub.store.log_writer import Group
 from pubsub.store.run_log import RunLog
 from pubsub.store.stored_runs import RunRecord, last_offset_of
 from tests.unit.fakes import Held, batch_of

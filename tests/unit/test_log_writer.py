@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubsub.store import log_writer
-from pubsub.store.log_writer import Group, read_note
+from pubsub.store.commit_group import Group
+from pubsub.store.log_files import read_note
 from pubsub.store.record import End
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch

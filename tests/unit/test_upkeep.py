@@ -11,10 +11,11 @@ from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
 from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
+from pubsub.store.commit_group import Group
 from pubsub.store.expiry import Expiry, grain_of
 from pubsub.store.log_directory import RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
-from pubsub.store.log_writer import Group, LogWriter
+from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention import MICROSECONDS, RetentionLimits
