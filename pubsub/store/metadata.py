@@ -287,13 +287,19 @@ class Metadata:
         added: Iterable[SealedSegment],
         first: int,
     ) -> None:
-        """Replace segments by others; ``first`` is the base of the first one after that."""
+        """Replace segments by others; ``first`` is the base of the first one after that.
+
+        Everything is in the file itself then, and not only in SQLite's log beside it: the
+        operations of segments that are removed can be taken from nowhere else.
+        """
         with self._transaction() as connection:
             connection.executemany("DELETE FROM segments WHERE base = ? AND sequence = ?", removed)
             connection.executemany(
                 "INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", added
             )
             connection.execute("UPDATE state SET first = ?", (first,))
+        with self._lock:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def import_history(
         self, items: Iterable[tuple[str, str, bytes]], epochs: Iterable[Epoch], stop: int

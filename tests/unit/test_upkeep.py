@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from pubsub.settings import matcher
 from pubsub.store.catalog import Horizon, set_horizons
 from pubsub.store.commit_group import Group
 from pubsub.store.expiry import Expiry, grain_of
-from pubsub.store.log_directory import RESERVE, LogDirectory
+from pubsub.store.log_directory import METADATA, RESERVE, LogDirectory
 from pubsub.store.log_reader import read_page, topics_in
 from pubsub.store.log_writer import LogWriter
-from pubsub.store.record import Begin, End
+from pubsub.store.metadata import Metadata
+from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.retention import MICROSECONDS, RetentionLimits
 from pubsub.store.segment_builder import SegmentBuilder
@@ -265,6 +267,20 @@ class RemovalTests(LogCase):
         log = self.reopen(RetentionLimits("*", seconds=60))
         log.put(("a", b"3"))
         assert log.read() == [(2, "a", b"3")]
+
+    def test_the_metadata_of_removed_segments_does_not_depend_on_sqlites_log(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        log.put(("a", b"1"), age=300)
+        log.writer.write(Group(puts={("t", "k"): Put("t", "k", b"v")}), sync=True)
+        log.seal()
+        log.put(("a", b"2"))
+        log.rest()
+        copy = self.path.with_name("copy.db")
+        shutil.copy(self.path / METADATA, copy)
+        metadata = Metadata(copy)
+        assert metadata.items() == [("t", "k", b"v")]
+        assert metadata.state().first == 1
+        metadata.close()
 
     def test_many_restarts_leave_few_files(self) -> None:
         log = self.open()
