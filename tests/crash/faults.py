@@ -112,12 +112,17 @@ class Ordeal:
         return "reported" if fresh.damaged else "whole"
 
     def check_loss_reported(self) -> None:
-        """Check that each message is there once and that losses are reported to the reader."""
+        """Check that each message is there once, and that losses are reported.
+
+        A reader that has read more learns it by the epochs. Below the ceiling its offsets are
+        damaged for a reader that comes later.
+        """
         self.lives.reader.read(lambda: True)
         fresh = Reader(self.lives.path)
         fresh.read(lambda: True)
         self._check_content(fresh)
-        assert fresh.offsets == self.lives.reader.offsets
+        check_same(self.lives.reader, fresh)
+        assert fresh.damaged or self.lives.reader.epoch_changes
 
     def _check_content(self, reader: Reader) -> None:
         strange = reader.offsets.keys() - self.lives.record.published

@@ -47,7 +47,6 @@ def test_a_disk_that_reports_a_false_fsync(tmp_path: Path) -> None:
         ordeal.cut_in_order()
     ordeal.lives.start().stop()
     ordeal.check_loss_reported()
-    assert ordeal.lives.reader.epoch_changes > 0
 
 
 @pytest.mark.parametrize("name", DAMAGES)
