@@ -1,1 +1,1 @@
-"""The command ``pubsub`` and a client of the HTTP API."""
+"""A client of the HTTP API."""

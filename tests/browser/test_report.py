@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from pubsub.client import command
+from pubsub.commands import command
 from pubsub.pipeline.jobs.metrics import SCHEMA, late_rows
 from pubsub.pipeline.tables.delta import Delta
 from pubsub.pipeline.tables.files import PartitionWriter

@@ -100,7 +100,7 @@ def options() -> set[str]:
     found = {"proto", "port", "listen", "config", "secret", *_FOREIGN}
     found |= {s.name for s in (*BROKER_SETTINGS, *LISTENER_SETTINGS)}
     found |= {flag(p, s) for p in (*installed_protocols().values(), ADMIN) for s in p.settings}
-    for folder in ("pubsub/client", "pubsub/pipeline", "tests/bench", "tests/crash"):
+    for folder in ("pubsub/commands", "pubsub/pipeline", "tests/bench", "tests/crash"):
         for path in (ROOT / folder).rglob("*.py"):
             found |= set(re.findall(r'"--([a-z0-9-]+)"', path.read_text()))
     return found

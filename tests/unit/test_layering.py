@@ -87,8 +87,8 @@ class LayeringTests(SynchronousTestCase):
     """Imports at run time. Those under TYPE_CHECKING do not count."""
 
     def test_the_domain_imports_no_other_part(self) -> None:
-        around = [f"pubsub.{n}" for n in ("wire", "protocols", "admin", "store", "server")]
-        assert not violations(modules("pubsub.broker"), *around, "pubsub.pipeline", "pubsub.client")
+        around = ("wire", "protocols", "admin", "store", "server", "pipeline", "client", "commands")
+        assert not violations(modules("pubsub.broker"), *(f"pubsub.{name}" for name in around))
 
     def test_no_other_part_imports_a_protocol(self) -> None:
         others = [module for module in DIRECT if not inside(module, "pubsub.protocols")]
@@ -108,6 +108,10 @@ class LayeringTests(SynchronousTestCase):
     def test_nothing_imports_the_server(self) -> None:
         others = [module for module in DIRECT if not inside(module, "pubsub.server")]
         assert not violations(others, "pubsub.server")
+
+    def test_nothing_imports_the_command(self) -> None:
+        others = [module for module in DIRECT if not inside(module, "pubsub.commands")]
+        assert not violations(others, "pubsub.commands")
 
     def test_a_dropin_imports_nothing_heavy(self) -> None:
         heavy = [f"pubsub.{n}" for n in ("broker", "protocols", "server", "store", "wire")]

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 from twisted.trial.unittest import TestCase
 
-from pubsub.client import command
+from pubsub.commands import command
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.pipeline import argument_values, arguments, job_runner
 from pubsub.pipeline.jobs import job_source
@@ -70,7 +70,7 @@ class ArgumentsTests(TestCase):
 
     def test_the_missing_extra_is_named(self) -> None:
         program = (
-            "import sys; sys.modules['pyspark'] = None; from pubsub.client.command import main; "
+            "import sys; sys.modules['pyspark'] = None; from pubsub.commands.command import main; "
             "sys.exit(main(['pipeline', 'archive', '--to=x']))"
         )
         done = subprocess.run(

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.client import command
+from pubsub.commands import command
 from pubsub.pipeline.jobs.metrics import SCHEMA, late_rows
 from pubsub.pipeline.report import report
 from pubsub.pipeline.tables.delta import Delta

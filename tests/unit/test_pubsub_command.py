@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.master_secrets import SecretRing, read_public_key, read_secret
 from pubsub.broker.tokens import Token, TokenVerifier
-from pubsub.client.command import main
+from pubsub.commands.command import main
 from tests.unit.fakes import START, scratch
 from tests.unit.tokens import KEY, PRIVATE, PUBLIC_PEM
 

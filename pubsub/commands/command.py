@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from pubsub.build_info import build_kind
-from pubsub.client import history, pipeline, secret, token
+from pubsub.commands import history, pipeline, secret, token
 from pubsub.errors import PubSubError
 
 
