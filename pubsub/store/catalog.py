@@ -81,6 +81,17 @@ class Catalog:
         horizon = self.horizon_of(topic)
         return max(self.ended.get(topic, 0), 0 if horizon is None else horizon.offset)
 
+    def end_topic(self, topic: str, offset: int) -> None:
+        """Hide the messages of ``topic`` before ``offset``."""
+        with self._lock:
+            self.ended[topic] = offset
+
+    def forget_ended(self, low: int) -> None:
+        """Forget the topics that ended by ``low``, as nothing before it can be read."""
+        with self._lock:
+            for topic in [name for name, offset in self.ended.items() if offset <= low]:
+                del self.ended[topic]
+
     def horizon_of(self, topic: str) -> Horizon | None:
         """Return the horizon that applies to ``topic``."""
         try:
@@ -130,9 +141,7 @@ class Catalog:
         """Put ``added`` in the place of ``removed``."""
         with self._lock:
             left = [one for one in self.segments if one not in removed]
-            self.segments = tuple(
-                sorted((*left, *added), key=lambda one: (one.base, one.head.sequence))
-            )
+            self.segments = tuple(sorted((*left, *added), key=lambda one: one.place))
 
 
 def set_horizons(catalog: Catalog, horizons: Sequence[Horizon], known: Mapping[str, int]) -> None:

@@ -103,7 +103,7 @@ def _check_unchanged(copied: Metadata, segments: Sequence[Segment]) -> None:
     """
     known = {(row.base, row.sequence) for row in copied.segments()}
     for segment in segments:
-        if (segment.base, segment.head.sequence) not in known:
+        if segment.place not in known:
             head = decode_head(
                 segment.read(SEGMENT_HEAD_BYTES, SEGMENT_HEAD_BYTES + HEAD_BYTES),
                 segment.head.salt,

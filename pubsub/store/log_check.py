@@ -207,7 +207,7 @@ class LogCheck:
             return
         if found.rest:
             yield f"{name}: {found.rest} bytes behind the last record are not a record"
-        row = view.rows.get((segment.base, segment.head.sequence))
+        row = view.rows.get(segment.place)
         size = view.directory.size(name)
         if row is None:
             # The broker writes the index before the row.

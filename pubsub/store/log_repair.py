@@ -215,7 +215,7 @@ class LogRepair:
         """Make the metadata again, from what could be read of them and from the segments."""
         metadata = Metadata.create(self._directory.path / METADATA, log_id, segments[0].base)
         saved = self._saved
-        metadata.import_rows(saved.items, saved.ended, saved.horizons, saved.epochs)
+        metadata.import_rows(saved.items, saved.epochs, saved.ended, saved.horizons)
         changes = [pair for one in found for pair in one.operations]
         newest, last = segments[-1], found[-1].last
         position = 0 if last is None else last.position
@@ -225,7 +225,7 @@ class LogRepair:
         if not metadata.epochs():
             # Of a boot that is not this one, so that no offset is assigned again.
             epoch = Epoch(last.head.epoch if last else 1, newest.base, 0, 0, bytes(16))
-            metadata.import_rows((), {}, {}, [epoch])
+            metadata.import_rows(epochs=[epoch])
         self._report(
             f"{METADATA} was made again from the segments; values whose records have expired or "
             "were rewritten are lost, unless they could be read from the old file"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
@@ -44,6 +44,9 @@ from pubsub.store.threads import READERS, Worker
 from pubsub.store.upkeep import Rounds, Upkeep
 
 log = Logger()
+_Result = TypeVar("_Result")
+# Segments that upkeep may remove or rewrite during one read.
+_REPLACED = 3
 # Bytes of messages that are kept in memory for readers, beside those that are not on disk yet.
 RECENT = 8 * 1024**2
 MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
@@ -89,7 +92,6 @@ class LogStore:
         self._reactor = reactor
         self._options = options or LogOptions()
         self._log = RunLog(2**62, BACKLOG + RECENT)
-        self._ended: dict[str, int] = {}
         self._effects = CommitThreads(reactor, at_tick_end or partial(reactor.callLater, 0))
         self._commits = self._make_commits(0)
         self.gate = self._commits.gate
@@ -108,7 +110,7 @@ class LogStore:
             self._directory = LogDirectory(self.path, create=True)
             try:
                 self._directory.lock()
-                self._begin(run)
+                self._begin_or_use_reserve(run)
             except BaseException:
                 self._directory.close()
                 raise
@@ -124,6 +126,15 @@ class LogStore:
                 "history: migrating {old} to {path}; the old file is kept", old=old, path=self.path
             )
             migrate(old, self.path, log_progress)
+
+    def _begin_or_use_reserve(self, run: int) -> None:
+        try:
+            self._begin(run)
+        except (OSError, sqlite3.OperationalError) as error:
+            if not self._directory.use_reserve():
+                raise
+            log.warn("history: {problem}; trying again with the reserve", problem=error)
+            self._begin(run)
 
     def _begin(self, run: int) -> None:
         """Recover the log, and continue it in a new epoch."""
@@ -153,7 +164,6 @@ class LogStore:
             self._metadata.close()
             raise
         self._directory.keep_reserve()
-        self._ended = self._catalog.ended
         self._log = RunLog(2**62, BACKLOG + RECENT, found.offset)
         self._commits = self._make_commits(found.offset)
         self.gate = self._commits.gate
@@ -236,7 +246,7 @@ class LogStore:
             end = None if fresh else committed
             return succeed(self._log.read(offset, topics, max_bytes, end))
         read = partial(log_reader.read_page, self._catalog, offset, topics, max_bytes, committed)
-        return self._readers.run(read).addCallback(_check_page)
+        return self._readers.run(_again(read)).addCallback(_check_page)
 
     def read_parcel(
         self, start: int, stop: int, topics: frozenset[str] | None, max_bytes: int
@@ -247,19 +257,19 @@ class LogStore:
             parcel = parcel_of(self._log, self._run, start, stop, topics, max_bytes)
             return succeed(replace(parcel, first=self.first_offset))
         read = partial(log_reader.read_parcel, self._catalog, start, stop, topics, max_bytes)
-        return self._readers.run(read).addCallback(_check_parcel)
+        return self._readers.run(_again(read)).addCallback(_check_parcel)
 
     def offset_at(self, timestamp: int) -> Deferred[int]:
         """See ``IStore``."""
         committed = self._commits.committed
-        return self._readers.run(
-            partial(log_reader.offset_at, self._catalog, timestamp)
-        ).addCallback(min, committed)
+        read = partial(log_reader.offset_at, self._catalog, timestamp)
+        return self._readers.run(_again(read)).addCallback(min, committed)
 
     def topics_in(self, start: int, stop: int) -> Deferred[TopicCounts]:
         """See ``IStore``."""
         stop = min(stop, self._commits.committed)
-        return self._readers.run(partial(log_reader.topics_in, self._catalog, start, stop))
+        read = partial(log_reader.topics_in, self._catalog, start, stop)
+        return self._readers.run(_again(read))
 
     def continues(self, epoch: str, offset: int) -> bool:
         """See ``IStore``."""
@@ -282,7 +292,7 @@ class LogStore:
     def forget(self, topic: str) -> None:
         """See ``IStore``."""
         self._log.forget(topic)
-        self._ended[topic] = self.next_offset
+        self._catalog.end_topic(topic, self.next_offset)
         self._expiry.end(topic, self.next_offset)
         self._commits.end(topic, self.next_offset)
 
@@ -312,6 +322,20 @@ class LogStore:
     def when_stored(self, call: Callable[[bool], None]) -> None:
         """See ``IStore``."""
         self._commits.when_synced(call)
+
+
+def _again(read: Callable[[], _Result]) -> Callable[[], _Result]:
+    """Return ``read``, called once more for each segment that upkeep removes under it."""
+
+    def call() -> _Result:
+        for _ in range(_REPLACED):
+            try:
+                return read()
+            except FileNotFoundError:
+                continue
+        return read()
+
+    return call
 
 
 def _check_page(page: Page) -> Page:

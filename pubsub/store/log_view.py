@@ -299,7 +299,7 @@ def open_segment(
 def without_replaced(segments: Iterable[Segment]) -> list[Segment]:
     """Return segments in order, without those whose offsets a newer one has as well."""
     kept: list[Segment] = []
-    for one in sorted(segments, key=lambda each: (each.base, each.head.sequence)):
+    for one in sorted(segments, key=lambda each: each.place):
         while kept and _replaces(one, kept[-1]):
             kept.pop()
         if not (kept and _replaces(kept[-1], one)):

@@ -14,17 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 
 from pubsub.store.catalog import Catalog
 from pubsub.store.commit_group import Group
 from pubsub.store.log_directory import POSITION, LogDirectory
-from pubsub.store.log_files import SALT_BYTES, write_all, write_index, write_note, write_padded
-from pubsub.store.metadata import Metadata, Place, SealedSegment
+from pubsub.store.log_files import SALT_BYTES, write_all, write_note, write_padded
+from pubsub.store.metadata import Metadata
+from pubsub.store.metadata_copy import MetadataCopy
+from pubsub.store.open_segment import OpenSegment, WrittenRecord
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import (
     CLOSED,
@@ -54,28 +54,6 @@ _AHEAD = 2**14
 _MOST_AHEAD = 2**26
 
 
-@dataclass(slots=True, eq=False)
-class _Written:
-    """A record that is written and not synced."""
-
-    segment: _Open
-    position: int
-    buffers: list[bytes | memoryview]
-    base: int
-    operations: Sequence[Operation]
-    ceiling: int
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A segment that is being written, or was and is not synced yet."""
-
-    file: int
-    segment: Segment
-    index: SegmentIndex
-    allocated: int
-
-
 class LogWriter:
     """Writes the log in ``directory``; ``run`` is the number from which message ids are made.
 
@@ -102,10 +80,10 @@ class LogWriter:
         self._epoch = 0
         self._sequence = 0
         self._offset = 0
-        self._open: _Open | None = None
-        self._to_seal: list[_Open] = []
-        self._unsynced: list[_Written] = []
-        self._unapplied: list[_Written] = []
+        self._open: OpenSegment | None = None
+        self._to_seal: list[OpenSegment] = []
+        self._unsynced: list[WrittenRecord] = []
+        self._copy = MetadataCopy(directory, metadata)
         self._names_changed = self._sync_failed = False
         self._ceiling = 0
         self._ahead = _AHEAD
@@ -113,8 +91,6 @@ class LogWriter:
         self._lock = Lock()
         self._sync_lock = Lock()
         self._note = -1
-        self.metadata_failing: str | None = None
-        """The reason why the metadata cannot be written; None while it can."""
 
     # Beginning
 
@@ -135,14 +111,18 @@ class LogWriter:
         self._offset = self._ceiling = offset
         base = offset if lost is None else lost[0]
         self._roll(base)
-        if lost is not None:
-            now = self._clock()
-            self._append(
-                Record(base, offset - base, now, now, flags=LOST_FLAG), {LOST: (offset - base, 0)}
-            )
-        self._raise_ceiling(operations)
-        self.sync()
-        self._open_note()
+        try:
+            if lost is not None:
+                now = self._clock()
+                self._append(
+                    Record(base, offset - base, now, now, flags=LOST_FLAG),
+                    {LOST: (offset - base, 0)},
+                )
+            self._raise_ceiling(operations)
+            self._open_note()
+        except BaseException:
+            os.close(self._active().file)
+            raise
 
     def _open_note(self) -> None:
         self._note = self._directory.open(POSITION, os.O_RDWR | os.O_CREAT)
@@ -199,7 +179,9 @@ class LogWriter:
         else:
             write_all(active.file, buffers, position)
         active.allocated = max(active.allocated, end)
-        written = _Written(active, position, buffers, record.base, record.operations, self._ceiling)
+        written = WrittenRecord(
+            active, position, buffers, record.base, record.operations, self._ceiling
+        )
         with self._lock:
             self._unsynced.append(written)
         if record.operations:
@@ -223,7 +205,7 @@ class LogWriter:
             self._ceiling = before
             raise
 
-    def _active(self) -> _Open:
+    def _active(self) -> OpenSegment:
         assert self._open is not None
         return self._open
 
@@ -249,8 +231,9 @@ class LogWriter:
             os.close(file)
             self._directory.remove(segment.name)
             raise
-        self._names_changed = True
-        self._open = _Open(file, segment, index, SEGMENT_HEAD_BYTES)
+        with self._lock:
+            self._names_changed = True
+        self._open = OpenSegment(file, segment, index, SEGMENT_HEAD_BYTES)
         self._catalog.replace((), (segment,))
 
     def _seal(self, base: int) -> None:
@@ -280,50 +263,25 @@ class LogWriter:
             try:
                 self._directory.check()
                 changed = [*to_seal, *[one.segment for one in written]]
-                for file in dict.fromkeys([one.file for one in changed]):
-                    os.fdatasync(file)
+                for segment in dict.fromkeys(changed):
+                    os.fdatasync(segment.file)
                 if names_changed:
                     self._directory.sync()
             except BaseException:
                 self._sync_failed = True
-                self._names_changed = self._names_changed or names_changed
+                with self._lock:
+                    self._names_changed = self._names_changed or names_changed
                 raise
             with self._lock:
                 del self._unsynced[: len(written)]
+                self._copy.add(written)
             for one in written:
                 one.buffers = []
-            self._unapplied += [one for one in written[:-1] if one.operations] + written[-1:]
-            try:
-                self._apply(to_seal, final)
-                self.metadata_failing = None
-            except sqlite3.Error as error:
-                # The operations are on disk all the same, and are applied with the next.
-                self.metadata_failing = str(error)
-
-    def _apply(self, to_seal: Sequence[_Open], final: bool) -> None:
-        """Copy the operations that are on disk to the metadata."""
-        written = self._unapplied
-        if not written or not (final or to_seal or any(one.operations for one in written)):
-            del self._unapplied[:-1]
-            return
-        sealed = [self._finish(one) for one in to_seal]
-        last = written[-1]
-        place = Place(last.segment.segment.base, last.segment.segment.head.sequence, last.position)
-        changes = [(one.base, one.operations) for one in written if one.operations]
-        self._metadata.apply(changes, place, self._offset, last.ceiling, sealed)
-        self._unapplied = []
-        for one in to_seal:
-            self._to_seal.remove(one)
-            os.close(one.file)
-
-    def _finish(self, one: _Open) -> SealedSegment:
-        """Write the index of a segment that is on disk; it is made again if that fails."""
-        write_index(self._directory, one.segment, one.index)
-        head, index = one.segment.head, one.index
-        return SealedSegment(
-            head.base, head.sequence, index.stop, index.end, head.salt, head.created,
-            index.last_timestamp,
-        )  # fmt: skip
+            if self._copy.apply(to_seal, self._offset, final):
+                with self._lock:
+                    self._to_seal = [one for one in self._to_seal if one not in to_seal]
+                for segment in to_seal:
+                    os.close(segment.file)
 
     def _write_again(self) -> None:
         """Write what a sync that failed may have lost.
@@ -339,10 +297,19 @@ class LogWriter:
         self._sync_failed = False
 
     @property
-    def unapplied(self) -> int:
-        """The offset from which on operations may not have been applied."""
-        waiting = [one.base for one in self._unapplied.copy() if one.operations]
-        return min(waiting, default=self._offset)
+    def unapplied(self) -> tuple[int, int]:
+        """Base and number of the first segment that the metadata may not have in full."""
+        with self._lock:
+            written = (*self._copy.waiting, *self._unsynced)
+            waiting = [one.segment for one in written if one.operations] + self._to_seal
+            if self._open is not None:
+                waiting.append(self._open)
+            return min([one.segment.place for one in waiting], default=(0, 0))
+
+    @property
+    def metadata_failing(self) -> str | None:
+        """The reason why the metadata cannot be written; None while it can."""
+        return self._copy.failing
 
     def close(self) -> None:
         """Mark the log as closed properly, and close the files."""

@@ -247,17 +247,24 @@ class Metadata:
 
     def import_rows(
         self,
-        items: Iterable[tuple[str, str, bytes]],
-        ended: Mapping[str, int],
-        horizons: Mapping[str, int],
-        epochs: Iterable[Epoch],
+        items: Iterable[tuple[str, str, bytes]] = (),
+        epochs: Iterable[Epoch] = (),
+        ended: Mapping[str, int] | None = None,
+        horizons: Mapping[str, int] | None = None,
+        stop: int | None = None,
     ) -> None:
-        """Take what was read from another file."""
+        """Take what was read from another file; ``stop`` is the offset after its last message."""
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", items)
-            connection.executemany("INSERT OR REPLACE INTO ended VALUES (?, ?)", ended.items())
-            connection.executemany("INSERT INTO horizons VALUES (NULL, ?, ?)", horizons.items())
             connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)", epochs)
+            connection.executemany(
+                "INSERT OR REPLACE INTO ended VALUES (?, ?)", (ended or {}).items()
+            )
+            connection.executemany(
+                "INSERT INTO horizons VALUES (NULL, ?, ?)", (horizons or {}).items()
+            )
+            if stop is not None:
+                connection.execute("UPDATE state SET stop = ?, ceiling = ?", (stop, stop))
 
     def apply(
         self,
@@ -300,15 +307,6 @@ class Metadata:
             connection.execute("UPDATE state SET first = ?", (first,))
         with self._lock:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-    def import_history(
-        self, items: Iterable[tuple[str, str, bytes]], epochs: Iterable[Epoch], stop: int
-    ) -> None:
-        """Take the metadata of a history that was migrated and ends at ``stop``."""
-        with self._transaction() as connection:
-            connection.executemany("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", items)
-            connection.executemany("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?)", epochs)
-            connection.execute("UPDATE state SET stop = ?, ceiling = ?", (stop, stop))
 
     def set_horizons(self, horizons: Iterable[tuple[str, int]]) -> None:
         """Store the offset of each pattern, in order, and remove other patterns."""

@@ -105,7 +105,7 @@ class _Migration:
                 self._builder_at(at).add(encode_block([], 0, at, self._stop))
                 at = self._stop
             self._finish_segment()
-            metadata.import_history(self._old.metadata(), self._old.epochs(), at)
+            metadata.import_rows(self._old.metadata(), self._old.epochs(), stop=at)
         finally:
             metadata.close()
             self._directory.close()

@@ -154,7 +154,7 @@ class _Recovery:
         sealed = [
             self._complete(one, recovered.offset) for one in scanned
             # What has changed since it was complete is left as it is.
-            if one is scanned[-1] or (one.segment.base, one.segment.head.sequence) not in self._rows
+            if one is scanned[-1] or one.segment.place not in self._rows
         ]  # fmt: skip
         self._apply(recovered, sealed)
         return recovered
@@ -202,7 +202,7 @@ class _Recovery:
 
     def _is_applied(self, segment: Segment) -> bool:
         """Return whether all operations of a segment were applied."""
-        return Place(segment.base, segment.head.sequence, 2**62) <= self._state.applied
+        return Place(*segment.place, 2**62) <= self._state.applied
 
     def _without_leftovers(self, segments: list[Segment]) -> list[Segment]:
         """Remove segments that were rewritten, and return the others in order."""
@@ -223,7 +223,7 @@ class _Recovery:
             kept.append(one)
             if one not in self._unsealed:
                 holding.append(one)
-        kept.sort(key=lambda one: (one.base, one.head.sequence))
+        kept.sort(key=lambda one: one.place)
         for one, following in pairwise(kept):
             if one in self._unsealed:
                 # The segment after it shows where it ended.
@@ -268,7 +268,7 @@ class _Recovery:
                     _report_damaged(*item)
                     continue
                 last = item
-                place = Place(segment.base, segment.head.sequence, item.position)
+                place = Place(*segment.place, item.position)
                 if item.head.sizes[6] and place > self._state.applied:
                     self._operations.append((item.head.base, item.operations()))
         finally:
@@ -296,7 +296,7 @@ class _Recovery:
         if newest[1] == 0 or (segments and segments[-1].base > newest[0]):
             return False
         for one in scanned:
-            if (one.segment.base, one.segment.head.sequence) == newest:
+            if one.segment.place == newest:
                 return one.index.end <= self._state.applied.position
         return not segments or segments[-1].head.sequence < newest[1]
 

@@ -55,13 +55,14 @@ class RewritePlan:
         """Note segments that have damage."""
         self._damaged |= {one.head.sequence for one in segments}
 
-    def next(self, before: int) -> list[Segment]:
-        """Return neighbours to be rewritten together, of the segments that end by ``before``."""
+    def next(self, before: tuple[int, int]) -> list[Segment]:
+        """Return neighbours to be rewritten together, of the segments whose place is before."""
         sealed = [
             one
             for one in self._catalog.segments[:-1]
             if one.sealed
-            and one.base < one.stop <= before
+            and one.base < one.stop
+            and one.place < before
             and one.head.sequence not in self._damaged
         ]
         present = {one.head.sequence for one in sealed}

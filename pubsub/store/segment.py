@@ -154,6 +154,11 @@ class Segment:
         return self.head.base
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Base and number: segments are in this order."""
+        return self.head.base, self.head.sequence
+
+    @property
     def stop(self) -> int:
         """The offset after the last message."""
         return self._stop if self.sealed or self._index is None else self._index.stop

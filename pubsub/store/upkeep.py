@@ -88,7 +88,7 @@ class Upkeep:
     def _removable(self) -> list[Segment]:
         """Return the segments that get no more records and whose operations were applied."""
         unapplied = self._writer.unapplied
-        return [one for one in self._catalog.segments[:-1] if one.sealed and one.stop <= unapplied]
+        return [one for one in self._catalog.segments[:-1] if one.sealed and one.place < unapplied]
 
     def _remove_expired(self) -> bool:
         """Remove segments without offsets, and the first ones if all of them has expired."""
@@ -109,17 +109,14 @@ class Upkeep:
             low = expired[-1].stop if expired else catalog.low
             self._replace([*empty, *expired], None, None, low)
             self._metadata.remove_ended(low)
-            ended = {name: at for name, at in catalog.ended.items() if at <= low}
-            for name, at in ended.items():
-                if catalog.ended.get(name) == at:
-                    del catalog.ended[name]
+            catalog.forget_ended(low)
         return bool(expired)
 
     def _replace(
         self, removed: Sequence[Segment], added: Segment | None, row: SealedSegment | None, low: int
     ) -> None:
         """Replace segments in the metadata, in the catalog and on disk."""
-        keys = [(one.base, one.head.sequence) for one in removed]
+        keys = [one.place for one in removed]
         self._metadata.replace_segments(keys, [] if row is None else [row], low)
         self._catalog.low = low
         self._catalog.replace(removed, [] if added is None else [added])

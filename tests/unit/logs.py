@@ -129,7 +129,7 @@ class Log:
         """Write the end of a topic."""
         group = Group()
         group.end(End(topic, self.offset))
-        self.catalog.ended[topic] = self.offset
+        self.catalog.end_topic(topic, self.offset)
         self.writer.write(group, False)
 
     def sync(self) -> None:

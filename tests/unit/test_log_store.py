@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import stat
 from typing import Any
@@ -10,13 +12,15 @@ import pytest
 
 from pubsub.broker.batch import Page
 from pubsub.errors import HistoryUnavailable, StartError
-from pubsub.store import group_commit
+from pubsub.store import group_commit, log_reader
 from pubsub.store.block import decode_block
 from pubsub.store.group_commit import BACKLOG
+from pubsub.store.log_directory import RESERVE
 from pubsub.store.log_store import LogStore
 from tests.unit.fakes import Held, batch_of, mixed_batch
 from tests.unit.logs import RUN, StoreCase, keep_everything, messages
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 
 
 class WriteTests(StoreCase):
@@ -189,6 +193,29 @@ class ReadTests(StoreCase):
         assert (await self.store.topics_in(1, 2)).keys() == {"b"}
         assert [await self.store.offset_at(at) for at in (0, 2000, 2001, 3001)] == [0, 1, 2, 3]
 
+    async def test_segments_that_are_replaced_while_they_are_read(self) -> None:
+        await self.put(batch_of([b"1"], "a"))
+        self.forget_recent()
+        for name in ("read_page", "read_parcel", "offset_at", "topics_in"):
+            self.lose_a_segment_once(name)
+        assert [m.payload for m in await self.read()] == [b"1"]
+        assert (await self.store.read_parcel(0, 1, None, 100)).stop == 1
+        assert await self.store.offset_at(0) == 0
+        assert (await self.store.topics_in(0, 1)).keys() == {"a"}
+
+    def lose_a_segment_once(self, name: str) -> None:
+        """Let the next call of a function of ``log_reader`` fail as if upkeep removed a segment."""
+        real = getattr(log_reader, name)
+        calls = []
+
+        def fail_first(*given: object) -> object:
+            calls.append(name)
+            if len(calls) == 1:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return real(*given)
+
+        self.patch(log_reader, name, fail_first)
+
 
 class FullTests(StoreCase):
     """A disk that cannot be written"""
@@ -228,6 +255,44 @@ class FullTests(StoreCase):
         assert [m.payload for m in await self.read()] == [b"before", b"x", b"after"]
         await self.reopen(keep_everything())
         assert list(self.store.items("t")) == [("k", b"v")]
+
+    async def test_it_opens_with_the_reserve(self) -> None:
+        await self.put(batch_of([b"before"]))
+        await self.store.close()
+        self.fill_unless_reserve_is_used()
+        lines = logged(self)
+        self.open()
+        assert lines[0].endswith("No space left on device; trying again with the reserve")
+        self.empty()
+        assert [m.payload for m in await self.read(cold=True)] == [b"before"]
+
+    async def test_it_does_not_open_without_a_reserve(self) -> None:
+        await self.store.close()
+        (self.path / RESERVE).unlink()
+        self.fill()
+        with pytest.raises(StartError, match="No space left on device"):
+            self.open()
+        left = self.open_files()
+        self.empty()
+        self.open()
+        assert left == []
+
+    def open_files(self) -> list[str]:
+        """The files of the store that this process has open."""
+        gc.collect()
+        links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        names = [os.readlink(link) for link in links if os.path.lexists(link)]
+        return [name for name in names if name.startswith(str(self.path))]
+
+    def fill_unless_reserve_is_used(self) -> None:
+        """Let writes fail while the reserve takes the last space."""
+
+        def write(*given: Any) -> int:
+            if (self.path / RESERVE).exists():
+                raise OSError(28, "No space left on device")
+            return self.real(*given)
+
+        self.patch(os, "pwritev", write)
 
     async def test_it_closes_all_the_same(self) -> None:
         self.fill()

@@ -23,6 +23,7 @@ from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import Log, LogCase, Stored, numbered
 from tests.unit.raising import raised
+from tests.unit.streams import logged
 
 CALLS = ("pwritev", "pwrite", "fdatasync", "ftruncate", "fsync")
 
@@ -277,17 +278,25 @@ class FailureTests(FaultCase):
         def fail(*given: Any) -> None:
             raise sqlite3.OperationalError("disk I/O error")
 
+        lines = logged(self)
+        segment = log.catalog.segments[-1].place
         self.patch(log.metadata, "apply", fail)
         log.commit(numbered(0, 1), puts={"a": b"1", "b": b"1"}, sync=True)
         log.commit(numbered(1, 2), puts={"a": b"2"}, sync=True)
         assert log.writer.metadata_failing == "disk I/O error"
-        assert log.writer.unapplied == 0
+        assert log.writer.unapplied == segment
         assert log.items() == {}
         crashed = self.copy()
         self.patch(log.metadata, "apply", apply)
         log.commit(numbered(2, 3), sync=True)
         assert log.items() == {"a": b"2", "b": b"1"}
         assert log.writer.metadata_failing is None
+        file = self.path / "metadata.db"
+        assert lines == [
+            f"history: {file} cannot be written: disk I/O error; messages are stored all the "
+            "same, and segments are kept until it can",
+            f"history: {file} can be written again",
+        ]
         after = self.log(crashed)
         assert after.items() == {"a": b"2", "b": b"1"}
 

@@ -79,7 +79,7 @@ class Log:
 
     def end(self, topic: str) -> None:
         """End a topic."""
-        self.catalog.ended[topic] = self.next
+        self.catalog.end_topic(topic, self.next)
         self.expiry.end(topic, self.next)
         group = Group()
         group.end(End(topic, self.next))
@@ -281,6 +281,19 @@ class RemovalTests(LogCase):
         assert metadata.items() == [("t", "k", b"v")]
         assert metadata.state().first == 1
         metadata.close()
+
+    def test_segments_with_changes_of_the_metadata_that_are_not_synced_stay(self) -> None:
+        log = self.open(RetentionLimits("*", seconds=60))
+        log.put(("a", b"1"), age=300)
+        log.writer.write(Group(puts={("t", "k"): Put("t", "k", b"v")}), sync=False)
+        log.writer._seal(log.next)
+        log.writer._roll(log.next)
+        log.rest()
+        assert log.files() == 2
+        log.writer.sync()
+        log.rest()
+        assert log.files() == 1
+        assert log.metadata.items() == [("t", "k", b"v")]
 
     def test_many_restarts_leave_few_files(self) -> None:
         log = self.open()

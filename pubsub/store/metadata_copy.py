@@ -1,0 +1,79 @@
+"""Copying what records say about the metadata to SQLite, once the records are on disk.
+
+The records are the original: while SQLite cannot write, they wait in memory and in their segments,
+which are not removed or rewritten until they have been applied.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from twisted.logger import Logger
+
+from pubsub.store.log_directory import METADATA, LogDirectory
+from pubsub.store.log_files import write_index
+from pubsub.store.metadata import Metadata, Place, SealedSegment
+from pubsub.store.open_segment import OpenSegment, WrittenRecord
+
+log = Logger()
+
+
+class MetadataCopy:
+    """Applies the operations of synced records. One thread at a time calls ``apply``."""
+
+    def __init__(self, directory: LogDirectory, metadata: Metadata) -> None:
+        self._directory = directory
+        self._metadata = metadata
+        self.waiting: tuple[WrittenRecord, ...] = ()
+        """Synced records with operations that are not applied, and the last synced record."""
+        self.failing: str | None = None
+        """The reason why the metadata cannot be written; None while it can."""
+
+    def add(self, written: Sequence[WrittenRecord]) -> None:
+        """Take records that are on disk."""
+        self.waiting += (*[one for one in written[:-1] if one.operations], *written[-1:])
+
+    def apply(self, to_seal: Sequence[OpenSegment], stop: int, final: bool) -> bool:
+        """Apply what waits; return whether the segments ``to_seal`` have become known as sealed.
+
+        ``stop`` is the offset after the last message. A ``final`` call stores it and the place of
+        the last record, even if there are no operations.
+        """
+        changes = [(one.base, one.operations) for one in self.waiting if one.operations]
+        if not self.waiting or not (final or to_seal or changes):
+            self.waiting = self.waiting[-1:]
+            return False
+        last = self.waiting[-1]
+        place = Place(*last.segment.segment.place, last.position)
+        sealed = [self._finish(one) for one in to_seal]
+        try:
+            self._metadata.apply(changes, place, stop, last.ceiling, sealed)
+        except sqlite3.Error as error:
+            self._report(str(error))
+            return False
+        self.waiting = ()
+        self._report(None)
+        return True
+
+    def _finish(self, one: OpenSegment) -> SealedSegment:
+        """Write the index of a segment that is on disk; it is made again if that fails."""
+        write_index(self._directory, one.segment, one.index)
+        head, index = one.segment.head, one.index
+        return SealedSegment(
+            head.base, head.sequence, index.stop, index.end, head.salt, head.created,
+            index.last_timestamp,
+        )  # fmt: skip
+
+    def _report(self, problem: str | None) -> None:
+        before, self.failing = self.failing, problem
+        file = self._directory.path / METADATA
+        if problem is not None and before is None:
+            log.error(
+                "history: {file} cannot be written: {problem}; messages are stored all the same, "
+                "and segments are kept until it can",
+                file=file,
+                problem=problem,
+            )
+        elif problem is None and before is not None:
+            log.info("history: {file} can be written again", file=file)
