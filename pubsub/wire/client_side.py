@@ -12,6 +12,7 @@ from typing import Any
 
 from pubsub.settings import Setting
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_wire import ClientWire, WireOptions
 
 
 class TokenUse(Enum):
@@ -44,7 +45,8 @@ class ClientSide:
     nothing yet; it raises NotPublished for options that the protocol cannot express.
     ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL; no two have the
     same name. ``columns`` can be published beside topic and value; only ``key``, as the sender of a
-    message, is possible.
+    message, is possible. ``make_wire`` makes what ``pubsub.client`` uses; it takes the values of
+    both ``parameters`` and ``options``.
     """
 
     make_publisher: Callable[[PublisherOptions], BlockingPublisher]
@@ -52,3 +54,4 @@ class ClientSide:
     token: TokenUse = TokenUse.NONE
     parameters: tuple[Setting, ...] = ()
     options: tuple[Setting, ...] = ()
+    make_wire: Callable[[WireOptions], ClientWire] | None = None

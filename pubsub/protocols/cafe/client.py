@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from struct import Struct
 
+from pubsub.errors import ConfigurationError
+from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import CHANNELS
+from pubsub.protocols.cafe.client_connection import CafeSession, Naming
+from pubsub.protocols.cafe.client_id import RESUME
+from pubsub.protocols.cafe.client_roles import CafePublisher as PublishingConnection
+from pubsub.protocols.cafe.client_roles import CafeSubscriber
 from pubsub.protocols.cafe.codec import (
     MAGIC,
     MAX_MESSAGE,
@@ -34,10 +40,13 @@ from pubsub.wire.blocking_publisher import (
     BlockingStream,
     ConnectionBroken,
 )
+from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, PublisherOptions
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
 
 _PUBLISH = Struct("<HBIB")
 _MAX_CLIENT_ID = 255
+_MAX_NAME = 231
 DEFAULT_CHANNELS: Mapping[int, str] = {number: f"cafe/{number}" for number in range(256)}
 
 
@@ -106,6 +115,39 @@ def _name(code: int) -> str:
         return f"code {code}"
 
 
+class CafeWire(ClientWire):
+    """cafe with the channels of the parameter ``channels``, by default those named ``cafe/N``."""
+
+    name = "cafe"
+    traits = Traits(Level.HANDLED, resumes=True, timestamps=True, any_topic=False)
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        if len(options.client_id) > _MAX_NAME or RESUME in options.client_id:
+            raise ConfigurationError(
+                f"client id: cafe takes up to {_MAX_NAME} bytes without {RESUME.decode()!r}"
+            )
+        topics: Mapping[int, str] = options.values["channels"]
+        channels = {name: channel for channel, name in topics.items()}
+        self._naming = Naming(options.client_id, topics, channels)
+
+    def topic_problem(self, topic: str) -> str:
+        """See ``ClientWire``."""
+        return "" if topic in self._naming.channels else "it is not the topic of a channel"
+
+    def payload_problem(self, columns: Columns) -> str:
+        """See ``ClientWire``."""
+        size = columns.largest
+        return "" if size <= MAX_MESSAGE else f"{size} bytes are more than {MAX_MESSAGE}"
+
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """See ``ClientWire``."""
+        resume = session if isinstance(session, CafeSession) else None
+        if role is Role.PUBLISHER:
+            return PublishingConnection(self._naming, resume)
+        return CafeSubscriber(self._naming, resume)
+
+
 def make_publisher(options: PublisherOptions) -> CafePublisher:
     """See ``ClientSide``."""
     return CafePublisher(options.address, options.values["channels"], options.client)
@@ -113,5 +155,6 @@ def make_publisher(options: PublisherOptions) -> CafePublisher:
 
 CLIENT = ClientSide(
     make_publisher,
+    make_wire=CafeWire,
     options=(Setting("channels", CHANNELS, "0-255", "those of the listener"),),
 )

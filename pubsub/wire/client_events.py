@@ -1,0 +1,163 @@
+"""What a connection of a client reports: the events of ``WireConnection.receive``.
+
+A wire reports only what its broker says. What follows from it, such as that a subscription must be
+made again, is the business of ``pubsub.client``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+from pubsub.kernel import Columns
+
+
+class Level(IntEnum):
+    """How safe a confirmed message is; a larger value is safer."""
+
+    HANDLED = 1
+    """The broker has accepted the message. On a topic that is stored it may not be written yet."""
+    STORED = 2
+    """The message is as safe as the durability of its topic demands: written, or on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """A subscription: to the topic ``name``, or to all topics whose names begin with ``name``.
+
+    ``start`` is the offset of the first message that is wanted, None for those that are published
+    from now on.
+    """
+
+    name: str
+    prefix: bool = False
+    start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection may be used. ``resumed`` if it continues the session of an earlier one."""
+
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotResumed:
+    """The session is gone; the connection cannot be used, another may open a new session."""
+
+
+@dataclass(slots=True)
+class Messages:
+    """Consecutive messages of one topic, in the order in which they were published.
+
+    Everything but the payloads is None if the wire does not show it. ``timestamp`` is that of all
+    messages, in µs since the Unix epoch; ``timestamps``, ``offsets``, ``senders`` and ``headers``
+    have one entry for each message.
+    """
+
+    topic: str
+    columns: Columns
+    timestamp: int | None = None
+    timestamps: Sequence[int] | None = None
+    offsets: Sequence[int] | None = None
+    senders: Sequence[bytes] | None = None
+    headers: Sequence[Mapping[str, bytes]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The broker has accepted the subscription, or the wire cannot show that it did not."""
+
+    interest: Interest
+
+
+@dataclass(frozen=True, slots=True)
+class NotSubscribed:
+    """The broker has refused the subscription. ``reason`` is a short name or the broker's text."""
+
+    interest: Interest
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionEnded:
+    """The broker has ended a subscription; ``interest`` is None if it did not say which."""
+
+    interest: Interest | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The reply to the oldest ``confirm`` without one.
+
+    Of the ``published`` messages since the ``confirm`` before it, ``refused`` were refused, the
+    first of them for ``reason``; the others have reached ``level``.
+    """
+
+    published: int
+    level: Level
+    refused: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """The broker says that messages of ``topic`` (None: of any) were not sent to this client.
+
+    ``count`` is None if their number is not known.
+    """
+
+    topic: str | None
+    reason: str
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The reply to a ``ping``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The broker ends the connection in order, for example because it stops."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The broker does not admit this client, or has ended the connection because of an error.
+
+    ``permanent`` if the same attempt would fail again, such as one with a bad token.
+    """
+
+    reason: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The bytes that arrived are not this protocol. The connection cannot be used any more."""
+
+    reason: str
+
+
+WireEvent: TypeAlias = (
+    Opened
+    | NotResumed
+    | Messages
+    | Subscribed
+    | NotSubscribed
+    | SubscriptionEnded
+    | Confirmed
+    | Missed
+    | Alive
+    | Closing
+    | Rejected
+    | Malformed
+)
+ENDS = (NotResumed, Closing, Rejected, Malformed)
+"""Events after which the connection has no further ones and takes no requests."""

@@ -1,0 +1,225 @@
+"""A protocol on the side of its clients, sans-IO: what a wire can do, and its connections.
+
+Each protocol's ``client.py`` has a subclass of ``ClientWire``, one object for each client, and one
+of ``WireConnection``, one object for each connection:
+
+    wire = CafeWire(WireOptions(client_id=b"bob"))
+    connection = wire.connect(Role.SUBSCRIBER)
+    connection.open()
+    send(connection.take_output())
+    for event in connection.receive(read()):
+        ...
+
+Requests and input append to the output. After each call the caller sends what ``take_output``
+returns, and calls ``wake`` after ``delay`` seconds if that is not None.
+
+A connection publishes or subscribes, never both: a publisher that the broker holds back does not
+delay its own deliveries, and all wires behave alike. A client that does both has two.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import ENDS, Interest, Level, Malformed, WireEvent
+
+Headers = Mapping[str, bytes]
+
+
+class Role(Enum):
+    """The purpose of a connection."""
+
+    PUBLISHER = "publisher"
+    SUBSCRIBER = "subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a wire can do; ``pubsub.client`` and its documentation go by this.
+
+    ``level`` is what ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets the next
+    connection continue without loss of the messages published in between, while the broker runs;
+    ``survives`` if it does so also after a restart of the broker. ``history`` if a subscription can
+    begin at an offset. The next four tell what the wire shows or takes beside topic and payload.
+    ``unsubscribes`` and ``prefixes`` are requests that it has; ``any_topic`` if every topic can be
+    addressed.
+    """
+
+    level: Level
+    resumes: bool = False
+    survives: bool = False
+    history: bool = False
+    offsets: bool = False
+    timestamps: bool = False
+    senders: bool = False
+    headers: bool = False
+    unsubscribes: bool = True
+    prefixes: bool = False
+    any_topic: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WireOptions:
+    """What a client was configured with.
+
+    ``values`` has the parsed value of each of the protocol's parameters, by name. ``client_id`` is
+    empty if none was given.
+    """
+
+    client_id: bytes = b""
+    token: str | None = field(default=None, repr=False)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ClientWire(ABC):
+    """A protocol as one client uses it: checks, and connections that follow one another.
+
+    The constructor raises ConfigurationError for options that the protocol cannot express.
+    """
+
+    name: ClassVar[str]
+    traits: ClassVar[Traits]
+
+    def __init__(self, options: WireOptions) -> None:
+        self.options = options
+
+    @abstractmethod
+    def topic_problem(self, topic: str) -> str:
+        """Return why the wire cannot address ``topic``, or an empty text."""
+
+    @abstractmethod
+    def payload_problem(self, columns: Columns) -> str:
+        """Return why the wire cannot carry one of these payloads, or an empty text."""
+
+    @abstractmethod
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """Return the client's next connection in this role.
+
+        ``session`` is that of the connection before it, to be resumed, or None.
+        """
+
+
+class WireConnection(ABC):
+    """One connection. No method fails because of what the broker sends.
+
+    Topics and payloads given to it have passed the checks of the ``ClientWire``. A publisher has
+    ``publish`` and ``confirm``, a subscriber ``subscribe`` and ``unsubscribe``.
+    """
+
+    session: object = None
+    """What the next connection resumes this one with; None if that is not possible."""
+    delay: float | None = None
+    """Seconds after which ``wake`` should be called, from the last call on."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        """True after an event of ``ENDS``."""
+        self._output: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._nbytes = 0
+        self._need = 1
+
+    # Output
+
+    def send(self, data: bytes) -> None:
+        """Append ``data`` to the output; for subclasses."""
+        if data:
+            self._output.append(data)
+
+    def take_output(self) -> bytes:
+        """Return what must be sent now, and forget it."""
+        output = self._output
+        if not output:
+            return b""
+        self._output = []
+        return output[0] if len(output) == 1 else b"".join(output)
+
+    # Requests
+
+    @abstractmethod
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """Begin, and return ``Opened`` if the wire has no handshake.
+
+        Nothing else is requested before ``Opened``. ``topic`` is the first topic that will be
+        published or subscribed to, if one is known.
+        """
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Publish the payloads of ``columns``, in order; all have ``sender`` and ``headers``.
+
+        Both are None unless the wire takes them. A topic that does not exist is created, if the
+        wire has a request for that. ``confirm`` is called sooner or later.
+        """
+        raise NotImplementedError
+
+    def confirm(self) -> None:
+        """Have one ``Confirmed`` reported for the messages since the last call."""
+        raise NotImplementedError
+
+    def subscribe(self, interest: Interest) -> None:
+        """Subscribe; ``Subscribed`` or ``NotSubscribed`` follows, with the same object."""
+        raise NotImplementedError
+
+    def unsubscribe(self, interest: Interest) -> None:
+        """End a subscription. Messages that are on their way may still arrive."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Have ``Alive`` reported. A wire without such a request sends one that has a reply."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say goodbye, so that the broker keeps no session. The caller then closes."""
+
+    def wake(self) -> list[WireEvent]:
+        """``delay`` seconds have passed."""
+        return []
+
+    # Input
+
+    def receive(self, data: bytes) -> list[WireEvent]:
+        """Return the events of ``data``, which follows what was received before."""
+        if self.ended:
+            return []
+        self._chunks.append(data)
+        self._nbytes += len(data)
+        if self._nbytes < self._need:
+            return []
+        whole = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        events: list[WireEvent] = []
+        try:
+            end, self._need = self.consume(whole, events)
+        except WireError as error:
+            events.append(Malformed(str(error)))
+            end = len(whole)
+        rest = whole[end:]
+        self._chunks, self._nbytes = ([rest] if rest else []), len(rest)
+        if events and isinstance(events[-1], ENDS):
+            self.ended = True
+            self._chunks = []
+        return events
+
+    @abstractmethod
+    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+        """Handle the whole frames at the start of ``data`` and append their events.
+
+        Returns where the rest begins, and how many bytes of it there must be before it is worth
+        another call. Raises WireError for bytes that are not the protocol. Nothing is appended
+        after an event of ``ENDS``.
+        """
+
+
+class WireError(Exception):
+    """Bytes that are not the protocol; the text says why, without showing them."""
