@@ -1,32 +1,62 @@
-"""The command ``pubsub``: master secrets, tokens, histories and the Spark pipeline."""
+"""The command ``pubsub``: its subcommands, which are imported when they are used, and its errors.
+
+Exit codes: 0 done; 1 failed; 2 the command line is wrong; 124 the time of ``--timeout`` has passed;
+130 interrupted with Ctrl-C. A reader of standard output that ends is no error.
+"""
 
 from __future__ import annotations
 
-import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
-from pubsub.build_info import build_kind
-from pubsub.commands import history, pipeline, secret, token
+import click
+
+from pubsub.commands.command_group import LazyGroup, Subcommand
+from pubsub.commands.usage import print_version, usage_line
 from pubsub.errors import PubSubError
 
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_COMPLETE = "_PUBSUB_COMPLETE"
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    top = argparse.ArgumentParser(
-        prog="pubsub",
-        description="Make master secrets and tokens, look after a history, and run the Spark "
-        "pipeline.",
-    )
-    text = f"pubsub {version('pubsub-broker')}, {build_kind()}"
-    top.add_argument("--version", action="version", version=text)
-    commands = top.add_subparsers(metavar="COMMAND", required=True)
-    secret.add(commands)
-    token.add(commands)
-    history.add(commands)
-    pipeline.add(commands)
-    return top
+_SUBCOMMANDS = {
+    "topics": Subcommand("pubsub.commands.topics", "list and delete topics"),
+    "context": Subcommand("pubsub.commands.context", "name brokers, and choose one"),
+    "secret": Subcommand(
+        "pubsub.commands.secret", "write a new master secret to a file for its owner only"
+    ),
+    "token": Subcommand("pubsub.commands.token", "make and inspect tokens"),
+    "history": Subcommand(
+        "pubsub.commands.history",
+        "check, repair, back up, restore, dump or migrate the history of a broker",
+    ),
+    "pipeline": Subcommand(
+        "pubsub.commands.pipeline", "run a job of the Spark pipeline, or make a report"
+    ),
+    "completion": Subcommand(
+        "pubsub.commands.completion", "print the completion for bash, zsh or fish"
+    ),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    subcommands=_SUBCOMMANDS,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+    help="Print the version.",
+)  # fmt: skip
+def pubsub() -> None:
+    """Publish, subscribe, and look after a broker.
+
+    A command connects to --url, else to PUBSUB_URL, else to the context that "pubsub context use"
+    has chosen, else to the HTTP API at http://127.0.0.1:7080. The broker itself is started with
+    "twistd pubsub".
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,14 +64,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors are one line on standard error.
     """
-    options = parser().parse_args(arguments)
     try:
-        code: int | None = options.run(options)
+        code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
+        # There is none if the shell has closed it.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        return _report(usage_line(error), USAGE)
+    except click.ClickException as error:
+        return _report(error.format_message(), FAILED)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
     except OSError as error:
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        print(f"pubsub: {reason}", file=sys.stderr)
-        return 1
+        if error.errno == errno.EPIPE:
+            discard_output()
+            return 0
+        return _report(_system_error(error), FAILED)
     except (PubSubError, ValueError) as error:
-        print(f"pubsub: {error}", file=sys.stderr)
-        return 1
+        return _report(str(error), FAILED)
     return code or 0
+
+
+def _invoke(arguments: list[str]) -> int | None:
+    # click.Group.main would also decide how errors are reported.
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(pubsub, {}, "pubsub", _COMPLETE, instruction)
+    with pubsub.make_context("pubsub", arguments) as context:
+        code: int | None = pubsub.invoke(context)
+        return code
+
+
+def discard_output() -> None:
+    """Send what is left of standard output nowhere: its reader has ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(text: str, code: int) -> int:
+    print(f"pubsub: {text}", file=sys.stderr)
+    return code
+
+
+def _system_error(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{error.filename}: {text}" if error.filename else text

@@ -2,156 +2,160 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sqlite3
-import sys
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import click
 
 from pubsub.errors import StartError
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_Run = Callable[[argparse.Namespace], int | None]
+_Command = Callable[..., int | None]
 
 
-def add(commands: Commands) -> None:
-    """Add the subcommand and its own subcommands."""
-    history = commands.add_parser(
-        "history", help="check, repair, back up, restore, dump or migrate the history of a broker"
-    )
-    actions = history.add_subparsers(metavar="ACTION", required=True)
-    _add(
-        actions, "check", _check,
-        "verify every record and index, also while a broker runs; the exit code is 1 if there is "
-        "damage",
-    )  # fmt: skip
-    _add(
-        actions, "repair", _repair,
-        "make missing metadata and indexes again from the segments, and put files aside that "
-        "cannot be read; no broker may be running",
-    )  # fmt: skip
-    backup = _add(actions, "backup", _backup, "copy the history, also while a broker runs")
-    backup.add_argument("path", metavar="PATH", type=Path, help="the directory to be made")
-    restore = _add(actions, "restore", _restore, "put a backup in the place of a history")
-    restore.add_argument("path", metavar="DIR", type=Path, help="the directory of the backup")
-    migrate = _add(
-        actions, "migrate", _migrate,
-        "make a history from the file of version 0.1, which is kept; no broker may be running",
-    )  # fmt: skip
-    migrate.add_argument("file", metavar="FILE", type=Path, help="the file of version 0.1")
-    dump = _add(actions, "dump", _dump, "print the heads of all records, a JSON object each")
-    dump.add_argument(
-        "--payloads", action="store_true",
-        help="with the messages, and the keys and values of the metadata, which can be secrets",
-    )  # fmt: skip
+@click.group("history", no_args_is_help=False)
+def history() -> None:
+    """Check, repair, back up, restore, dump or migrate the history of a broker."""
 
 
-def _add(actions: Commands, name: str, run: _Run, text: str) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text, description=f"{name}: {text}.")
-    parser.add_argument(
-        "--store", metavar="log:DIR", type=_directory, default=None,
-        help="the directory of the history (default: the broker's default)",
-    )  # fmt: skip
-    parser.set_defaults(run=lambda options: _with_errors(run, options))
-    return parser
+def _store(command: _Command) -> _Command:
+    """Add ``--store``; the command gets the directory of the history."""
+    return click.option(
+        "--store",
+        metavar="log:DIR",
+        callback=lambda _context, _option, text: _directory(text),
+        help="The directory of the history (default: the broker's default).",
+    )(command)
 
 
-def _directory(text: str) -> Path:
+def _directory(text: str | None) -> Path:
+    from pubsub.store.location import default_path
+
+    if text is None:
+        return default_path(os.environ)
     return Path(text.removeprefix("log:")).expanduser()
 
 
-def _with_errors(run: _Run, options: argparse.Namespace) -> int | None:
-    from pubsub.store.location import default_path
-
-    if options.store is None:
-        options.store = default_path(os.environ)
+@contextmanager
+def _metadata_errors(store: Path) -> Iterator[None]:
     try:
-        return run(options)
+        yield
     except sqlite3.Error as error:
         raise StartError(
-            f"history: {options.store}: metadata.db cannot be used: {error}; pubsub history repair "
-            "makes it again"
+            f"history: {store}: metadata.db cannot be used: {error}; pubsub history repair makes "
+            "it again"
         ) from None
 
 
-def _check(options: argparse.Namespace) -> int:
+@history.command("check")
+@_store
+def check(store: Path) -> int:
+    """Verify every record and index, also while a broker runs.
+
+    The exit code is 1 if there is damage.
+    """
     from pubsub.store.log_check import LogCheck
 
-    with closing(LogCheck(options.store)) as check:
+    with _metadata_errors(store), closing(LogCheck(store)) as found:
         problems = 0
-        for text in check.problems():
+        for text in found.problems():
             problems += 1
-            print(text, flush=True)
-        for start, stop in check.lost:
-            print(f"offsets {start} to {stop - 1} were lost before, and are marked as lost")
-        catalog = check.catalog
-        print(
-            f"{options.store}: offsets {catalog.first} to {catalog.stop}, {check.messages} "
-            f"messages in {check.records} records of {check.segments} segments: "
+            click.echo(text)
+        for start, stop in found.lost:
+            click.echo(f"offsets {start} to {stop - 1} were lost before, and are marked as lost")
+        catalog = found.catalog
+        click.echo(
+            f"{store}: offsets {catalog.first} to {catalog.stop}, {found.messages} "
+            f"messages in {found.records} records of {found.segments} segments: "
             + (f"{problems} problems" if problems else "no damage")
         )
     return 1 if problems else 0
 
 
-def _repair(options: argparse.Namespace) -> None:
+@history.command("repair")
+@_store
+def repair(store: Path) -> None:
+    """Make missing metadata and indexes again from the segments.
+
+    Files that cannot be read are put aside. No broker may be running.
+    """
     from pubsub.store.log_repair import LogRepair
 
     reported: list[str] = []
 
     def report(text: str) -> None:
         reported.append(text)
-        print(text, flush=True)
+        click.echo(text)
 
-    with closing(LogRepair(options.store, report)) as repair:
-        repair.run()
+    with _metadata_errors(store), closing(LogRepair(store, report)) as run:
+        run.run()
     if not reported:
-        print(f"{options.store}: nothing had to be repaired")
+        click.echo(f"{store}: nothing had to be repaired")
 
 
-def _backup(options: argparse.Namespace) -> None:
+@history.command("backup")
+@click.argument("path", type=click.Path(path_type=Path))
+@_store
+def backup(path: Path, store: Path) -> None:
+    """Copy the history to the new directory PATH, also while a broker runs."""
     from pubsub.store.log_backup import copy_log
 
-    first, stop = copy_log(options.store, options.path)
-    print(f"{options.path}: backup of offsets {first} to {stop}")
+    with _metadata_errors(store):
+        first, stop = copy_log(store, path)
+    click.echo(f"{path}: backup of offsets {first} to {stop}")
 
 
-def _restore(options: argparse.Namespace) -> None:
+@history.command("restore")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@_store
+def restore(directory: Path, store: Path) -> None:
+    """Put the backup in DIR in the place of a history."""
     from pubsub.store.log_backup import copy_log
 
-    first, stop = copy_log(options.path, options.store)
-    print(f"{options.store}: restored offsets {first} to {stop}")
+    with _metadata_errors(store):
+        first, stop = copy_log(directory, store)
+    click.echo(f"{store}: restored offsets {first} to {stop}")
 
 
-def _migrate(options: argparse.Namespace) -> None:
-    from pubsub.store.migrate import migrate
+@history.command("migrate")
+@click.argument("file", type=click.Path(path_type=Path))
+@_store
+def migrate(file: Path, store: Path) -> None:
+    """Make a history from FILE of version 0.1, which is kept.
 
-    if options.store.exists():
-        raise StartError(
-            f"history: {options.store} exists; give another directory, --store log:DIR"
-        )
-    options.store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    No broker may be running.
+    """
+    from pubsub.store.migrate import migrate as migrate_file
+
+    if store.exists():
+        raise StartError(f"history: {store} exists; give another directory, --store log:DIR")
+    store.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def report(reached: int, first: int, stop: int) -> None:
-        print(f"offset {reached} of {first} to {stop}", flush=True)
+        click.echo(f"offset {reached} of {first} to {stop}")
 
-    migrate(options.file, options.store, report)
-    print(f"{options.store}: the history of {options.file}, which is kept")
+    with _metadata_errors(store):
+        migrate_file(file, store, report)
+    click.echo(f"{store}: the history of {file}, which is kept")
 
 
-def _dump(options: argparse.Namespace) -> None:
-    from pubsub.store.log_dump import dump
+@history.command("dump")
+@click.option(
+    "--payloads", is_flag=True,
+    help="With the messages, and the keys and values of the metadata, which can be secrets.",
+)  # fmt: skip
+@_store
+def dump(payloads: bool, store: Path) -> None:
+    """Print the heads of all records, a JSON object each."""
+    from pubsub.store.log_dump import dump as records
     from pubsub.store.log_view import LogView
 
-    with closing(LogView(options.store)) as view, suppress(BrokenPipeError):
-        for record in dump(view, options.payloads):
+    with _metadata_errors(store), closing(LogView(store)) as view:
+        for record in records(view, payloads):
             print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
-        sys.stdout.flush()
-        return
-    # The reader has ended; nothing can be written at the end of the process either.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+COMMAND = history

@@ -1,35 +1,88 @@
-"""``pubsub pipeline``: the jobs of the Spark pipeline, and the report."""
+"""``pubsub pipeline``: the jobs of the Spark pipeline, and the report.
+
+The options of a job are defined once, with argparse, because ``spark-submit`` has them too; click
+passes the arguments on.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn
+
+import click
 
 from pubsub.errors import StartError
 from pubsub.pipeline import arguments
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 _EXTRA = ("pyspark", "py4j", "pyarrow", "deltalake", "plotly", "urllib3", "arro3")
 
 
-def add(commands: Commands) -> None:
-    """Add the subcommand and its own subcommands."""
-    pipeline = commands.add_parser(
-        "pipeline", help="run a job of the Spark pipeline, or make a report"
-    )
-    jobs = pipeline.add_subparsers(metavar="JOB", required=True)
-    for name, job in arguments.JOBS.items():
-        parser = jobs.add_parser(name, help=job.description, description=job.description)
-        arguments.define(name, parser)
-        parser.set_defaults(run=partial(_run, "pubsub.pipeline.job_runner", "launch", name))
-    report = arguments.REPORT
-    parser = jobs.add_parser("report", help=report.description, description=report.description)
-    report.add_options(parser)
-    parser.set_defaults(run=partial(_run, "pubsub.pipeline.report", "run"))
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports errors as click does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise click.UsageError(message, click.get_current_context())
+
+
+class JobCommand(click.Command):
+    """A job or the report; ``name`` is that of the job."""
+
+    def __init__(self, name: str, job: arguments.Job) -> None:
+        super().__init__(name, short_help=job.description, add_help_option=False)
+        self._job = job
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:  # fmt: skip
+        """See click.Command. The arguments are not looked at."""
+        context = click.Context(self, info_name=info_name, parent=parent)
+        context.args = args
+        return context
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        """Return the parser of the job."""
+        description = self._job.description
+        parser = _Parser(prog=prog, description=description)
+        if self._job is arguments.REPORT:
+            self._job.add_options(parser)
+        else:
+            arguments.define(str(self.name), parser)
+        return parser
+
+    def invoke(self, ctx: click.Context) -> int | None:
+        """See click.Command."""
+        with ctx.scope(cleanup=False):
+            options = self.parser(ctx.command_path).parse_args(ctx.args)
+        if self._job is arguments.REPORT:
+            return _run("pubsub.pipeline.report", "run", options)
+        return _run("pubsub.pipeline.job_runner", "launch", self.name, options)
+
+    def get_usage(self, ctx: click.Context) -> str:
+        """See click.Command."""
+        return f"Usage: {ctx.command_path} [OPTIONS]"
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """See click.Command."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=action.help)
+            for action in self.parser(ctx.command_path)._actions
+            for name in action.option_strings
+            if name.startswith(incomplete)
+        ]
+
+
+@click.group("pipeline", no_args_is_help=False)
+def pipeline() -> None:
+    """Run a job of the Spark pipeline, or make a report."""
+
+
+for _name, _job in arguments.JOBS.items():
+    pipeline.add_command(JobCommand(_name, _job))
+pipeline.add_command(JobCommand("report", arguments.REPORT))
 
 
 def _run(module: str, function: str, *given: object) -> int | None:
@@ -45,3 +98,6 @@ def _run(module: str, function: str, *given: object) -> int | None:
         ) from None
     code: int | None = found(*given)
     return code
+
+
+COMMAND = pipeline

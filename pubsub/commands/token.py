@@ -2,118 +2,118 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import click
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from pubsub.broker.master_secrets import ALGORITHMS, HMACS
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
 MAX_TOKEN = 255
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def add(commands: Commands) -> None:
-    """Add the subcommand and its two actions."""
-    token = commands.add_parser("token", help="make and inspect tokens")
-    actions = token.add_subparsers(metavar="ACTION", required=True)
-    _add_make(actions)
-    inspect = actions.add_parser(
-        "inspect", help="show the header and claims of a token without verifying it"
-    )
-    inspect.add_argument("token", help="the token, or - to read it from standard input")
-    inspect.set_defaults(run=_inspect)
+@click.group("token", no_args_is_help=False)
+def token() -> None:
+    """Make and inspect tokens."""
 
 
-def _add_make(actions: Commands) -> None:
-    make = actions.add_parser("make", help="make a token and print it")
-    make.add_argument(
-        "--secret-file",
-        required=True,
-        help="file with the master secret, or with a private key in PEM for EdDSA",
-    )
-    make.add_argument("--algorithm", choices=ALGORITHMS, default="HS256")
-    make.add_argument("--kid", help="id of the secret in the broker's [keys] table")
-    make.add_argument("--sub", help="subject: the client that the token is for")
-    key = make.add_mutually_exclusive_group(required=True)
-    key.add_argument(
-        "--queue-key",
-        help="queue key of the client's topics; other users can read it in the process list",
-    )
-    key.add_argument("--queue-key-file", help="file with the queue key")
-    make.add_argument(
-        "--permission",
-        action="append",
-        default=[],
-        help="publish, subscribe, rotate, create, history, admin or * (all); may be repeated",
-    )
-    make.add_argument(
-        "--expires", type=_seconds, help="validity, such as 90s or 12h (default: no expiry)"
-    )
-    make.add_argument(
-        "--claim",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a further claim; may be repeated",
-    )
-    make.set_defaults(run=_make)
+class _Duration(click.ParamType[int]):
+    """The seconds in a number with a unit of s, m, h or d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        unit = _UNITS.get(value[-1:], 0)
+        if not unit or not value[:-1].isdecimal():
+            self.fail(f"expected a duration such as 90s or 12h, not {value!r}", param, ctx)
+        return int(value[:-1]) * unit
 
 
-def _seconds(text: str) -> int:
-    """Return the seconds in a number with a unit of s, m, h or d."""
-    unit = _UNITS.get(text[-1:], 0)
-    if not unit or not text[:-1].isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a duration such as 90s or 12h, not {text!r}")
-    return int(text[:-1]) * unit
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """The claims of a token to be made, as the command line has them."""
 
+    sub: str | None
+    queue_key: str | None
+    queue_key_file: str | None
+    permission: tuple[str, ...]
+    expires: int | None
+    claim: tuple[str, ...]
 
-def _claims(options: argparse.Namespace, now: float) -> dict[str, Any]:
-    claims: dict[str, Any] = {}
-    if options.sub:
-        claims["sub"] = options.sub
-    if options.queue_key_file is None:
-        claims["queue_key"] = options.queue_key
-    else:
-        claims["queue_key"] = Path(options.queue_key_file).read_text().removesuffix("\n")
-    permissions = options.permission
-    claims["permissions"] = permissions[0] if len(permissions) == 1 else permissions
-    if options.expires is not None:
-        claims["exp"] = int(now) + options.expires
-    for claim in options.claim:
-        name, equals, value = claim.partition("=")
-        if not equals:
-            raise ValueError(f"--claim: expected NAME=VALUE, not {claim!r}")
-        claims[name] = value
-    return claims
-
-
-def _make(options: argparse.Namespace) -> None:
-    claims = _claims(options, time.time())
-    key: Any = Path(options.secret_file).read_bytes()
-    headers = {"kid": options.kid} if options.kid else None
-    try:
-        if options.algorithm in HMACS:
-            key = key.removesuffix(b"\n")
+    def at(self, now: float) -> dict[str, Any]:
+        """Return the claims. Raises ValueError, OSError."""
+        claims: dict[str, Any] = {}
+        if self.sub:
+            claims["sub"] = self.sub
+        if self.queue_key_file is None:
+            claims["queue_key"] = self.queue_key
         else:
-            key = load_pem_private_key(key, None)
-        made = jwt.encode(claims, key, options.algorithm, headers)
-    except (jwt.PyJWTError, TypeError, ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"{options.secret_file}: {error}") from None
+            claims["queue_key"] = Path(self.queue_key_file).read_text().removesuffix("\n")
+        permissions = self.permission
+        claims["permissions"] = permissions[0] if len(permissions) == 1 else list(permissions)
+        if self.expires is not None:
+            claims["exp"] = int(now) + self.expires
+        for claim in self.claim:
+            name, equals, value = claim.partition("=")
+            if not equals:
+                raise ValueError(f"--claim: expected NAME=VALUE, not {claim!r}")
+            claims[name] = value
+        return claims
+
+
+@token.command("make")
+@click.option(
+    "--secret-file", required=True, metavar="FILE",
+    help="File with the master secret, or with a private key in PEM for EdDSA.",
+)  # fmt: skip
+@click.option("--algorithm", type=click.Choice(list(ALGORITHMS)), default="HS256")
+@click.option("--kid", help="Id of the secret in the broker's [keys] table.")
+@click.option("--sub", help="Subject: the client that the token is for.")
+@click.option(
+    "--queue-key",
+    help="Queue key of the client's topics; other users can read it in the process list.",
+)
+@click.option("--queue-key-file", metavar="FILE", help="File with the queue key.")
+@click.option(
+    "--permission", multiple=True,
+    help="publish, subscribe, rotate, create, history, admin or * (all); may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--expires", type=_Duration(), help="Validity, such as 90s or 12h (default: no expiry)."
+)
+@click.option("--claim", multiple=True, metavar="NAME=VALUE", help="A further claim; repeatable.")
+@click.pass_context
+def make(
+    context: click.Context, /, secret_file: str, algorithm: str, kid: str | None, **claims: Any
+) -> None:
+    """Make a token and print it."""
+    given = _Claims(**claims)
+    if (given.queue_key is None) == (given.queue_key_file is None):
+        raise click.UsageError("give either --queue-key or --queue-key-file", context)
+    made = _encode(secret_file, algorithm, kid, given.at(time.time()))
     if len(made) > MAX_TOKEN:
-        print(f"pubsub: {size_advice(made)}", file=sys.stderr)
-    print(made)
+        click.echo(f"pubsub: {size_advice(made)}", err=True)
+    click.echo(made)
+
+
+def _encode(secret_file: str, algorithm: str, kid: str | None, claims: dict[str, Any]) -> str:
+    key: Any = Path(secret_file).read_bytes()
+    headers = {"kid": kid} if kid else None
+    try:
+        key = key.removesuffix(b"\n") if algorithm in HMACS else load_pem_private_key(key, None)
+        return jwt.encode(claims, key, algorithm, headers)
+    except (jwt.PyJWTError, TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"{secret_file}: {error}") from None
 
 
 def size_advice(token: str) -> str:
@@ -129,8 +129,14 @@ def size_advice(token: str) -> str:
     )
 
 
-def _inspect(options: argparse.Namespace) -> None:
-    token = (sys.stdin.read() if options.token == "-" else options.token).strip()
+@token.command("inspect")
+@click.argument("token")
+def inspect(token: str) -> None:
+    """Show the header and claims of TOKEN without verifying it.
+
+    With - the token is read from standard input.
+    """
+    token = (sys.stdin.read() if token == "-" else token).strip()
     try:
         header = jwt.get_unverified_header(token)
         claims = jwt.decode(token, options={"verify_signature": False})
@@ -147,6 +153,9 @@ def _inspect(options: argparse.Namespace) -> None:
             # A time that the calendar does not have is shown among the claims only.
             with suppress(OverflowError, ValueError, OSError):
                 shown[name] = datetime.fromtimestamp(claims[name], UTC).isoformat()
-    print(json.dumps(shown, indent=2))
+    click.echo(json.dumps(shown, indent=2))
     if len(token) > MAX_TOKEN:
-        print(f"pubsub: {size_advice(token)}", file=sys.stderr)
+        click.echo(f"pubsub: {size_advice(token)}", err=True)
+
+
+COMMAND = token

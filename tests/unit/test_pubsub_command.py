@@ -218,7 +218,7 @@ class MakeTests(CommandCase):
             "token", "make", "--secret-file", self.secret, "--algorithm=none", "--queue-key=k"
         )
         assert code == 2
-        assert "invalid choice: 'none'" in err
+        assert "'none' is not one of 'HS256'" in err
 
 
 class LengthTests(CommandCase):

@@ -1,0 +1,135 @@
+"""A small blocking client of the HTTP API, of the standard library alone.
+
+``pubsub.client.history_client`` reads Arrow and needs the extra ``spark``; the command works
+without it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from pubsub.commands.destination import Destination
+from pubsub.errors import PubSubError
+
+_SECONDS = 30.0
+_ADVICE = {
+    "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
+    "not-authorized": "give a token that permits it with --token-file or PUBSUB_TOKEN",
+    "unknown-topic": "pubsub topics lists those that exist",
+    "host": "name this host in the broker's setting http-hosts",
+}
+
+
+class ApiError(PubSubError):
+    """A request that failed; ``code`` is the ``error`` of the reply, empty without a reply."""
+
+    def __init__(self, text: str, code: str = "", details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.details = details or {}
+
+
+class Api:
+    """The HTTP API of ``destination``. Every method raises ApiError."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._url = destination.api_url().rstrip("/")
+        self._parts = urlsplit(self._url)
+        self._token = destination.token()
+
+    def get(self, path: str, query: Mapping[str, object] | None = None) -> Any:
+        """Return the JSON body of a reply."""
+        with self._request("GET", path, query) as response:
+            return json.loads(self._read(response))
+
+    def delete(self, path: str) -> None:
+        """Send DELETE."""
+        with self._request("DELETE", path):
+            pass
+
+    def lines(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+        """Yield the JSON object of each line of a reply."""
+        with self._request("GET", path, query) as response:
+            while line := self._read(response, True):
+                yield json.loads(line)
+
+    def bounds(self, timestamp: int | None = None) -> dict[str, Any]:
+        """Return ``first``, ``next`` and, with ``timestamp`` in µs, ``offset``."""
+        found: dict[str, Any] = self.get(
+            "/v1/bounds", {} if timestamp is None else {"timestamp": timestamp}
+        )
+        return found
+
+    def _read(self, response: HTTPResponse, line: bool = False) -> bytes:
+        try:
+            return response.readline() if line else response.read()
+        except (OSError, HTTPException) as error:
+            raise ApiError(f"{self._url}: the reply was cut off: {error}; try again") from None
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, object] | None = None
+    ) -> HTTPResponse:
+        connection = self._connection()
+        target = self._parts.path.rstrip("/") + path
+        if query:
+            target += "?" + urlencode(query, doseq=True)
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        try:
+            connection.request(method, target, headers=headers)
+            response = connection.getresponse()
+        except (OSError, HTTPException) as error:
+            raise ApiError(
+                f"{self._url}: the broker cannot be reached: {_reason(error)}; "
+                f"{self._destination.hint()}"
+            ) from None
+        if response.status >= 300:
+            raise self._error(response)
+        return response
+
+    def _connection(self) -> HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        match self._parts.scheme:
+            case "http":
+                return HTTPConnection(host, port, timeout=_SECONDS)
+            case "https" | "http+tls":
+                context = ssl.create_default_context(cafile=self._destination.tls_ca)
+                return HTTPSConnection(host, port, timeout=_SECONDS, context=context)
+            case other:
+                raise ApiError(f"{self._url}: the HTTP API is at http:// or https://, not {other}:")
+
+    def _error(self, response: HTTPResponse) -> ApiError:
+        try:
+            details = json.loads(self._read(response))
+        except ValueError:
+            details = {}
+        if not isinstance(details, dict):
+            details = {}
+        code = str(details.get("error", ""))
+        text = str(details.get("message", "") or f"HTTP {response.status} {response.reason}")
+        advice = _ADVICE.get(code)
+        return ApiError(f"{self._url}: {text}" + (f"; {advice}" if advice else ""), code, details)
+
+
+def topic_path(name: str) -> str:
+    """Return the path of a topic."""
+    return f"/v1/topics/{quote(name, safe='')}"
+
+
+def _reason(error: Exception) -> str:
+    """Return a text for ``error`` without the numbers of the system."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {getattr(error, 'verify_message', '') or error.reason}"
+    if isinstance(error, socket.gaierror):
+        return "the host name is not known"
+    if isinstance(error, TimeoutError):
+        return "it does not answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

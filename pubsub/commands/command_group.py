@@ -1,0 +1,65 @@
+"""A click group whose commands are imported when they are used.
+
+``pubsub pub`` imports nothing that only ``pubsub bench`` needs, and the list of ``pubsub --help``
+imports no command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Subcommand(NamedTuple):
+    """A command: its module, which has the command as ``COMMAND``, and its line in the help."""
+
+    module: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """A group of ``Subcommand``s; ``--help`` lists them in the order of the table."""
+
+    def __init__(self, *args: Any, subcommands: Mapping[str, Subcommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._subcommands = subcommands
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click.Group."""
+        return list(self._subcommands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click.Group."""
+        found = self._subcommands.get(cmd_name)
+        if found is None:
+            return None
+        command: click.Command = import_module(found.module).COMMAND
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See click.Group. The error for an unknown name suggests names that are like it."""
+        name = args[0]
+        if name.startswith("-") or name in self._subcommands or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        raise click.exceptions.NoSuchCommand(name, possibilities=self._subcommands, ctx=ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.help) for name, one in self._subcommands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """See click.Command."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=one.help)
+            for name, one in self._subcommands.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)

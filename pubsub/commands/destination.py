@@ -1,0 +1,144 @@
+"""Where a command connects: options, environment, contexts, and the default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from pubsub.commands.contexts import Context, load
+from pubsub.errors import ConfigurationError
+
+DEFAULT_URL = "http://127.0.0.1:7080"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A broker and what a client presents there.
+
+    ``api`` is the URL of its HTTP API, None if it is not known; ``given`` is false if the command
+    line and the environment named no broker.
+    """
+
+    url: str
+    api: str | None
+    client_id: str | None
+    token_file: str | None
+    tls_ca: str | None
+    given: bool = True
+
+    def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
+        """Return the token of the file, else that of ``PUBSUB_TOKEN``. Raises OSError."""
+        if self.token_file is None:
+            return environment.get("PUBSUB_TOKEN") or None
+        text = Path(self.token_file).expanduser().read_text().strip()
+        if not text:
+            raise ConfigurationError(f"{self.token_file}: the file is empty; write a token to it")
+        return text
+
+    def api_url(self) -> str:
+        """Return the URL of the HTTP API. Raises ConfigurationError if it is not known."""
+        if self.api is None:
+            raise ConfigurationError(
+                f"{self.url} has no history: name the broker's HTTP API with --api or PUBSUB_API, "
+                f"such as {DEFAULT_URL}"
+            )
+        return self.api
+
+    def hint(self) -> str:
+        """Return what to do if the broker cannot be reached."""
+        if self.given:
+            return "check the URL, and that the broker runs"
+        return "start one with twistd -n pubsub, or name one with --url or pubsub context add"
+
+
+def destination_options(command: _Command) -> _Command:
+    """Add the options that name a broker; the command gets a ``destination``."""
+
+    def option(name: str, help: str, metavar: str) -> None:
+        nonlocal command
+        command = click.option(
+            name, metavar=metavar, help=help, expose_value=False, callback=_remember
+        )(command)
+
+    option("--tls-ca", "Certificates of the authorities to trust, in PEM.", "FILE")
+    option("--client-id", "The name or id of this client on the wire.", "ID")
+    option("--token-file", "File with the token (default: PUBSUB_TOKEN).", "FILE")
+    option("--api", "The broker's HTTP API, for its history (default: PUBSUB_API).", "URL")
+    option("--context", "A context, as pubsub context list shows them.", "NAME")
+    option(
+        "--url", "The broker: cafe://HOST:PORT, http://HOST:PORT, ... (default: PUBSUB_URL, else "
+        f"the context in use, else {DEFAULT_URL}).", "URL",
+    )  # fmt: skip
+    return command
+
+
+def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    # A group and its commands share what is remembered; the command's own option wins.
+    given = context.meta.setdefault(__name__, {})
+    given[option.name] = value if value is not None else given.get(option.name)
+
+
+def destination(context: click.Context, environment: Mapping[str, str] = os.environ) -> Destination:
+    """Return what the options of ``destination_options`` and the environment name.
+
+    Raises ConfigurationError, OSError.
+    """
+    return resolve(context.meta[__name__], environment)
+
+
+def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -> Destination:
+    """Return the destination of ``options``. A context's token goes to the context's URL only."""
+    if options["url"] is not None and options["context"] is not None:
+        raise click.UsageError("--url and --context exclude each other")
+    base, given = _base(options, environment)
+    changed = {name: options[name] for name in ("api", "client_id", "token_file", "tls_ca")}
+    base = replace(base, **{name: value for name, value in changed.items() if value is not None})
+    check_url(base.url)
+    api = base.api or environment.get("PUBSUB_API") or None
+    if api is None and urlsplit(base.url).scheme.partition("+")[0] in ("http", "https"):
+        api = base.url
+    return Destination(base.url, api, base.client_id, base.token_file, base.tls_ca, given)
+
+
+def _base(
+    options: Mapping[str, str | None], environment: Mapping[str, str]
+) -> tuple[Context, bool]:
+    """Return the broker that is named, and whether one is."""
+    if options["url"] is not None:
+        return Context(options["url"]), True
+    if options["context"] is not None:
+        return load(environment).find(options["context"]), True
+    if environment.get("PUBSUB_URL"):
+        return Context(environment["PUBSUB_URL"]), True
+    contexts = load(environment)
+    if contexts.current is not None:
+        return contexts.find(contexts.current), True
+    return Context(DEFAULT_URL), False
+
+
+def check_url(url: str) -> None:
+    """Raise ConfigurationError for a URL without a scheme or host, or with a password.
+
+    A URL can be seen in lists of processes and in logs.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"the URL cannot be used: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ConfigurationError(
+            "a URL has no user and no password here; use --token-file or PUBSUB_TOKEN"
+        )
+    if not parts.scheme or not host:
+        raise ConfigurationError(
+            f"{url}: expected a URL such as {DEFAULT_URL} or cafe://127.0.0.1:7070"
+        )

@@ -1,0 +1,32 @@
+"""The version, and errors in the command line as one line that says what to do next."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+
+def print_version(context: click.Context, _option: click.Parameter, given: bool) -> None:
+    """Print the version and end, if ``--version`` was given."""
+    if not given or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    from pubsub.build_info import build_kind
+
+    click.echo(f"pubsub {version('pubsub-broker')}, {build_kind()}")
+    context.exit()
+
+
+def usage_line(error: click.UsageError) -> str:
+    """Return what is wrong, the usage of the command, and how to see its help."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    # Sentences of click become one clause each.
+    text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
+    text = text[:1].lower() + text[1:]
+    context = error.ctx
+    if context is None:
+        return text
+    usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
+    return f"{text}; usage: {usage}; see {context.command_path} --help"

@@ -1,0 +1,150 @@
+"""``pubsub context``, and where a command connects."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import Any
+from unittest.mock import patch
+
+import click
+import pytest
+
+from pubsub.commands.destination import DEFAULT_URL, Destination, resolve
+from pubsub.errors import ConfigurationError
+from tests.unit.test_pubsub_command import CommandCase
+
+CAFE = "cafe://broker.example:7070"
+
+
+class ContextCase(CommandCase):
+    """With a home of its own"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.environment = {"XDG_CONFIG_HOME": str(self.directory / "config")}
+        patched = patch.dict("os.environ", self.environment)
+        patched.start()
+        self.addCleanup(patched.stop)
+        self.contexts = self.directory / "config" / "pubsub" / "contexts.json"
+
+    def context(self, *arguments: str) -> str:
+        code, out, err = self.run_it("context", *arguments)
+        assert (code, err) == (0, "")
+        return out
+
+    def resolve(self, environment: dict[str, str] | None = None, **options: str) -> Destination:
+        names = ("url", "context", "api", "client_id", "token_file", "tls_ca")
+        given = {name: options.get(name) for name in names}
+        return resolve(given, {**self.environment, **(environment or {})})
+
+
+class ContextTests(ContextCase):
+    """add, list, use, remove, show"""
+
+    def test_only_the_owner_can_read_the_file(self) -> None:
+        self.context("add", "home", CAFE)
+        assert stat.S_IMODE(self.contexts.stat().st_mode) == 0o600
+        assert stat.S_IMODE(self.contexts.parent.stat().st_mode) == 0o700
+        self.contexts.chmod(0o644)
+        self.context("add", "work", CAFE)
+        assert stat.S_IMODE(self.contexts.stat().st_mode) == 0o600
+        assert [path.name for path in self.contexts.parent.iterdir()] == ["contexts.json"]
+
+    def test_the_first_one_is_used_until_another_is_chosen(self) -> None:
+        assert self.context("add", "home", CAFE) == f"home: {CAFE} (in use)\n"
+        assert self.context("add", "work", "nsd://h:1") == "work: nsd://h:1\n"
+        assert self.context("list") == f"* home  {CAFE}\n  work  nsd://h:1\n"
+        self.context("use", "work")
+        assert self.context("list") == f"  home  {CAFE}\n* work  nsd://h:1\n"
+        assert json.loads(self.context("show"))["url"] == "nsd://h:1"
+        assert json.loads(self.context("show", "home"))["url"] == CAFE
+        self.context("remove", "work")
+        assert self.context("list") == f"  home  {CAFE}\n"
+        assert "pubsub context use NAME" in self.one_line("context", "show")
+
+    def test_json(self) -> None:
+        self.context("add", "home", CAFE, "--api", DEFAULT_URL, "--client-id", "ada")
+        assert json.loads(self.context("list", "--json")) == {
+            "name": "home", "current": True, "url": CAFE, "api": DEFAULT_URL, "client_id": "ada",
+            "token_file": None, "tls_ca": None,
+        }  # fmt: skip
+
+    def test_a_token_is_referred_to_and_not_kept(self) -> None:
+        token = self.file("token", b"secret\n")
+        self.context("add", "home", CAFE, "--token-file", token)
+        assert "secret" not in self.contexts.read_text()
+        assert self.resolve().token({"PUBSUB_TOKEN": "other"}) == "secret"
+        assert "No such file" in self.one_line("context", "add", "x", CAFE, "--token-file=/none")
+
+    def test_names_that_exist_or_do_not(self) -> None:
+        self.context("add", "home", CAFE)
+        assert "--replace" in self.one_line("context", "add", "home", "nsd://h:1")
+        self.context("add", "home", "nsd://h:1", "--replace")
+        assert self.resolve().url == "nsd://h:1"
+        for action in ("use", "remove", "show"):
+            assert "pubsub context list" in self.one_line("context", action, "other")
+        for name in ("", "a b", "-", "../x", "n" * 65):
+            assert "a name has" in self.one_line("context", "add", "--", name, CAFE)
+
+    def test_urls_that_cannot_be_used(self) -> None:
+        for url in ("", "host:7070", "cafe://", "cafe://host:99999", "http://[::1"):
+            assert "URL" in self.one_line("context", "add", "x", url)
+        error = self.one_line("context", "add", "x", "cafe://ada:hunter2@host:7070")
+        assert "PUBSUB_TOKEN" in error
+        assert "hunter2" not in error
+        assert not self.contexts.exists()
+
+    def test_a_file_that_is_none_of_contexts(self) -> None:
+        self.contexts.parent.mkdir(parents=True)
+        for text in ("", "[]", "{}", '{"contexts": {"a": {}}}', '{"contexts": {"a": {"url": 1}}}',
+                     '{"contexts": {"a": {"url": "u", "more": "x"}}}'):  # fmt: skip
+            self.contexts.write_text(text)
+            assert "not a file of contexts" in self.one_line("context", "list")
+        self.contexts.write_text('{"contexts": {"a": {"url": "nsd://h:1"}}, "current": "gone"}')
+        assert self.context("list") == "  a  nsd://h:1\n"
+
+    def test_no_context(self) -> None:
+        code, out, err = self.run_it("context", "list")
+        assert (code, out) == (0, "")
+        assert "pubsub context add NAME URL" in err
+
+
+class DestinationTests(ContextCase):
+    """--url, --context, PUBSUB_URL, the context in use, the default"""
+
+    def test_their_order(self) -> None:
+        found = self.resolve()
+        assert (found.url, found.api, found.given) == (DEFAULT_URL, DEFAULT_URL, False)
+        self.context("add", "home", CAFE, "--api", "http://a:1", "--client-id", "ada")
+        self.context("add", "work", "nsd://h:1")
+        found = self.resolve()
+        assert (found.url, found.api, found.client_id) == (CAFE, "http://a:1", "ada")
+        variable = {"PUBSUB_URL": "spot://s:1"}
+        assert self.resolve(variable).url == "spot://s:1"
+        assert self.resolve(variable, context="work").url == "nsd://h:1"
+        assert self.resolve(variable, url="fast://f:1").url == "fast://f:1"
+        both: dict[str, Any] = {"url": "fast://f:1", "context": "work"}
+        with pytest.raises(click.UsageError):
+            self.resolve(**both)
+
+    def test_options_change_a_context(self) -> None:
+        self.context("add", "home", CAFE, "--api", "http://a:1", "--client-id", "ada")
+        found = self.resolve(api="http://b:1", client_id="bob")
+        assert (found.url, found.api, found.client_id) == (CAFE, "http://b:1", "bob")
+
+    def test_the_token_of_a_context_goes_to_its_broker_only(self) -> None:
+        token = self.file("token", b"secret\n")
+        self.context("add", "home", CAFE, "--token-file", token)
+        assert self.resolve(url="cafe://elsewhere:1").token({}) is None
+        assert self.resolve({"PUBSUB_URL": "cafe://elsewhere:1"}).token({}) is None
+        assert self.resolve(url="cafe://elsewhere:1").token({"PUBSUB_TOKEN": "t"}) == "t"
+        with pytest.raises(ConfigurationError, match="empty"):
+            self.resolve(token_file=self.file("empty", b"\n")).token({})
+
+    def test_the_api(self) -> None:
+        assert self.resolve(url="http://h:1").api_url() == "http://h:1"
+        assert self.resolve(url="http+tls://h:1").api_url() == "http+tls://h:1"
+        assert self.resolve({"PUBSUB_API": "http://a:1"}, url=CAFE).api_url() == "http://a:1"
+        with pytest.raises(ConfigurationError, match="PUBSUB_API"):
+            self.resolve(url=CAFE).api_url()
