@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 log = Logger()
 
 
+def apply(broker: BrokerService, config: Config) -> Deferred[tuple[int, int]]:
+    """Apply what can change in a running broker.
+
+    Fires with how many subscriptions stay and how many end.
+    """
+    entries = [*config.listeners, *([config.admin] if config.admin is not None else [])]
+    settings = {(entry.protocol.name, entry.endpoint): entry.settings for entry in entries}
+    return broker.reconfigure(SecretRing(config.secrets), settings)
+
+
 class Reloader(Service):
     """Applies the result of ``read`` to ``broker`` whenever the process receives SIGHUP."""
 
@@ -56,10 +66,7 @@ class Reloader(Service):
         except ConfigurationError as error:
             log.error("reload failed, nothing is changed: {reason}", reason=error)
             return
-        entries = [*config.listeners, *([config.admin] if config.admin is not None else [])]
-        settings = {(entry.protocol.name, entry.endpoint): entry.settings for entry in entries}
-        rechecked = self._broker.reconfigure(SecretRing(config.secrets), settings)
-        rechecked.addCallbacks(
+        apply(self._broker, config).addCallbacks(
             lambda counts: log.info(
                 "reloaded: {kept} subscriptions stay, {removed} end",
                 kept=counts[0],

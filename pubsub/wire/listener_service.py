@@ -81,6 +81,16 @@ class ListenerService(Service):
             ) from None
 
     @property
+    def protocol(self) -> str:
+        """The name of the protocol that it serves."""
+        return self._protocol
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint string that it was made with."""
+        return self._description
+
+    @property
     def addresses(self) -> list[IAddress]:
         """The addresses it listens on, with the port that was chosen for port 0."""
         return [port.getHost() for port in self._ports]

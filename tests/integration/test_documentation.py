@@ -1,6 +1,6 @@
-"""The examples of the README, run as printed except for the ports.
+"""Every code block of the documents is run here, run by another test, or marked as not run.
 
-``tests/contract/test_documented_plugin.py`` runs those of docs/protocols.md.
+One broker serves the blocks of all pages; ``document_runs.py`` says how a block is run.
 """
 
 from __future__ import annotations
@@ -8,32 +8,59 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.integration.broker import HOST, Start, listen
+import pytest
 
-ROOT = Path(__file__).parents[2]
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+from tests.integration.broker import HOST, Broker, Start, brokers, listen
+from tests.integration.document_blocks import ROOT, blocks
+from tests.integration.document_runs import PageRun
+from tests.integration.fast_client import make_secret
+
+CONVERTED = ("docs/testing.md",)
+BLOCKS = {name: list(blocks(ROOT / name)) for name in CONVERTED}
+README = {
+    language: [one.text for one in blocks(ROOT / "README.md") if one.language == language]
+    for language in ("", "sh")
+}
+DEFAULTS = {7070: "cafe", 7071: "nsd", 7072: "rheos", 7073: "spot", 7074: "fast", 7080: "admin"}
 
 
-def blocks(page: str, language: str) -> list[str]:
-    """Return the fenced blocks of ``page`` in one language."""
-    found = _FENCED.finditer((ROOT / page).read_text())
-    return [block[2] for block in found if block[1] == language]
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Yield the broker of all pages."""
+    directory = tmp_path_factory.mktemp("broker")
+    secret = make_secret(directory / "pubsub.key")
+    with brokers(directory) as start:
+        yield start(
+            *listen("cafe", "nsd", "rheos", "spot", "fast"),
+            "--admin-port=tcp:0:interface=127.0.0.1",
+            f"--secret-file={secret}",
+        )
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_blocks_of_a_page(name: str, broker: Broker, tmp_path: Path) -> None:
+    ports = {default: broker.port(protocol) for default, protocol in DEFAULTS.items()}
+    page = PageRun(tmp_path, ports, {})
+    for block in BLOCKS[name]:
+        if block.is_run:
+            page.run(block)
 
 
 def test_the_quick_start(start: Start) -> None:
     broker = start(*listen("cafe", "nsd"), f"--admin-port=tcp:0:interface={HOST}")
     ports = {"7070": "cafe", "7071": "nsd", "7080": "admin"}
     shell = []
-    for text in blocks("README.md", "sh"):
+    for text in README["sh"]:
         for number, protocol in ports.items():
             text = text.replace(number, str(broker.port(protocol)))
         shell.append(text)
     publish, read = (text for text in shell if "<<'END'" in text)
     (url,) = (url for text in shell for url in re.findall(r'curl "(.*?)"', text))
-    expected = next(text for text in blocks("README.md", "") if "MessageListResponse" in text)
+    expected = next(text for text in README[""] if "MessageListResponse" in text)
 
     def run(text: str) -> str:
         text = text.replace("python3", sys.executable)

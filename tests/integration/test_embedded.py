@@ -1,38 +1,32 @@
-"""A broker embedded in a test process: built, used and stopped here.
-
-    broker = make_broker(config, reactor)
-    broker.startService()
-    ...
-    await broker.stopService()
+"""A broker embedded in this process by ``pubsub.embed``: started, used, reloaded and stopped.
 
 pytest-twisted runs each test as a coroutine in the reactor.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
 import pytest_twisted  # type: ignore[import-untyped]
 from twisted.internet import reactor
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Protocol, connectionDone
-from twisted.internet.tcp import Port
 from twisted.python.failure import Failure
 
-from pubsub.broker.service import BrokerService
-from pubsub.errors import StartError
-from pubsub.plugin import installed_protocols
-from pubsub.server.configuration import CommandLine, merge
-from pubsub.server.tap import make_broker
+from pubsub.embed import EmbeddedBroker, NotServed, embed
+from pubsub.errors import ConfigurationError, StartError
 from tests.integration.broker import HOST
 from tests.integration.clients import handshake_pub, handshake_sub, publish, split, text
 
 _Test = TypeVar("_Test", bound=Callable[..., Awaitable[None]])
 ACK_BYTES = 16
+PING = bytes.fromhex("feca2000000000")
 SECONDS = 30.0
 
 
@@ -72,19 +66,20 @@ class Client(Protocol):
         self.transport.write(data)
 
 
-def build(*listeners: tuple[str, str], **settings: object) -> BrokerService:
+def service(*listeners: tuple[str, int | str], **settings: object) -> EmbeddedBroker:
     """Return a broker with these listeners, ``(protocol, port or endpoint)``, not started."""
-    given = {"store": "memory", **settings}
-    line = CommandLine({k.replace("_", "-"): v for k, v in given.items()}, listeners)
-    return make_broker(merge(installed_protocols(), line, {}), cast(Any, reactor))
+    listen = [
+        {"protocol": name, "port" if isinstance(where, int) else "endpoint": where}
+        for name, where in listeners
+    ]
+    return embed({"store": "memory", "listen": listen, **settings})
 
 
-def ports(broker: BrokerService) -> list[int]:
-    """Return the ports of the broker's listeners in order, such as those assigned for 0."""
-    readers = cast(Any, reactor).getReaders()
-    opened = [r for r in readers if isinstance(r, Port)]
-    found = {cast(Any, r.factory).listener: r.getHost().port for r in opened}
-    return [port for listener, port in found.items() if listener in broker.listeners]
+def port_of(broker: EmbeddedBroker, protocol: str = "cafe") -> int:
+    """Return the port of the broker's first listener of ``protocol``."""
+    (address, *_) = broker.addresses(protocol)
+    assert isinstance(address, IPv4Address)
+    return address.port
 
 
 async def connect(port: int) -> Client:
@@ -95,34 +90,37 @@ async def connect(port: int) -> Client:
 
 
 @pytest_twisted.async_yield_fixture  # type: ignore[untyped-decorator]
-async def broker() -> AsyncIterator[BrokerService]:
+async def broker() -> AsyncIterator[EmbeddedBroker]:
     """Yield a broker with one cafe listener, stopped after the test."""
-    made = build(("cafe", "0"), stop_timeout="5")
+    made = service(("cafe", 0), **{"stop-timeout": 5})
     made.startService()
     yield made
-    if made.running:
-        await made.stopService()
-    assert not made.clients
-    assert not ports(made)
+    await made.stopService()
+    assert not made.broker.clients
+    assert not made.addresses("cafe")
+
+
+async def publish_one(port: int, payload: bytes) -> None:
+    """Publish a message on channel 1, and wait until the broker has it."""
+    publisher = await connect(port)
+    publisher.send(handshake_pub() + publish(1, payload) + PING)
+    await publisher.take(ACK_BYTES + len(PING))
 
 
 @in_reactor
-async def test_publish_and_receive(broker: BrokerService) -> None:
-    (port,) = ports(broker)
-    subscriber, publisher = await connect(port), await connect(port)
+async def test_publish_and_receive(broker: EmbeddedBroker) -> None:
+    subscriber = await connect(port_of(broker))
     subscriber.send(handshake_sub())
     await subscriber.take(ACK_BYTES)
-    publisher.send(handshake_pub() + publish(1, b"embedded"))
-    await publisher.take(ACK_BYTES)
+    await publish_one(port_of(broker), b"embedded")
     (received,) = split(await subscriber.take(7 + 9 + len(b"embedded")))
     assert text(received) == b"embedded"
-    assert broker.counters.published == broker.counters.delivered == 1
+    assert broker.broker.counters.published == broker.broker.counters.delivered == 1
 
 
 @in_reactor
-async def test_stopping_sends_the_goodbye_and_ends_connections(broker: BrokerService) -> None:
-    (port,) = ports(broker)
-    client = await connect(port)
+async def test_stopping_sends_the_goodbye_and_ends_connections(broker: EmbeddedBroker) -> None:
+    client = await connect(port_of(broker))
     client.send(handshake_sub())
     await client.take(ACK_BYTES)
     await broker.stopService().addTimeout(SECONDS, cast(IReactorTime, reactor))
@@ -132,33 +130,114 @@ async def test_stopping_sends_the_goodbye_and_ends_connections(broker: BrokerSer
 
 
 @in_reactor
-async def test_two_brokers_in_one_process(broker: BrokerService) -> None:
-    other = build(("cafe", "0"))
+async def test_two_brokers_in_one_process(broker: EmbeddedBroker) -> None:
+    other = service(("cafe", 0))
     other.startService()
     try:
-        (first,), (second,) = ports(broker), ports(other)
-        assert first != second
-        publisher = await connect(second)
-        publisher.send(handshake_pub() + publish(1, b"x") + bytes.fromhex("feca2000000000"))
-        await publisher.take(ACK_BYTES + 7)
-        assert (broker.counters.published, other.counters.published) == (0, 1)
+        assert port_of(broker) != port_of(other)
+        await publish_one(port_of(other), b"x")
+        published = [one.broker.counters.published for one in (broker, other)]
+        assert published == [0, 1]
     finally:
         await other.stopService()
 
 
 @in_reactor
-async def test_a_port_in_use_fails_the_start(broker: BrokerService) -> None:
-    (port,) = ports(broker)
-    second = build(("cafe", f"tcp:{port}:interface={HOST}"))
+async def test_a_port_in_use_fails_the_start(broker: EmbeddedBroker) -> None:
+    taken = f"tcp:{port_of(broker)}:interface={HOST}"
+    second = service(("nsd", 0), ("cafe", taken))
     with pytest.raises(StartError, match="cannot listen"):
         second.startService()
+    assert not second.running
+    # What it opened is closed, and it starts once the port is free.
+    await second.stopService()
+    assert not second.addresses("nsd")
+    await broker.stopService()
+    second.startService()
+    assert port_of(second) == int(taken.split(":")[1])
     await second.stopService()
 
 
 @in_reactor
-async def test_it_can_be_started_repeatedly() -> None:
-    for _ in range(3):
-        made = build(("cafe", "0"), ("nsd", "0"))
+async def test_it_can_be_started_repeatedly(tmp_path: Path) -> None:
+    made = service(("cafe", 0), ("nsd", 0), store=f"log:{tmp_path / 'history'}")
+    for run in range(3):
         made.startService()
-        assert len(ports(made)) == 2
+        made.startService()
+        assert made.broker.store.next_offset == run
+        await publish_one(port_of(made), b"kept")
+        first, second = made.stopService(), made.stopService()
+        await second
+        await first
+
+
+@in_reactor
+async def test_urls(tmp_path: Path) -> None:
+    made = service(
+        ("nsd", f"unix:{tmp_path / 'nsd.sock'}"),
+        ("nsd", "tcp6:0:interface=\\:\\:1"),
+        ("spot", f"unix:{tmp_path / 'spot.sock'}"),
+        **{"admin-port": 0},
+    )
+    with pytest.raises(NotServed, match="is the broker started"):
+        made.url("nsd")
+    made.startService()
+    try:
+        assert made.url("nsd") == f"nsd://[::1]:{cast(Any, made.addresses('nsd')[1]).port}"
+        assert made.url("http").startswith(f"http://{HOST}:")
+        with pytest.raises(NotServed, match="listens on no port"):
+            made.url("spot")
+        with pytest.raises(NotServed, match="cafe is not served; served: http, nsd, spot"):
+            made.url("cafe")
+    finally:
         await made.stopService()
+
+
+@in_reactor
+async def test_a_reload_applies_rules_and_secrets(broker: EmbeddedBroker) -> None:
+    subscriber = await connect(port_of(broker))
+    subscriber.send(handshake_sub())
+    await subscriber.take(ACK_BYTES)
+    listen = [{"protocol": "cafe", "port": 0, "allow-subscribe": "cafe/2"}]
+    counts = await broker.reload({"listen": listen}, secrets={"new": b"k" * 32})
+    assert counts == (0, 1)
+    assert [secret.id for secret in broker.broker.tokens.ring] == ["new"]
+    with pytest.raises(ConfigurationError, match="no such setting"):
+        broker.reload({"listne": []})
+
+
+@in_reactor
+async def test_a_configuration_file(tmp_path: Path) -> None:
+    file = tmp_path / "pubsub.toml"
+    file.write_text('store = "memory"\n[[listen]]\nprotocol = "cafe"\nport = 0\n')
+    made = embed(file)
+    made.privilegedStartService()
+    opened = port_of(made)
+    made.startService()
+    assert port_of(made) == opened
+    await made.stopService()
+
+
+@pytest.mark.parametrize(
+    ("config", "secrets", "message"),
+    [
+        ({"listen": [{"protocol": "mqtt"}]}, {}, "protocol 'mqtt' is not installed"),
+        ({"listen": [{"protocol": "cafe", "endpoint": "x:y"}]}, {}, "cannot use endpoint"),
+        ({"store": "memory"}, {"a": b"short"}, "secret 'a': it has 5 bytes"),
+        ("missing.toml", {}, "No such file"),
+    ],
+)
+def test_mistakes_are_reported_before_the_start(
+    config: Mapping[str, object] | str, secrets: Mapping[str, bytes], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        embed(config, secrets=secrets)
+
+
+def test_an_id_that_is_taken(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    config = {"store": "memory", "keys": {"a": {"secret-file": str(key)}}}
+    with pytest.raises(ConfigurationError, match="has this id already"):
+        embed(config, secrets={"a": b"k" * 32})

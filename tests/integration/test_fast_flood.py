@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from twisted.internet import threads
 from twisted.internet.defer import Deferred
 
-from pubsub.broker.service import BrokerService
 from pubsub.broker.token_throttle import VERIFICATIONS
+from pubsub.testing import LocalBroker
 from tests.integration.broker import HOST, PATIENCE
-from tests.integration.fast_client import Fast, create, make_secret, make_token, publish, subscribe
-from tests.integration.test_embedded import build, in_reactor, ports
+from tests.integration.fast_client import Fast, create, publish, subscribe
+from tests.integration.test_embedded import in_reactor
 
 ATTACKERS = 20
 ROUNDS, BATCH = 40, 50
@@ -79,19 +78,18 @@ def under_attack(port: int, owner: bytes, reader: bytes) -> tuple[int, int]:
 
 
 @in_reactor
-async def test_forged_tokens_do_not_stop_valid_clients(tmp_path: Path) -> None:
-    secret = make_secret(tmp_path / "secret")
-    owner, reader = make_token(secret), make_token(secret, permission="subscribe")
-    broker: BrokerService = build(("fast", "0"), secret_file=str(secret))
-    broker.startService()
-    (port,) = ports(broker)
+async def test_forged_tokens_do_not_stop_valid_clients(pubsub_broker: LocalBroker) -> None:
+    owner = pubsub_broker.token().encode()
+    reader = pubsub_broker.token("subscribe").encode()
+    _, port = pubsub_broker.address("fast")
+    broker = pubsub_broker.service.broker
     before = time.monotonic()
     deferred: Deferred[tuple[int, int]] = threads.deferToThread(under_attack, port, owner, reader)
     try:
         done, hostile = await deferred
     finally:
         elapsed = time.monotonic() - before
-        await broker.stopService()
+        await pubsub_broker.service.stopService()
     assert done == broker.counters.delivered == broker.counters.published
     assert hostile >= ATTACKERS
     assert broker.counters.refusals["fast", "bad-token"] > 0

@@ -1,0 +1,209 @@
+"""A broker inside another program: ``embed`` returns it as a Twisted service.
+
+    from pubsub.embed import embed
+
+    broker = embed({"store": "memory", "listen": [{"protocol": "cafe", "port": 7070}]})
+    broker.setServiceParent(application)
+
+The service leaves the process alone: it handles no signals, replaces no hook for exceptions and
+tunes neither the heap nor the garbage collector. It makes the time of the reactor monotonic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twisted.application.service import Service
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from pubsub.broker.master_secrets import MIN_SECRET, Secret
+from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.server.configuration import CommandLine, Config, merge
+from pubsub.server.file_tables import read_file
+from pubsub.server.reload import apply
+from pubsub.server.tap import make_broker
+from pubsub.wire.listener_service import ListenerService
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from pubsub.broker.service import BrokerService
+
+HTTP = "http"
+"""The name of the HTTP API, where protocols are named."""
+Source = Mapping[str, object] | str | os.PathLike[str]
+log = Logger()
+
+
+class NotServed(PubSubError, LookupError):
+    """No listener of the broker serves this protocol, or it has no address with a port."""
+
+    reason = "not-served"
+
+
+def embed(config: Source, *, secrets: Mapping[str, bytes] | None = None) -> EmbeddedBroker:
+    """Return a broker as a service, which listens once it is started.
+
+    ``config`` is the path of a configuration file, or a mapping with the same tables and keys.
+    Without ``listen`` in it, every installed protocol is served on its default port.
+    ``secrets`` are master secrets by id, of at least 32 bytes, that need no file.
+
+    Raises ConfigurationError if the configuration is invalid; ``startService`` raises StartError
+    if the broker cannot start.
+    """
+    return EmbeddedBroker(read_config(config, secrets or {}))
+
+
+def read_config(source: Source, secrets: Mapping[str, bytes]) -> Config:
+    """Return the configuration of ``embed``; raises ConfigurationError."""
+    document = source if isinstance(source, Mapping) else read_file(os.fspath(source))
+    config = merge(installed_protocols(), CommandLine(), document)
+    added = [_secret(id, key) for id, key in secrets.items()]
+    for secret in added:
+        if secret.id in {known.id for known in config.secrets}:
+            raise ConfigurationError(f"secret {secret.id!r}: the configuration has this id already")
+    return replace(config, secrets=[*config.secrets, *added])
+
+
+def _secret(id: str, key: bytes) -> Secret:
+    if len(key) < MIN_SECRET:
+        raise ConfigurationError(
+            f"secret {id!r}: it has {len(key)} bytes; give at least {MIN_SECRET} random ones"
+        )
+    return Secret(id, "HS256", key)
+
+
+class EmbeddedBroker(Service):
+    """A broker that can be started and stopped repeatedly; made by ``embed``.
+
+    All methods are called in the thread of the reactor.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        # Made now, so that endpoints with mistakes are refused before the program starts.
+        self._broker = _make(config)
+        # Whether it may have been stopped, after which it cannot start again; whether it listens.
+        self._spent = False
+        self._opened = False
+        self._stopping: Deferred[None] | None = None
+
+    @property
+    def broker(self) -> BrokerService:
+        """The broker itself, with its counters, topics and clients; another after each start."""
+        return self._broker
+
+    def privilegedStartService(self) -> None:
+        """Listen, before privileges are dropped; raises StartError."""
+        self._renew()
+        self._guarded(self._broker.privilegedStartService)
+
+    def startService(self) -> None:
+        """Open the history and listen; raises StartError, and then holds nothing open."""
+        if self.running:
+            return
+        self._renew()
+        self._guarded(self._broker.startService)
+        super().startService()  # type: ignore[no-untyped-call]
+
+    def stopService(self) -> Deferred[None]:
+        """Stop accepting, deliver what was accepted, close; fires when that is done."""
+        if self._stopping is not None:
+            waiting: Deferred[None] = Deferred()
+            self._stopping.chainDeferred(waiting)
+            return waiting
+        if not self._opened:
+            return succeed(None)
+        super().stopService()  # type: ignore[no-untyped-call]
+        return self._stop()
+
+    def reload(
+        self, config: Source, *, secrets: Mapping[str, bytes] | None = None
+    ) -> Deferred[tuple[int, int]]:
+        """Apply what SIGHUP applies; fires with how many subscriptions stay and how many end.
+
+        The rest of ``config`` is used from the next start on. Raises ConfigurationError, and then
+        changes nothing.
+        """
+        self._config = read_config(config, secrets or {})
+        return apply(self._broker, self._config)
+
+    def addresses(self, protocol: str) -> list[IAddress]:
+        """Return where ``protocol`` is served, in the order of its listeners.
+
+        The HTTP API is the protocol ``http``. Raises NotServed.
+        """
+        return [address for service in self._services(protocol) for address in service.addresses]
+
+    def url(self, protocol: str) -> str:
+        """Return the URL of the first listener of ``protocol`` that has a port.
+
+        Its scheme is the name of the protocol, with ``+tls`` if the listener uses TLS; that of the
+        HTTP API is ``http`` or ``https``. Raises NotServed.
+        """
+        for service in self._services(protocol):
+            for address in service.addresses:
+                if isinstance(address, IPv4Address | IPv6Address):
+                    return f"{_scheme(protocol, service.endpoint)}://{_host_and_port(address)}"
+        raise NotServed(f"{protocol}: it listens on no port; is the broker started?")
+
+    def _services(self, protocol: str) -> list[ListenerService]:
+        name = ADMIN.name if protocol == HTTP else protocol
+        services = [s for s in self._broker if isinstance(s, ListenerService)]
+        found = [service for service in services if service.protocol == name]
+        if not found:
+            names = (HTTP if s.protocol == ADMIN.name else s.protocol for s in services)
+            served = ", ".join(sorted(set(names))) or "nothing"
+            raise NotServed(f"{protocol} is not served; served: {served}")
+        return found
+
+    def _renew(self) -> None:
+        """Replace a broker that has been stopped."""
+        if self._spent:
+            self._broker, self._spent = _make(self._config), False
+
+    def _guarded(self, start: Callable[[], object]) -> None:
+        """Call ``start``; if it fails, close what it has opened and raise its error."""
+        try:
+            start()
+        except BaseException:
+            self._stop().addErrback(lambda f: log.failure("a failed start left ports open", f))
+            raise
+        self._opened = True
+
+    def _stop(self) -> Deferred[None]:
+        self._spent, self._opened = True, False
+        self._stopping = stopping = self._broker.stopService()
+
+        def stopped(result: None) -> None:
+            self._stopping = None
+            return result
+
+        return stopping.addBoth(stopped)
+
+
+def _make(config: Config) -> BrokerService:
+    # Importing it installs the default reactor, if the program has not installed another.
+    from twisted.internet import reactor
+
+    return make_broker(config, reactor)
+
+
+def _scheme(protocol: str, endpoint: str) -> str:
+    tls = endpoint.startswith(("ssl:", "haproxy:ssl:"))
+    if protocol == HTTP:
+        return "https" if tls else HTTP
+    return f"{protocol}+tls" if tls else protocol
+
+
+def _host_and_port(address: IPv4Address | IPv6Address) -> str:
+    host = address.host
+    # A socket that listens on every address is reached on loopback.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"

@@ -1,0 +1,127 @@
+"""``pubsub.testing.start_broker`` and ``pubsub.embed`` in a TestCase of trial."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jwt
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol
+from twisted.internet.interfaces import IPushProducer, ITCPTransport
+from twisted.internet.protocol import Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from pubsub.embed import NotServed, embed
+from pubsub.errors import ConfigurationError, StartError
+from pubsub.testing import LocalBroker, start_broker
+from tests.unit.raising import raised
+from tests.unit.tokens import KEY
+
+
+class Answer(Protocol):
+    """A client that keeps the first answer."""
+
+    def __init__(self) -> None:
+        self.answer: Deferred[bytes] = Deferred()
+        self.lost: Deferred[None] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        if not self.answer.called:
+            self.answer.callback(data)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        self.lost.callback(None)
+
+
+async def connect(broker: LocalBroker, protocol: str) -> Answer:
+    """Connect to the listener of ``protocol``."""
+    host, port = broker.address(protocol)
+    endpoint = clientFromString(reactor, f"tcp:{host}:{port}")
+    made: Answer = await connectProtocol(endpoint, Answer())
+    return made
+
+
+class StartBrokerTests(TestCase):
+    """Brokers on free ports"""
+
+    async def test_it_serves_nsd(self) -> None:
+        client = await connect(start_broker(self), "nsd")
+        assert client.transport is not None
+        client.transport.write(b"{}\n")
+        assert b"Error" in await client.answer
+        client.transport.loseConnection()
+        await client.lost
+
+    async def test_connections_that_stay_open_are_reported(self) -> None:
+        broker = start_broker(self)
+        client = await connect(broker, "nsd")
+        assert client.transport is not None
+        client.transport.write(b"{}\n")
+        await client.answer
+        transport = cast(ITCPTransport, client.transport)
+        cast(IPushProducer, transport).pauseProducing()
+        assert await broker.stop() == 1
+        transport.abortConnection()
+        await client.lost
+
+    def test_urls(self) -> None:
+        broker = start_broker(self, listen=[{"protocol": "spot", "port": 0}])
+        host, port = broker.address("spot")
+        assert broker.urls["spot"] == broker.url("spot") == f"spot://{host}:{port}"
+        assert repr(broker) == f"<LocalBroker {broker.url('spot')} {broker.url('http')}>"
+        error = raised(NotServed, broker.url, "cafe")
+        assert str(error) == "cafe is not served; served: spot, http"
+
+    def test_settings_have_hyphens_or_underscores(self) -> None:
+        broker = start_broker(self, max_topics=700, nsd={"max_body": 9})
+        settings = {one.protocol: one.settings for one in broker.service.broker.listeners}
+        assert settings["nsd"]["max-body"] == 9
+        assert "no such setting" in str(raised(ConfigurationError, start_broker, self, a_b=1))
+
+    def test_tokens(self) -> None:
+        broker = start_broker(self)
+        ring = broker.service.broker.tokens
+        one = ring.check(broker.token("publish", queue_key="k", subject="ada").encode(), 0)
+        assert (one.subject, one.queue_key) == ("ada", b"k")
+        assert one.permissions == frozenset({"publish"})
+        every = jwt.decode(
+            broker.token("a", "b", expires=None, note="x"), options={"verify_signature": False}
+        )
+        assert every == {"queue_key": "test", "permissions": ["a", "b"], "note": "x"}
+        assert "at most 255" in str(raised(ValueError, broker.token, subject="x" * 200))
+
+    def test_a_failed_start_holds_nothing_open(self) -> None:
+        taken = start_broker(self).address("cafe")[1]
+        listen = [{"protocol": "nsd", "port": 0}, {"protocol": "cafe", "port": taken}]
+        error = raised(StartError, start_broker, self, listen=listen)
+        assert "cafe: cannot listen" in str(error)
+
+
+class EmbedTests(TestCase):
+    """The service"""
+
+    async def test_it_starts_again(self) -> None:
+        made = embed({"store": "memory", "listen": [{"protocol": "nsd", "port": 0}]})
+        for _ in range(2):
+            assert not made.running
+            made.privilegedStartService()
+            made.startService()
+            made.startService()
+            assert made.url("nsd").startswith("nsd://127.0.0.1:")
+            assert len(made.addresses("nsd")) == 1
+            first, second = made.stopService(), made.stopService()
+            await second
+            await first
+        await made.stopService()
+
+    async def test_a_reload(self) -> None:
+        broker = start_broker(self).service
+        counts = await broker.reload({"store": "memory"}, secrets={"new": KEY})
+        assert counts == (0, 0)
+        assert [secret.id for secret in broker.broker.tokens.ring] == ["new"]
+
+    def test_short_secrets_are_refused(self) -> None:
+        error = raised(ConfigurationError, embed, {"store": "memory"}, secrets={"a": b"short"})
+        assert str(error) == "secret 'a': it has 5 bytes; give at least 32 random ones"
