@@ -141,6 +141,13 @@ class IStore(Interface):
     def continues(epoch: str, offset: int) -> bool:
         """Return whether a reader at ``offset`` of ``epoch`` can continue in this log."""
 
+    def continuation(epoch: str, offset: int) -> int | None:
+        """Return where a reader at ``offset`` of ``epoch`` continues; None if it is unknown.
+
+        It is ``offset``, or a lower one if offsets that the reader has seen were assigned again:
+        those of messages that a crash lost before they were written.
+        """
+
     def forget(topic: str) -> None:
         """End ``topic``: none of its messages stored so far is read again."""
 

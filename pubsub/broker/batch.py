@@ -55,7 +55,7 @@ class Batch:
     epoch and the same for all messages, because they arrived in one read. ``sequence`` numbers the
     first message within this run of the broker. ``offset`` is the place of the first message in
     the history, set by the store. ``headers`` has a mapping for each message, or is None if no
-    message has any.
+    message has any. ``run`` is the run of the broker that numbered them; 0 stands for this one.
     """
 
     topics: tuple[str, ...]
@@ -66,6 +66,7 @@ class Batch:
     protocol: str
     headers: Sequence[Headers] | None = None
     offset: int = -1
+    run: int = 0
 
     @property
     def topic(self) -> str:
@@ -112,6 +113,7 @@ class Batch:
             self.protocol,
             None if headers is None else headers[start : start + columns.count],
             self.offset + start,
+            self.run,
         )
 
     def within(self, limit: int) -> Batch | None:
@@ -135,6 +137,7 @@ class Batch:
             self.protocol,
             None if self.headers is None else [self.headers[i] for i in kept],
             self.offset,
+            self.run,
         )
 
 

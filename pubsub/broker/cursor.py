@@ -225,6 +225,7 @@ class Cursor:
         for start, stop in page.damaged:
             self._cursors.router.counters.drop(self._outbox.label, "*", "damaged", stop - start)
             self._exact = False
+            self._outbox.missed(start, stop, "damaged")
         for batch in page.batches:
             if not self._stopped:
                 self._deliver_batch(batch)
@@ -324,6 +325,7 @@ class Cursor:
         lost = self._cursors.store.first_offset - positions.offset
         if lost <= 0:
             return
+        self._outbox.missed(positions.offset, positions.offset + lost, "expired")
         positions.offset += lost
         if not self._exact:
             self._cursors.router.counters.drop(self._outbox.label, "*", "expired", lost)

@@ -168,11 +168,14 @@ class Listener:
         self.memory.free(CONNECTION_BYTES)
         self.counters.connections -= 1
 
+    def limiters(self) -> tuple[RateLimiter, ...]:
+        """Return the rate limits of a new connection: its own, and that of the listener."""
+        limiters = (self._rate.limiter(self.clock.seconds), self.limiter)
+        return tuple(limiter for limiter in limiters if limiter is not None)
+
     def publisher(self, connection: PublishingConnection | None, sender: bytes) -> Publisher:
         """Return the publishing side of a connection; None for one that cannot be held."""
-        limiters = (self._rate.limiter(self.clock.seconds), self.limiter)
-        present = tuple(limiter for limiter in limiters if limiter is not None)
-        publisher = Publisher(self, self.dispatcher, present, connection, sender)
+        publisher = Publisher(self, self.dispatcher, self.limiters(), connection, sender)
         if connection is not None:
             connection.publisher = publisher
         return publisher

@@ -123,6 +123,13 @@ class Outbox(OutboxQueue):
         # Without this the last page would wait for the next message.
         self.flush()
 
+    def missed(self, start: int, stop: int, reason: str) -> None:
+        """The messages from offset ``start`` to before ``stop`` are skipped: they cannot be read.
+
+        ``reason`` is ``expired`` or ``damaged``. Called before later messages are queued. Most
+        protocols have no message for it.
+        """
+
     def let_go(self, offset: int) -> None:
         """Free the queue of a subscriber that is too slow.
 

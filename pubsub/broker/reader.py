@@ -27,6 +27,9 @@ class Reader(Recipient, Protocol):
     def enqueue(self, data: bytes, count: int, source: Source, offset: int) -> None:
         """Queue ``count`` encoded messages without limit; ``offset`` is that of the first."""
 
+    def missed(self, start: int, stop: int, reason: str) -> None:
+        """The messages from offset ``start`` to before ``stop`` are skipped, for ``reason``."""
+
     def evict(self, reason: str) -> None:
         """Close the connection, because of ``reason``."""
 

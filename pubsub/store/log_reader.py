@@ -133,7 +133,9 @@ def read_page(
             if room <= 0:
                 return Page(batches, walk.offset, tuple(damaged))
             for shown in _shown(catalog, run):
-                batches.append(shown.batch(walk.offset))
+                batch = shown.batch(walk.offset)
+                batch.run = block.run
+                batches.append(batch)
             room -= run.cost()
             walk.offset = run.last + 1
         walk.offset = max(walk.offset, min(found.head.stop, walk.stop))

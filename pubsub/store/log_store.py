@@ -28,7 +28,7 @@ from pubsub.settings import matcher
 from pubsub.store import log_reader
 from pubsub.store.catalog import CACHE_BYTES, Horizon, set_horizons
 from pubsub.store.commit_threads import CommitThreads
-from pubsub.store.epochs import continues
+from pubsub.store.epochs import continuation, continues
 from pubsub.store.expiry import Expiry, grain_of
 from pubsub.store.group_commit import BACKLOG, GroupCommit
 from pubsub.store.log_directory import LogDirectory
@@ -274,6 +274,10 @@ class LogStore:
     def continues(self, epoch: str, offset: int) -> bool:
         """See ``IStore``."""
         return continues(self._epochs, epoch, offset)
+
+    def continuation(self, epoch: str, offset: int) -> int | None:
+        """See ``IStore``."""
+        return continuation(self._epochs, epoch, offset)
 
     def items(self, table: str) -> Iterable[tuple[str, bytes]]:
         """See ``IStore``: as it was when the store was opened."""

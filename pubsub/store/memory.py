@@ -119,6 +119,10 @@ class MemoryStore:
         """See ``IStore``."""
         return epoch == self.epoch
 
+    def continuation(self, epoch: str, offset: int) -> int | None:
+        """See ``IStore``."""
+        return offset if epoch == self.epoch else None
+
     def forget(self, topic: str) -> None:
         """See ``IStore``."""
         self._log.forget(topic)
