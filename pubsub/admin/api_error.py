@@ -1,8 +1,9 @@
-"""Errors of the HTTP API: their status, their JSON body and their headers."""
+"""Errors of the HTTP API: their status, their problem document (RFC 9457) and their headers."""
 
 from __future__ import annotations
 
 import json
+from http import HTTPStatus
 
 from pubsub.errors import (
     BadToken,
@@ -29,6 +30,8 @@ _STATUS: dict[type[Refused], int] = {
     HistoryUnavailable: UNAVAILABLE,
     TopicUnreachable: UNAVAILABLE,
 }
+PROBLEM = "application/problem+json"
+"""The content type of error responses."""
 # Seconds after which a client may repeat a request that was refused temporarily.
 _RETRY_AFTER = "1"
 
@@ -36,14 +39,24 @@ _RETRY_AFTER = "1"
 class ApiError(Exception):
     """An error response: HTTP status, a code for programs, a message, and further members.
 
-    ``code`` is stable; ``more`` has the further members of the JSON object.
+    ``code`` is stable; ``more`` has the further members of the JSON object. ``allow`` has the
+    methods of the resource if another one was used.
     """
+
+    allow = ""
 
     def __init__(self, status: int, code: str, message: str, **more: object) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.more = more
+
+    @classmethod
+    def of_method(cls, allowed: str) -> ApiError:
+        """Return the response to a request with another method than ``allowed``."""
+        error = cls(NOT_ALLOWED, "method", f"method not allowed; expected {allowed}")
+        error.allow = allowed
+        return error
 
     @classmethod
     def from_refusal(cls, refused: Refused) -> ApiError:
@@ -58,11 +71,27 @@ class ApiError(Exception):
         return topic if isinstance(topic, str) else None
 
     def body(self) -> bytes:
-        """Return the JSON body."""
-        return json.dumps({"error": self.code, "message": str(self), **self.more}).encode() + b"\n"
+        """Return the JSON body: a problem document.
+
+        Its type is ``about:blank``, as ``error`` tells programs what happened; ``message`` is the
+        same as ``detail``.
+        """
+        message = str(self)
+        problem = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": message,
+            "error": self.code,
+            "message": message,
+            **self.more,
+        }
+        return json.dumps(problem).encode() + b"\n"
 
     def headers(self) -> dict[str, str]:
         """Return additional headers."""
+        if self.allow:
+            return {"Allow": self.allow}
         if self.status == UNAUTHORIZED:
             return {"WWW-Authenticate": "Bearer"}
         if self.status in (TOO_MANY, UNAVAILABLE):

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import CONFLICT, NOT_FOUND, UNAVAILABLE, ApiError
 from pubsub.admin.flow_control import all_stored
-from pubsub.admin.parameters import Parameters, name_in_path
+from pubsub.admin.parameters import TOPICS, Parameters, name_in_path
 from pubsub.admin.request_access import RequestAccess, request_access
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
 
-TOPICS, IDENTITIES = b"/v1/topics/", b"/v1/identities/"
-"""The prefixes of the paths."""
+IDENTITIES = b"/v1/identities/"
+"""What the paths of identities begin with."""
 
 
 class Deletions:

@@ -1,8 +1,9 @@
-"""Waiting: a commit waits for backpressure as any publisher does, a response for the disk."""
+"""Waiting: a request waits for backpressure as any publisher does, a response for the disk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pubsub.interfaces import IStore
 
 WAIT_SECONDS = 20.0
-"""Seconds that a commit waits before its client is asked to try again."""
+"""Seconds that a request waits before its client is asked to try again."""
 
 
 def all_stored(store: IStore) -> Deferred[bool]:
@@ -70,8 +71,12 @@ async def wait_for_backpressure(listener: Listener, topics: Iterable[Topic]) -> 
         try:
             await released
         except Exception:
-            message = "a slow subscriber, the memory bound or the history holds the commit"
+            message = "a slow subscriber, the memory bound or the history holds publishers"
             raise RateLimited(message) from None
         finally:
             if timeout.active():
                 timeout.cancel()
+        # Not within the call that released it, such as the end of a topic.
+        turn: Deferred[None] = Deferred()
+        listener.at_tick_end(partial(turn.callback, None))
+        await turn

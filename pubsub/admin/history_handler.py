@@ -21,18 +21,27 @@ from twisted.internet.interfaces import IDelayedCall, IPushProducer
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from pubsub.admin.api_error import CONFLICT, GONE, NOT_SATISFIABLE, VERSION, ApiError
+from pubsub.admin.api_error import GONE, NOT_SATISFIABLE, ApiError
 from pubsub.admin.client_share import client_of
+from pubsub.admin.follow_start import Gap, check_epoch
 from pubsub.admin.parameters import Parameters, invalid
 from pubsub.admin.request_access import RequestAccess, request_access
-from pubsub.admin.stream_formats import ArrowStream, Format, JsonLines, need_arrow
+from pubsub.admin.stream_formats import (
+    ArrowStream,
+    Format,
+    JsonLines,
+    StoredMessages,
+    need_arrow,
+)
 from pubsub.admin.stream_places import StreamPlaces
 from pubsub.broker.access import RESERVED
 from pubsub.broker.history_reads import read_history
 from pubsub.broker.topics import topic_name
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
+    from pubsub.admin.follow_formats import FollowEncoding
+    from pubsub.admin.follow_start import Start
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.store.parcel import Parcel, TopicCounts
@@ -123,6 +132,22 @@ class HistoryHandler:
         parameters = Parameters.of_body(request, *_COMMON, "topics")
         await self._read(request, parameters, "topics")
 
+    async def messages(
+        self,
+        request: ApiRequest,
+        access: RequestAccess,
+        topics: frozenset[str],
+        begin: Start,
+        encoding: FollowEncoding,
+    ) -> None:
+        """Answer with the messages of ``topics`` from ``begin`` to the end; skip what expires."""
+        first, end = self._store.first_offset, self._store.committed
+        gap, start = begin.gap, min(begin.offset, end)
+        if start < first:
+            gap, start = Gap(start, first, "expired"), first
+        format = StoredMessages(encoding, start, gap)
+        await self._stream(request, access, _HistoryRange(start, end, topics, True), format)
+
     async def _read(self, request: ApiRequest, parameters: Parameters, topics_key: str) -> None:
         access = request_access(request, self._listener)
         topics = None
@@ -136,20 +161,32 @@ class HistoryHandler:
             if request.client_left:
                 return
         format = self._format(parameters)
-        if request.clientproto != b"HTTP/1.1":
-            message = "HTTP/1.1 is required: before it a stream that was cut looks complete"
-            raise ApiError(VERSION, "version", message)
+        request.require_chunks()
+        await self._stream(request, access, requested, format)
+
+    async def _stream(
+        self,
+        request: ApiRequest,
+        access: RequestAccess,
+        requested: _HistoryRange,
+        format: Format,
+    ) -> None:
+        """Answer with a range."""
         stream = _HistoryStream(
             self._listener, self._run_in_thread, request, access, requested, format
         )
-        client = client_of(request.requestHeaders, self._listener, request.address)
-        self._places.begin(stream, client)
         headers = {
             "Pubsub-Start": str(requested.start),
             "Pubsub-Stop": str(requested.stop),
             "Pubsub-First": str(self._store.first_offset),
             "Pubsub-Epoch": self._store.epoch,
         }
+        if request.method == b"HEAD":
+            request.head(200, headers, format.content_type)
+            request.finish()
+            return
+        client = client_of(request.requestHeaders, self._listener, request.address)
+        self._places.begin(stream, client)
         try:
             request.head(200, headers, format.content_type)
             await stream.run()
@@ -161,9 +198,7 @@ class HistoryHandler:
         start = parameters.number("start")
         stop = parameters.number("stop", end)
         epoch = parameters.text("epoch", self._store.epoch)
-        if not self._store.continues(epoch, start):
-            message = f"offset {start} of epoch {epoch} is not part of this history"
-            raise ApiError(CONFLICT, "epoch", message, epoch=self._store.epoch)
+        check_epoch(self._store, epoch, start)
         if start > end or stop > end:
             message = f"the history ends at offset {end}"
             raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=end)

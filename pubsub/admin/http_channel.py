@@ -11,140 +11,34 @@ produce more of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
-from twisted.internet.defer import ensureDeferred
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from twisted.web.http import RESPONSES, Request
-from twisted.web.iweb import INonQueuedRequestFactory
-from zope.interface import implementer, provider
+from zope.interface import implementer
 
-from pubsub.admin.api_error import TIMEOUT, TOO_LARGE, UNAVAILABLE, ApiError
-from pubsub.admin.client_share import client_of
+from pubsub.admin.api_error import PROBLEM, TIMEOUT, UNAVAILABLE, ApiError
+from pubsub.admin.api_request import ApiRequest
 from pubsub.admin.leaving_channel import LeavingChannel
-from pubsub.admin.request_body import Body
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.wire.life_cycle import Event
-from pubsub.wire.peer_address import address_text, host_of
+from pubsub.wire.peer_address import host_of
 from pubsub.wire.read_buffer import arrival_seconds
 
 if TYPE_CHECKING:
+    from pubsub.admin.api_request import ApiServer, LongResponse
     from pubsub.admin.shares import Shares
     from pubsub.broker.events import ConnectionEvents
-    from pubsub.broker.listener import Listener
+    from pubsub.broker.limits import RateLimiter
+    from pubsub.wire.direct_transport import StreamTransport
 
-JSON = "application/json"
 # Seconds that a connection without a request stays open.
 _KEEP_ALIVE = 60.0
 # The reason of a disconnect that the client caused.
 _LEFT = "left"
-
-
-class ApiServer(Protocol):
-    """What connections need of the server they belong to."""
-
-    listener: Listener
-
-    def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
-        """Return the bytes that the body of such a request may have, and what they count to."""
-
-    async def handle(self, request: ApiRequest) -> None:
-        """Answer ``request``, which has arrived completely."""
-
-
-@provider(INonQueuedRequestFactory)
-class ApiRequest(Request):
-    """One request and its response."""
-
-    channel: Channel
-    client_left = False
-    """True if the client disconnected before the response was complete."""
-    _body_limit = 0
-
-    def __init__(self, channel: Channel) -> None:
-        # The endpoint decides how the body is parsed, not the Content-Type header.
-        super().__init__(channel, parsePOSTFormSubmission=False)
-        self._listener = channel.server.listener
-
-    def gotLength(self, length: int | None) -> None:
-        """The headers are complete: refuse a body that is too large."""
-        client = client_of(self.requestHeaders, self._listener, host_of(self.channel.getPeer()))
-        self._body_limit, shares = self.channel.body_limit()
-        self.content = self.body = Body(shares, client, self._listener.memory)
-        if length is not None and length > self._body_limit:
-            self._refuse_body()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        """Append a piece of the body, within its limit."""
-        if self.channel.refused:
-            return
-        if self.body.nbytes + len(data) > self._body_limit:
-            self._refuse_body()
-            return
-        try:
-            self.body.add(data)
-        except ApiError as error:
-            self.channel.refuse(error)
-
-    def _refuse_body(self) -> None:
-        message = f"the request body is larger than {self._body_limit} bytes"
-        self.channel.refuse(ApiError(TOO_LARGE, "too-large", message))
-
-    def process(self) -> None:
-        """Handle the request, which has arrived completely."""
-        if not self.channel.refused:
-            self.notifyFinish().addErrback(self._lost)
-            ensureDeferred(self.channel.server.handle(self))
-
-    def _lost(self, failure: Failure) -> None:
-        self.client_left = True
-
-    def count_refusal(self, error: ApiError) -> None:
-        """Count a refusal of this request."""
-        if self.client_left:
-            self._listener.refuse(error.code, self.label, topic=error.topic)
-        else:
-            self.channel.count_refusal(error.code, error.topic)
-
-    def count_published(self, messages: int, nbytes: int) -> None:
-        """Count published messages; staged messages are not published yet."""
-        if not self.client_left:
-            self.channel.count_published(messages, nbytes)
-
-    def keep_body(self) -> Body:
-        """Return the body, which the caller must close; otherwise it ends with the request."""
-        body, self.content = self.body, None
-        return body
-
-    @property
-    def address(self) -> str:
-        """The client's address without the port."""
-        return host_of(self.client)
-
-    @property
-    def label(self) -> str:
-        """The client's name for counters and logs."""
-        return address_text(self.client)
-
-    def head(self, status: int, headers: dict[str, str], kind: str) -> None:
-        """Set the status and the headers of the response."""
-        self.setResponseCode(status)
-        for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
-            self.responseHeaders.setRawHeaders(name, [value])
-
-    def answer(
-        self, status: int, body: bytes, kind: str = JSON, headers: dict[str, str] | None = None
-    ) -> None:
-        """Send a whole response, unless the client has left."""
-        if self.client_left:
-            return
-        length = {} if status == 204 else {"Content-Length": str(len(body))}
-        self.head(status, {**(headers or {}), **length}, kind)
-        self.write(body)
-        self.finish()
 
 
 @implementer(IHandshakeListener)
@@ -156,7 +50,13 @@ class Channel(LeavingChannel):
     refused = False
     cut: Any = None
     """Called if the broker stops while a stream is being sent: the stream is cut."""
+    long_response: LongResponse | None = None
+    """The response that is being sent, if it has no end of its own."""
+    output_full = False
+    """The transport has more than it can send now."""
     _admitted_host: str | None = None
+    _limiters: tuple[RateLimiter, ...] | None = None
+    _last_response: LongResponse | None = None
     _busy = False
     _events: ConnectionEvents | None = None
     _end_reason = _LEFT
@@ -168,6 +68,17 @@ class Channel(LeavingChannel):
         self._arriving = False
         self._arrived = 0
         self._messages = self._nbytes = 0
+
+    @property
+    def stream(self) -> StreamTransport:
+        """The transport, with its type."""
+        return cast("StreamTransport", self.transport)
+
+    def limiters(self) -> tuple[RateLimiter, ...]:
+        """Return the rate limits of what this connection publishes."""
+        if self._limiters is None:
+            self._limiters = self._listener.limiters()
+        return self._limiters
 
     # The connection
 
@@ -232,7 +143,7 @@ class Channel(LeavingChannel):
         self.count_refusal(error.code)
         self._end_reason = error.code
         body = error.body()
-        headers = {**error.headers(), "Content-Length": str(len(body)), "Content-Type": JSON}
+        headers = {**error.headers(), "Content-Length": str(len(body)), "Content-Type": PROBLEM}
         lines = [b"HTTP/1.1 %d %s" % (error.status, RESPONSES.get(error.status, b""))]
         lines += [f"{name}: {value}".encode() for name, value in headers.items()]
         self.write(b"\r\n".join([*lines, b"Connection: close", b"", body]))
@@ -272,11 +183,40 @@ class Channel(LeavingChannel):
         self.cut = None
         super().requestDone(request)
 
+    def response_ended(self) -> None:
+        """The long response has ended in order."""
+        if self._departure is not None:
+            # Some of it may not be taken.
+            self._last_response = self.long_response
+        self.long_response = None
+
+    # The transport
+
+    def pauseProducing(self) -> None:
+        """The transport has more than it can send now."""
+        self.output_full = True
+        super().pauseProducing()
+
+    def resumeProducing(self) -> None:
+        """The transport has sent all it had."""
+        self.output_full = False
+        super().resumeProducing()
+
+    def readConnectionLost(self) -> None:
+        """The client sends nothing more: it gets the responses to what it has sent."""
+        super().readConnectionLost()
+        if self.long_response is not None:
+            self.long_response.input_ended()
+
     # As a client of the broker
 
     def sweep(self, now: float) -> None:
         """See ``Client``: close idle connections, refuse requests that arrive too slowly."""
-        if self._busy or self._departure is not None:
+        if self._departure is not None:
+            return
+        if self._busy:
+            if self.long_response is not None:
+                self.long_response.sweep(now)
             return
         if self._arriving:
             seconds = self._listener.frame_seconds
@@ -292,7 +232,9 @@ class Channel(LeavingChannel):
             self._end_reason = "stopped"
         self.persistent = 0
         self._leave().on(Event.DRAIN)
-        if self.cut is not None:
+        if self.long_response is not None:
+            self.long_response.drain()
+        elif self.cut is not None:
             self.cut("the broker stops")
 
     def abort(self, reason: str) -> None:
@@ -309,6 +251,16 @@ class Channel(LeavingChannel):
         """See ``Leaver``."""
         super().end()
         self._listener.handshakes.done(self)
+        response, self.long_response = self.long_response, None
+        if response is not None:
+            self._last_response = response
+            response.end()
         if self._events is not None:
             self._events.end(self._label, self._end_reason, self._messages, self._nbytes)
             self._events = None
+
+    def discarded(self, nbytes: int) -> None:
+        """See ``Leaver``: messages are counted, other responses are not."""
+        response, self._last_response = self._last_response, None
+        if response is not None:
+            response.discarded(nbytes)

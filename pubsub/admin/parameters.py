@@ -10,10 +10,12 @@ from urllib.parse import unquote_to_bytes
 from pubsub.admin.api_error import BAD_REQUEST, NOT_FOUND, ApiError
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
 
 MAX_NUMBER = 2**63 - 1
 _MAX_NAME = 255
+TOPICS, MESSAGES = b"/v1/topics/", b"/messages"
+"""What the path of a topic begins with, and that of its messages ends with."""
 
 
 class Parameters:
@@ -74,6 +76,10 @@ class Parameters:
             raise invalid(f"{name}: expected a whole number, at least {low}")
         return value
 
+    def is_word(self, name: str, word: str) -> bool:
+        """Return whether the value is ``word``."""
+        return self._single(name) == word
+
     def flag(self, name: str) -> bool:
         """Return a boolean; False by default."""
         value = self._single(name)
@@ -119,9 +125,9 @@ def check_name(parameter: str, value: object) -> str:
     raise invalid(f"{parameter}: expected text of 1 to {_MAX_NAME} bytes")
 
 
-def name_in_path(request: ApiRequest, prefix: bytes) -> str:
-    """Return the name after ``prefix``: one percent-encoded segment of the path."""
-    segment = request.path[len(prefix) :]
+def name_in_path(request: ApiRequest, prefix: bytes, suffix: bytes = b"") -> str:
+    """Return the name between these: one percent-encoded segment of the path."""
+    segment = request.path[len(prefix) :].removesuffix(suffix)
     if b"/" in segment:
         message = "name: expected one segment of the path; write %2F for a slash"
         raise ApiError(NOT_FOUND, "not-found", message)

@@ -22,7 +22,7 @@ from pubsub.admin.parameters import Parameters, name_in_path
 from pubsub.admin.request_access import request_access
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
     from pubsub.broker.listener import Listener
 
 READERS = "readers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pubsub.admin.api_error import FORBIDDEN, ApiError
@@ -11,7 +12,7 @@ from pubsub.errors import BadToken, RateLimited
 from pubsub.wire.peer_address import is_local
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.tokens import Token
@@ -68,6 +69,23 @@ class RequestAccess:
     def may_publish(self, name: str) -> bool:
         """Return whether this topic may be published to."""
         return self._listener.access.may_write(name, self._has_key(name))
+
+    def require_publish(self, name: str) -> None:
+        """Raise ApiError unless this topic may be published to."""
+        self._check([] if self.may_publish(name) else [name], "publish to")
+
+    def may_follow(self, name: str) -> bool:
+        """Return whether this topic may be subscribed to, for what comes.
+
+        A topic with a queue key needs the permission ``history``, or ``subscribe`` and the key.
+        """
+        if self.may_read(name):
+            return True
+        return self._listener.access.may_read(name, self._has_key(name, "subscribe"))
+
+    def check_follow(self, names: Iterable[str]) -> None:
+        """Raise ApiError unless all of these topics may be subscribed to."""
+        self._check([name for name in names if not self.may_follow(name)], "subscribe to")
 
     @property
     def version(self) -> object:

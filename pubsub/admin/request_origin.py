@@ -15,12 +15,14 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from pubsub.admin.api_error import BAD_REQUEST, FORBIDDEN, ApiError
+from pubsub.admin.message_body import HEADER_PREFIX
+from pubsub.admin.message_publishing import SENDER_HEADER
 from pubsub.settings import PATTERNS, Setting, matcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -41,7 +43,9 @@ SETTINGS: tuple[Setting, ...] = (
 )
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/?#\s]+)(:[0-9]{0,5})?")
 _METHODS = "GET, POST, PUT, DELETE"
-_HEADERS = "Authorization, Content-Type"
+_HEADERS = ("authorization", "content-type", "last-event-id", SENDER_HEADER)
+# Of the response headers, a page sees only those that are listed.
+_EXPOSED = "Pubsub-Start, Pubsub-Stop, Pubsub-First, Pubsub-Epoch"
 # Seconds for which a browser remembers the answer to a preflight request.
 _MAX_AGE = "600"
 
@@ -76,6 +80,7 @@ class RequestOrigin:
             # Any web page can make a browser send requests here.
             raise ApiError(FORBIDDEN, "origin", f"cross-origin request from {origin} refused")
         request.responseHeaders.setRawHeaders("Access-Control-Allow-Origin", [origin])
+        request.responseHeaders.setRawHeaders("Access-Control-Expose-Headers", [_EXPOSED])
         request.responseHeaders.setRawHeaders("Vary", ["Origin"])
         if request.method != b"OPTIONS":
             return False
@@ -84,7 +89,7 @@ class RequestOrigin:
             b"",
             headers={
                 "Access-Control-Allow-Methods": _METHODS,
-                "Access-Control-Allow-Headers": _HEADERS,
+                "Access-Control-Allow-Headers": ", ".join(_allowed_headers(request)),
                 "Access-Control-Max-Age": _MAX_AGE,
             },
         )
@@ -103,6 +108,13 @@ class RequestOrigin:
         except ValueError:
             return False
         return True
+
+
+def _allowed_headers(request: ApiRequest) -> list[str]:
+    """Return the request headers that a page may send: known ones, and those of messages."""
+    asked = _single(request, "access-control-request-headers") or ""
+    names = [name.strip().lower() for name in asked.split(",")]
+    return [*_HEADERS, *[name for name in names if name.startswith(HEADER_PREFIX)]]
 
 
 def _lower_matcher(patterns: Sequence[str]) -> Callable[[str], bool]:

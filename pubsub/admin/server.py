@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
 
-from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_ALLOWED, NOT_FOUND, ApiError
-from pubsub.admin.deletions import IDENTITIES, TOPICS, Deletions
+from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_FOUND, PROBLEM, ApiError
+from pubsub.admin.api_request import ApiRequest
+from pubsub.admin.deletions import IDENTITIES, Deletions
 from pubsub.admin.history_handler import HistoryHandler, RunInThread
-from pubsub.admin.http_channel import ApiRequest, Channel
+from pubsub.admin.http_channel import Channel
+from pubsub.admin.message_publishing import PROTOCOL, MessagePublisher, PublishHandler
+from pubsub.admin.message_reading import MessageReader
+from pubsub.admin.parameters import MESSAGES, TOPICS
 from pubsub.admin.reader_positions import PREFIX, ReaderPositions
 from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.admin.request_origin import RequestOrigin
 from pubsub.admin.shares import Shares
-from pubsub.admin.staging import PROTOCOL, StagingHandler
+from pubsub.admin.staging import StagingHandler
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.threads import Worker
@@ -38,6 +43,7 @@ SETTINGS: tuple[Setting, ...] = (
         32,
         "streams of the history at a time; a client may read as many as it leaves to others",
     ),
+    Setting("max-message", SIZE, "1M", "bytes of a request that publishes messages of a topic"),
     Setting("max-readers", integer(0, 10**6), 1000, "readers of one owner that are stored"),
     # Subscribers receive a batch at once, so this is far below the default of slow-bytes.
     Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
@@ -60,6 +66,8 @@ GET  /v1/history?start=N     messages; &stop= &topic= &format=arrow|jsonl &heade
 POST /v1/history             the same, asked for in JSON
 GET  /v1/readers             positions of readers
 PUT  /v1/readers/NAME        {"offset": N}
+POST /v1/topics/NAME/messages  publish the body; or lines of JSON
+GET  /v1/topics/NAME/messages  its messages; ?follow=1: and those that come; &start= &topic=
 DELETE /v1/topics/NAME       end a topic; delete its messages, its queue key
 DELETE /v1/identities/NAME   end an identity of nsd and its subscriptions
 POST /v1/stage?query=&batch= an Arrow stream: messages to publish
@@ -82,6 +90,8 @@ class AdminFactory(Factory):
         self._positions = positions = ReaderPositions(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
         history = HistoryHandler(listener, run_in_thread)
+        publishing = PublishHandler(listener, MessagePublisher(listener), run_in_thread)
+        reading = MessageReader(listener, history)
         deletions = Deletions(listener)
         self._routes: dict[bytes, dict[bytes, Handler]] = {
             b"/": {b"GET": _index},
@@ -91,6 +101,7 @@ class AdminFactory(Factory):
             b"/v1/readers": {b"GET": positions.list},
             PREFIX: {b"PUT": positions.put, b"DELETE": positions.delete},
             TOPICS: {b"DELETE": deletions.delete_topic},
+            MESSAGES: {b"GET": reading.get, b"POST": publishing.post},
             IDENTITIES: {b"DELETE": deletions.delete_identity},
             b"/v1/stage": {b"POST": staging.stage},
             b"/v1/commit": {b"POST": staging.commit},
@@ -113,8 +124,11 @@ class AdminFactory(Factory):
 
     def body_limit(self, method: bytes, target: bytes) -> tuple[int, Shares]:
         """See ``ApiServer``."""
-        if method == b"POST" and target.partition(b"?")[0] == b"/v1/stage":
+        path = target.partition(b"?")[0]
+        if method == b"POST" and path == b"/v1/stage":
             return self.listener.settings["max-batch"], self.staged_shares
+        if method == b"POST" and _is_messages(path):
+            return self.listener.settings["max-message"], self.body_shares
         # A client whose share is full of parts can still commit or abort them.
         return _MAX_BODY, self.body_shares
 
@@ -140,19 +154,45 @@ class AdminFactory(Factory):
         return self._origin.check(request)
 
     def _handler(self, request: ApiRequest) -> Handler:
-        path = next((one for one in _WITH_NAME if request.path.startswith(one)), request.path)
-        methods = self._routes.get(path)
+        methods = self._routes.get(_route_of(request.path))
         if methods is None:
             raise ApiError(NOT_FOUND, "not-found", "no such endpoint; GET / lists them")
-        handler = methods.get(request.method)
+        method = b"GET" if request.method == b"HEAD" else request.method
+        handler = methods.get(method)
         if handler is None:
-            allowed = b", ".join(methods).decode()
-            raise ApiError(NOT_ALLOWED, "method", f"method not allowed; expected {allowed}")
+            allowed = ", ".join(_allowed(methods))
+            if method == b"OPTIONS":
+                return partial(_options, allowed=allowed)
+            raise ApiError.of_method(allowed)
         return handler
 
     def _fail(self, request: ApiRequest, error: ApiError) -> None:
         request.count_refusal(error)
-        request.answer(error.status, error.body(), headers=error.headers())
+        request.answer(error.status, error.body(), PROBLEM, error.headers())
+
+
+def _is_messages(path: bytes) -> bool:
+    """Return whether this is the path of a topic's messages."""
+    return path.startswith(TOPICS) and path[len(TOPICS) :].endswith(MESSAGES)
+
+
+def _route_of(path: bytes) -> bytes:
+    """Return what the endpoints of this path are listed under."""
+    if _is_messages(path):
+        return MESSAGES
+    return next((one for one in _WITH_NAME if path.startswith(one)), path)
+
+
+def _allowed(methods: Iterable[bytes]) -> Iterator[str]:
+    for method in methods:
+        yield method.decode()
+        if method == b"GET":
+            yield "HEAD"
+    yield "OPTIONS"
+
+
+async def _options(request: ApiRequest, allowed: str) -> None:
+    request.answer(204, b"", headers={"Allow": allowed})
 
 
 def _check_headers(request: ApiRequest) -> None:

@@ -28,6 +28,7 @@ from pubsub.admin.client_share import client_of
 from pubsub.admin.committed_batches import Commit, CommittedBatches
 from pubsub.admin.flow_control import all_stored, wait_for_backpressure
 from pubsub.admin.history_handler import RunInThread
+from pubsub.admin.message_publishing import PROTOCOL
 from pubsub.admin.parameters import Parameters
 from pubsub.admin.part_registry import PartRegistry, Query, StagedPart
 from pubsub.admin.request_access import RequestAccess, request_access
@@ -38,7 +39,7 @@ from pubsub.errors import HistoryUnavailable, LimitReached
 from pubsub.kernel import Columns
 
 if TYPE_CHECKING:
-    from pubsub.admin.http_channel import ApiRequest
+    from pubsub.admin.api_request import ApiRequest
     from pubsub.admin.request_body import Body
     from pubsub.broker.listener import Listener
 
@@ -48,8 +49,6 @@ _PARSING_COST = 3
 _LOOKED_AT = 1000
 # Topics of a run whose subscribers are found before the tick in which it is published.
 _MANY = 64
-PROTOCOL = "http"
-"""The protocol of messages that were published over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,19 @@ All methods run in threads, one after another for each stream.
 from __future__ import annotations
 
 import json
-from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pubsub.admin.api_error import NOT_IMPLEMENTED, ApiError
-from pubsub.broker.batch import Batch, message_id
+from pubsub.admin.message_rows import rows_of
 from pubsub.store.block import decode_block
-from pubsub.store.parcel import Parcel
+
+if TYPE_CHECKING:
+    from pubsub.admin.follow_formats import FollowEncoding
+    from pubsub.admin.follow_start import Gap
+    from pubsub.broker.batch import Batch
+    from pubsub.store.parcel import Parcel
 
 ARROW, JSONL = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 DAMAGED = "damaged"
@@ -44,45 +48,59 @@ class JsonLines:
     def encode(self, parcel: Parcel) -> bytes:
         """See Format."""
         lines: list[str] = []
-        for block, topics in parcel.blocks:
-            runs = chain.from_iterable(run.split() for run in decode_block(block, topics))
-            for run in runs:
-                if run.last >= parcel.start and run.offset < parcel.stop:
-                    low, high = parcel.start - run.offset, parcel.stop - run.offset
-                    batch = run.batch().slice(max(low, 0), min(high, run.count))
-                    lines += [
-                        self._line(batch, index, payload, block.run)
-                        for index, payload in enumerate(batch.payloads())
-                    ]
+        for batch in batches_of(parcel):
+            lines += rows_of(batch, batch.run, self._headers)
         if parcel.damaged is not None:
             lines.append(json.dumps({DAMAGED: parcel.damaged}))
         return "".join([line + "\n" for line in lines]).encode()
-
-    def _line(self, batch: Batch, index: int, payload: bytes, run: int) -> str:
-        row: dict[str, Any] = {
-            "offset": batch.offset + index,
-            "timestamp": batch.timestamp,
-            "topic": batch.topic,
-            "protocol": batch.protocol,
-            "key": b64encode(batch.sender).decode(),
-            **_value(payload),
-            "message_id": str(message_id(run, batch.sequence + index)),
-        }
-        if self._headers:
-            own: Mapping[str, bytes] = {} if batch.headers is None else batch.headers[index]
-            row["headers"] = [{"key": key, **_value(value)} for key, value in own.items()]
-        return json.dumps(row, ensure_ascii=False)
 
     def end(self) -> bytes:
         """See Format: the end of the HTTP response is sufficient."""
         return b""
 
 
-def _value(data: bytes) -> dict[str, str]:
-    try:
-        return {"value": data.decode()}
-    except UnicodeDecodeError:
-        return {"value_base64": b64encode(data).decode()}
+class StoredMessages:
+    """Messages as followers get them, in a response that ends.
+
+    ``gap`` is reported first, and what is damaged where it is.
+    """
+
+    def __init__(self, encoding: FollowEncoding, start: int, gap: Gap | None) -> None:
+        self.content_type = encoding.content_type
+        self._encoding = encoding
+        self._pieces = [] if gap is None else [encoding.notice("gap", **gap._asdict())]
+        self._at = start
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """See Format."""
+        if parcel.first > self._at:
+            self._report(self._at, parcel.first, "expired")
+        for batch in batches_of(parcel):
+            self._pieces.append(self._encoding.messages(batch))
+        if parcel.damaged is not None:
+            self._report(*parcel.damaged, "damaged")
+        self._at = parcel.stop
+        return self.end()
+
+    def _report(self, start: int, stop: int, reason: str) -> None:
+        self._pieces.append(self._encoding.notice("gap", start=start, stop=stop, reason=reason))
+
+    def end(self) -> bytes:
+        """See Format: the end of the HTTP response is sufficient."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def batches_of(parcel: Parcel) -> Iterator[Batch]:
+    """Yield the messages of a parcel in batches of one topic, with their run."""
+    for block, topics in parcel.blocks:
+        runs = chain.from_iterable(run.split() for run in decode_block(block, topics))
+        for run in runs:
+            if run.last >= parcel.start and run.offset < parcel.stop:
+                low, high = parcel.start - run.offset, parcel.stop - run.offset
+                batch = run.batch().slice(max(low, 0), min(high, run.count))
+                batch.run = block.run
+                yield batch
 
 
 class _Sink:

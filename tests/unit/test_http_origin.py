@@ -112,14 +112,31 @@ class OriginTests(SynchronousTestCase):
         answer = client.answer("OPTIONS")
         assert answer.status == 204
         assert answer.headers["Access-Control-Allow-Methods"] == "GET, POST, PUT, DELETE"
-        assert answer.headers["Access-Control-Allow-Headers"] == "Authorization, Content-Type"
+        allowed = answer.headers["Access-Control-Allow-Headers"].split(", ")
+        assert allowed == ["authorization", "content-type", "last-event-id", "pubsub-sender"]
 
     def test_others_ask_in_vain(self) -> None:
         client = self.house.connect()
         client.ask("OPTIONS", "/v1/commit", Origin="https://evil.example")
         assert client.answer("OPTIONS").error == (403, "origin")
-        client.ask("OPTIONS", "/v1/commit")
-        assert client.answer("OPTIONS").error == (405, "method")
+
+    def test_without_an_origin_the_methods_are_listed(self) -> None:
+        client = self.house.connect()
+        client.ask("OPTIONS", "/v1/history")
+        answer = client.answer("OPTIONS")
+        assert (answer.status, answer.headers["Allow"]) == (204, "GET, HEAD, POST, OPTIONS")
+
+    def test_headers_of_messages_may_be_sent(self) -> None:
+        client = self.house.connect()
+        client.ask(
+            "OPTIONS",
+            "/v1/topics/a/messages",
+            Origin="https://good.example",
+            Access_Control_Request_Headers="Pubsub-Header-Kind, x-other",
+        )
+        allowed = client.answer("OPTIONS").headers["Access-Control-Allow-Headers"].split(", ")
+        assert "pubsub-header-kind" in allowed
+        assert "x-other" not in allowed
 
 
 class EncodingTests(SynchronousTestCase):

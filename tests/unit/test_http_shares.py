@@ -217,6 +217,7 @@ class MemoryTests(WritingCase):
         client.ask("POST", "/v1/commit", {"query": "q", "batch": 0, "parts": [id]})
         assert self.memory.used < staged + CONNECTION_BYTES + 1000
         topic.unblock("somebody")
+        self.house.pass_time(0.5)
         assert client.answer("POST").status == 200
 
     def test_without_memory_a_part_is_refused_for_now(self) -> None:

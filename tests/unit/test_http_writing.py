@@ -194,6 +194,7 @@ class CommitTests(WritingCase):
         self.house.pass_time(10)
         assert not client.stream.received
         topic.unblock("somebody")
+        self.house.pass_time(0.5)
         assert client.answer().status == 200
         topic.block("somebody")
         id = self.part(b"2", batch=1)

@@ -1,0 +1,48 @@
+"""Messages as JSON objects, as every endpoint shows them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pubsub.broker.batch import Batch, Headers
+
+
+def rows_of(batch: Batch, run: int, with_headers: bool) -> Iterator[str]:
+    """Yield each message of a batch of one topic as a JSON object; docs/http.md has its members.
+
+    ``run`` is the run of the broker for a batch without one. What the messages have in common is
+    encoded once, as one read may bring thousands of them.
+    """
+    run = batch.run or run
+    common = (
+        f'"timestamp": {batch.timestamp}, "topic": {encode_basestring(batch.topic)}, '
+        f'"protocol": {encode_basestring(batch.protocol)}, '
+        f'"key": "{b64encode(batch.sender).decode()}", '
+    )
+    # The id of message_id(), whose first 64 bits are the same for all of them.
+    high = f"{run >> 12:012x}"
+    id = f'"message_id": "{high[:8]}-{high[8:]}-{0x8000 | run & 0xFFF:04x}-'
+    headers = batch.headers if with_headers else None
+    number, offset = 0b10 << 62 | batch.sequence, batch.offset
+    for index, payload in enumerate(batch.payloads()):
+        low = f"{number + index:016x}"
+        row = f'{{"offset": {offset + index}, {common}{_value(payload)}, {id}{low[:4]}-{low[4:]}"'
+        if with_headers:
+            row += f', "headers": {_headers({} if headers is None else headers[index])}'
+        yield row + "}"
+
+
+def _value(data: bytes) -> str:
+    try:
+        return f'"value": {encode_basestring(data.decode())}'
+    except UnicodeDecodeError:
+        return f'"value_base64": "{b64encode(data).decode()}"'
+
+
+def _headers(headers: Headers) -> str:
+    rows = [f'{{"key": {encode_basestring(k)}, {_value(v)}}}' for k, v in headers.items()]
+    return f"[{', '.join(rows)}]"
