@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from pubsub.broker.batch import Batch, Headers
 from pubsub.kernel import Columns
@@ -18,39 +20,27 @@ from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
-from pubsub.store.stored_runs import record_of
+from pubsub.store.stored_runs import RunRecord, record_of
 
 RUN = 0x123456789ABCDE
 START = 1_700_000_000_000_000
 """The timestamp of the first message; each batch is a millisecond later."""
 
 
-class History:
-    """A log that is open for writing."""
+class BatchWriter(ABC):
+    """Writes batches to a history that goes on at the offset ``next``."""
 
-    def __init__(self, path: Path, start: int) -> None:
-        self._start = start
-        self.directory = LogDirectory(path, create=True)
-        self.directory.lock()
-        found = recover(self.directory)
-        self.catalog, self.metadata = found.catalog, found.metadata
-        self.next = found.offset
-        self.writer = LogWriter(self.directory, self.catalog, self.metadata, RUN, lambda: start)
-        number = len(self.metadata.epochs()) + 1
-        begin = Begin(number, secrets.randbits(32), start, boot_id())
-        self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
-        self.epoch = self.metadata.epochs()[-1].name
+    next: int
+    start: int
+    """The timestamp (µs) of the message 0."""
 
-    def put(
-        self,
-        topic: str,
-        payloads: Sequence[bytes],
-        protocol: str = "cafe",
-        sender: bytes = b"tester",
-        headers: Sequence[Headers] | None = None,
-    ) -> None:
-        """Append one batch as a record of its own."""
-        self.put_all([self.batch(topic, payloads, protocol, sender, headers)])
+    @abstractmethod
+    def write_runs(self, base: int, runs: Sequence[RunRecord]) -> None:
+        """Write runs that begin at the offset ``base`` as one record of the history."""
+
+    def put(self, topic: str, payloads: Sequence[bytes], **more: Any) -> None:
+        """Append a batch, made as by ``batch``, as a record of its own."""
+        self.put_all([self.batch(topic, payloads, **more)])
 
     def batch(
         self,
@@ -64,14 +54,35 @@ class History:
         return Batch((topic,), Columns.of(list(payloads)), 0, 0, sender, protocol, headers)
 
     def put_all(self, batches: Iterable[Batch]) -> None:
-        """Append batches as one record."""
-        group = Group()
+        """Append batches, which get the next offsets, as one record."""
+        base, runs = self.next, []
         for batch in batches:
             batch.offset = batch.sequence = self.next
-            batch.timestamp = self._start + 1000 * (self.next // 1000)
-            group.runs.append(record_of(batch))
+            batch.timestamp = self.start + 1000 * (self.next // 1000)
+            runs.append(record_of(batch))
             self.next += batch.count
-        self.writer.write(group, sync=False)
+        self.write_runs(base, runs)
+
+
+class History(BatchWriter):
+    """A log that is open for writing."""
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.start = start
+        self.directory = LogDirectory(path, create=True)
+        self.directory.lock()
+        found = recover(self.directory)
+        self.catalog, self.metadata = found.catalog, found.metadata
+        self.next = found.offset
+        self.writer = LogWriter(self.directory, self.catalog, self.metadata, RUN, lambda: start)
+        number = len(self.metadata.epochs()) + 1
+        begin = Begin(number, secrets.randbits(32), start, boot_id())
+        self.writer.begin(found.offset, number, found.sequence, [begin], found.lost)
+        self.epoch = self.metadata.epochs()[-1].name
+
+    def write_runs(self, base: int, runs: Sequence[RunRecord]) -> None:
+        """See ``BatchWriter``: as one record."""
+        self.writer.write(Group(list(runs)), sync=False)
 
     def expire(self, before: int) -> None:
         """Let the messages before an offset expire, as retention does."""

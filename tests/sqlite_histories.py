@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pubsub.broker.batch import Batch, Headers
-from pubsub.kernel import Columns
 from pubsub.store.block import encode_block
 from pubsub.store.sqlite_history import APPLICATION, checksum
-from pubsub.store.stored_runs import record_of, topics_of
-
-RUN = 0x123456789ABCDE
-START = 1_700_000_000_000_000
-"""The timestamp of the first message; each batch is a millisecond later."""
-
+from pubsub.store.stored_runs import RunRecord, topics_of
+from tests.histories import RUN, START, BatchWriter
 
 _CREATE = f"""
 CREATE TABLE blocks (
@@ -45,11 +39,11 @@ PRAGMA user_version = 1;
 """
 
 
-class History:
+class History(BatchWriter):
     """A history file that is open for writing."""
 
     def __init__(self, path: Path, start: int) -> None:
-        self._start = start
+        self.start = start
         new = not path.exists()
         self.connection = sqlite3.connect(path, isolation_level=None)
         self.connection.execute("PRAGMA journal_mode = WAL")
@@ -61,36 +55,8 @@ class History:
         )
         self.epoch = f"{cursor.lastrowid}-{77:08x}"
 
-    def put(
-        self,
-        topic: str,
-        payloads: Sequence[bytes],
-        protocol: str = "cafe",
-        sender: bytes = b"tester",
-        headers: Sequence[Headers] | None = None,
-    ) -> None:
-        """Append one batch as a block of its own."""
-        self.put_all([self.batch(topic, payloads, protocol, sender, headers)])
-
-    def batch(
-        self,
-        topic: str,
-        payloads: Sequence[bytes],
-        protocol: str = "cafe",
-        sender: bytes = b"tester",
-        headers: Sequence[Headers] | None = None,
-    ) -> Batch:
-        """Return a batch; ``put_all`` assigns its offset."""
-        return Batch((topic,), Columns.of(list(payloads)), 0, 0, sender, protocol, headers)
-
-    def put_all(self, batches: Iterable[Batch]) -> None:
-        """Append batches as one block."""
-        base, runs = self.next, []
-        for batch in batches:
-            batch.offset = batch.sequence = self.next
-            batch.timestamp = self._start + 1000 * (self.next // 1000)
-            runs.append(record_of(batch))
-            self.next += batch.count
+    def write_runs(self, base: int, runs: Sequence[RunRecord]) -> None:
+        """See ``BatchWriter``: as one block."""
         block = encode_block(runs, RUN, base, self.next)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")

@@ -107,39 +107,28 @@ class SegmentIndex:
     ) -> None:
         """Add the next record, which has ``length`` bytes; ``topics`` are its messages."""
         with self._lock:
-            self._add(base, stop, length, first, last, topics)
-
-    def _add(
-        self,
-        base: int,
-        stop: int,
-        length: int,
-        first: int,
-        last: int,
-        topics: Mapping[str, tuple[int, int]],
-    ) -> None:
-        if (
-            self._closed
-            or self.end + length - self._positions[-1] > self._grain.nbytes
-            or base - self._bases[-1] >= self._grain.messages
-            or last - self._firsts[-1] > _SPAN
-        ):
-            self._close_entry()
-            self._closed = False
-            self._lasts.append(last)
-            self._firsts.append(first)
-            self._positions.append(self.end)
-            # Readers take the number of entries from this column, which is the last.
-            self._bases.append(base)
-        elif topics:
-            self._firsts[-1] = min(first, self._firsts[-1]) if self._newest else first
-            self._lasts[-1] = max(last, self._lasts[-1])
-        newest = self._newest
-        for name, (count, nbytes) in topics.items():
-            before = newest.get(name, (0, 0))
-            newest[name] = (before[0] + count, before[1] + nbytes)
-        self.records += 1
-        self._tail = (stop, self.end + length)
+            if (
+                self._closed
+                or self.end + length - self._positions[-1] > self._grain.nbytes
+                or base - self._bases[-1] >= self._grain.messages
+                or last - self._firsts[-1] > _SPAN
+            ):
+                self._close_entry()
+                self._closed = False
+                self._lasts.append(last)
+                self._firsts.append(first)
+                self._positions.append(self.end)
+                # Readers take the number of entries from this column, which is the last.
+                self._bases.append(base)
+            elif topics:
+                self._firsts[-1] = min(first, self._firsts[-1]) if self._newest else first
+                self._lasts[-1] = max(last, self._lasts[-1])
+            newest = self._newest
+            for name, (count, nbytes) in topics.items():
+                before = newest.get(name, (0, 0))
+                newest[name] = (before[0] + count, before[1] + nbytes)
+            self.records += 1
+            self._tail = (stop, self.end + length)
 
     def close_entry(self) -> None:
         """Begin another entry with the next record. Any thread may call it."""

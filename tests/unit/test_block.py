@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ COLUMNS = ("names", "runs", "lengths", "headers", "payloads")
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> Batch:
+def plain_batches(draw: st.DrawFn, topics: Sequence[str] = TOPICS) -> Batch:
     """A batch of payloads of one length or of several, with headers or without."""
     if draw(st.booleans()):
         size = draw(st.integers(0, 40))
@@ -35,9 +36,17 @@ def batches(draw: st.DrawFn) -> Batch:
     payloads = draw(st.lists(payload, min_size=1, max_size=8))
     count = len(payloads)
     headers = draw(st.none() | st.lists(HEADERS, min_size=count, max_size=count))
-    batch = batch_of(payloads, draw(st.sampled_from(TOPICS)), headers, draw(st.integers(0, 2**50)))
+    return batch_of(payloads, draw(st.sampled_from(topics)), headers)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """A batch as it is stored: with an offset, a sender, a protocol and a timestamp."""
+    batch = draw(plain_batches())
+    sequence = draw(st.integers(0, 2**50))
     return dataclasses.replace(
         batch,
+        sequence=sequence,
         sender=draw(st.binary(max_size=5)),
         protocol=draw(st.sampled_from(["cafe", "nsd"])),
         timestamp=draw(st.integers(0, 2**60)),

@@ -28,6 +28,14 @@ class ResumptionTests(SynchronousTestCase):
         client.send(hs_sub(channels, resume(name, session)))
         return client
 
+    def lose_unread(self, alice: Client, bob: Client) -> None:
+        """Let ``bob`` stop reading, be sent a message and queue three, and lose the connection."""
+        bob.stream.stop_reading()
+        alice.send(publish(1, b"written" + b"." * 70_000))
+        for n in range(3):
+            alice.send(publish(1, b"unwritten %d" % n))
+        bob.stream.lose()
+
     def test_the_window_is_60_seconds_from_the_end_of_the_connection(self) -> None:
         for seconds, answer in ((59.9, ack(1)), (60.0, ack(0, status=1))):
             cafe = Cafe()
@@ -83,11 +91,7 @@ class ResumptionTests(SynchronousTestCase):
     def test_queued_messages_are_sent_again_and_written_ones_are_not(self) -> None:
         cafe = Cafe()
         alice, bob = cafe.publisher(), cafe.subscriber()
-        bob.stream.stop_reading()
-        alice.send(publish(1, b"written" + b"." * 70_000))
-        for n in range(3):
-            alice.send(publish(1, b"unwritten %d" % n))
-        bob.stream.lose()
+        self.lose_unread(alice, bob)
         again = self.resumed(cafe, b"bob", 2)
         again.take()
         cafe.clock.advance(GAP)
@@ -101,11 +105,7 @@ class ResumptionTests(SynchronousTestCase):
             cafe = Cafe()
             cafe.start()
             alice, bob = cafe.publisher(), cafe.subscriber()
-            bob.stream.stop_reading()
-            alice.send(publish(1, b"written" + b"." * 70_000))
-            for n in range(3):
-                alice.send(publish(1, b"unwritten %d" % n))
-            bob.stream.lose()
+            self.lose_unread(alice, bob)
             counters = cafe.broker.counters
             assert (counters.delivered, counters.dropped) == (0, 1)
             if ends == "expiry":

@@ -23,7 +23,7 @@ from pubsub.protocols.fast.codec import (
 )
 from pubsub.wire.fields import layout
 from tests.unit.fast_wire import topic_id
-from tests.vectors import load_vectors
+from tests.vectors import frame_of_vector, load_vectors
 
 VECTORS: dict[str, Any] = load_vectors("fast-frames")
 MAX_PAYLOAD = 1_048_576
@@ -46,11 +46,7 @@ ANY_PACKET: st.SearchStrategy[Packet] = st.one_of(
 
 def expected_packet(vector: dict[str, Any]) -> Packet:
     """Return the packet of a vector of ``frames``."""
-    fields = {
-        name: bytes.fromhex(value) if isinstance(value, str) else value
-        for name, value in vector["fields"].items()
-    }
-    packet: Packet = getattr(codec, vector["type"])(**fields)
+    packet: Packet = frame_of_vector(codec, vector)
     return packet
 
 

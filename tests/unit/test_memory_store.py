@@ -14,6 +14,7 @@ from pubsub.broker.batch import Batch, Headers, Page
 from pubsub.store.memory import MemoryStore
 from pubsub.store.stored_runs import RUN_BYTES
 from tests.unit.fakes import batch_of
+from tests.unit.test_block import plain_batches
 
 TOPICS = ("a", "b", "c")
 
@@ -26,23 +27,6 @@ class Stored:
     topic: str
     payload: bytes
     headers: Headers | None
-
-
-HEADERS = st.dictionaries(st.text(max_size=3), st.binary(max_size=3), max_size=2)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> Batch:
-    """A batch of payloads of one length or of several, with headers or without."""
-    if draw(st.booleans()):
-        size = draw(st.integers(0, 40))
-        payload = st.binary(min_size=size, max_size=size)
-    else:
-        payload = st.binary(max_size=40)
-    payloads = draw(st.lists(payload, min_size=1, max_size=8))
-    count = len(payloads)
-    headers = draw(st.none() | st.lists(HEADERS, min_size=count, max_size=count))
-    return batch_of(payloads, draw(st.sampled_from(TOPICS)), headers)
 
 
 def messages(found: list[Batch]) -> list[Stored]:
@@ -82,7 +66,7 @@ class ModelTests(StoreCase):
     """Compared with a plain list"""
 
     @given(
-        st.lists(batches(), max_size=15),
+        st.lists(plain_batches(TOPICS), max_size=15),
         st.sampled_from([1, 5, 20, 10_000]),
         st.sampled_from([400, 3000, 2**20]),
         st.integers(0, 60),
@@ -123,7 +107,7 @@ class ModelTests(StoreCase):
         assert found == expected
 
     @given(
-        st.lists(batches(), min_size=1, max_size=30),
+        st.lists(plain_batches(TOPICS), min_size=1, max_size=30),
         st.integers(1, 30),
         st.integers(RUN_BYTES, 5000),
     )
@@ -141,7 +125,7 @@ class ModelTests(StoreCase):
             else:
                 assert len(kept) == batch.count
 
-    @given(st.lists(batches(), max_size=10))
+    @given(st.lists(plain_batches(TOPICS), max_size=10))
     def test_a_batch_comes_back_as_it_was(self, appended: list[Batch]) -> None:
         store = MemoryStore(1000, 2**20)
         for batch in appended:

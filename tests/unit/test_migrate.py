@@ -21,7 +21,8 @@ from pubsub.store.migrate import migrate
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.sqlite_history import JOURNALS, checksum
 from pubsub.store.stored_runs import record_of
-from tests.sqlite_histories import RUN, history
+from tests.histories import RUN
+from tests.sqlite_histories import history
 from tests.unit.fakes import scratch
 from tests.unit.raising import raised
 from tests.unit.streams import logged
@@ -58,7 +59,7 @@ class MigrationTests(TestCase):
 
     async def test_messages_epochs_and_metadata(self) -> None:
         with history(self.old) as old:
-            old.put("a", [b"1", b"22"], "nsd", b"ann", [{"k": b"v"}, {}])
+            old.put("a", [b"1", b"22"], protocol="nsd", sender=b"ann", headers=[{"k": b"v"}, {}])
             old.put("b", [b""])
             epoch = old.epoch
             old.connection.execute("INSERT INTO metadata VALUES ('t', 'k', x'01')")

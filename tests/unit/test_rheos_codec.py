@@ -23,7 +23,7 @@ from pubsub.protocols.rheos.codec import (
     RheosError,
 )
 from tests.unit.rheos_wire import ALICE, body, raw, response, sealed
-from tests.vectors import load_vectors
+from tests.vectors import frame_of_vector, load_vectors
 
 VECTORS: dict[str, Any] = load_vectors("rheos-frames")
 CODECS = [Codec(layout, checksum) for layout in LAYOUTS for checksum in (False, True)]
@@ -45,11 +45,7 @@ def codec_of(vector: dict[str, Any]) -> Codec:
 
 def expected_packet(vector: dict[str, Any]) -> Packet:
     """Return the packet of a vector of ``frames``."""
-    fields = {
-        name: bytes.fromhex(value) if isinstance(value, str) else value
-        for name, value in vector["fields"].items()
-    }
-    packet: Packet = getattr(codec, vector["type"])(**fields)
+    packet: Packet = frame_of_vector(codec, vector)
     return packet
 
 

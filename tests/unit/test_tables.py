@@ -130,6 +130,17 @@ def unlisted(path: str) -> set[str]:
     return {name for name in all_files(path) if name.endswith(".parquet")} - listed
 
 
+def compact_beside_waiting_batches(table: WritableTable, path: str) -> None:
+    """Compact while two old batches of 16 messages are not committed; then commit them."""
+    fill(table, 0)
+    waiting = write(table, "q", 1, batch(16, 16, ["orders"]))
+    other = write(table, "other", 0, batch(32, 16, ["orders"]))
+    make_old(path)
+    table.compact()
+    assert table.commit(waiting, "q", 1)
+    assert table.commit(other, "other", 0)
+
+
 class Died(BaseException):
     """Ends the process; no handler of the code under test may catch it."""
 
@@ -546,13 +557,7 @@ class CleaningTests(TestCase):
         assert offsets(self.path) == list(range(32))
 
     def test_uncommitted_batches_stay_at_any_age(self) -> None:
-        fill(self.table, 0)
-        waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
-        other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        make_old(self.path)
-        self.table.compact()
-        assert self.table.commit(waiting, "q", 1)
-        assert self.table.commit(other, "other", 0)
+        compact_beside_waiting_batches(self.table, self.path)
         assert offsets(self.path) == list(range(48))
 
     def test_files_of_older_versions_of_this_package_stay(self) -> None:
@@ -703,13 +708,7 @@ class StagingTests(TestCase):
         assert sorted(found) == list(range(count))
 
     def test_uncommitted_batches_stay_at_any_age(self) -> None:
-        fill(self.table, 0)
-        waiting = write(self.table, "q", 1, batch(16, 16, ["orders"]))
-        other = write(self.table, "other", 0, batch(32, 16, ["orders"]))
-        make_old(self.path)
-        self.table.compact()
-        assert self.table.commit(waiting, "q", 1)
-        assert self.table.commit(other, "other", 0)
+        compact_beside_waiting_batches(self.table, self.path)
         self.check(48)
 
     def test_a_commit_that_was_killed_keeps_its_files(self) -> None:
