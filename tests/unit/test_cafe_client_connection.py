@@ -15,6 +15,7 @@ from pubsub.protocols.cafe.codec import (
     Disconnect,
     Error,
     ErrorCode,
+    Frame,
     HandshakeAck,
     HandshakePub,
     HandshakeSub,
@@ -182,7 +183,7 @@ class SubscriberTests(SynchronousTestCase):
         connection = opened(Role.SUBSCRIBER)
         connection.subscribe(SEVEN)
         connection.subscribe(NINE)
-        expected = [Subscribe(7), Ping(), Subscribe(9), Ping()]
+        expected: list[Frame] = [Subscribe(7), Ping(), Subscribe(9), Ping()]
         assert connection.take_output() == b"".join(map(encode, expected))
         refused = encode(Error(ErrorCode.UNAUTHORIZED))
         events = connection.receive(refused + encode(Pong()) + encode(Pong()))
