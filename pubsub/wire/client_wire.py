@@ -120,6 +120,7 @@ class WireConnection(ABC):
         self.ended = False
         """True after an event of ``ENDS``."""
         self._output: list[bytes] = []
+        self._reported: list[WireEvent] = []
         self._chunks: list[bytes] = []
         self._nbytes = 0
         self._need = 1
@@ -185,7 +186,14 @@ class WireConnection(ABC):
 
     def wake(self) -> list[WireEvent]:
         """``delay`` seconds have passed."""
-        return []
+        self.delay = None
+        events, self._reported = self._reported, []
+        return events
+
+    def report(self, event: WireEvent) -> None:
+        """Have ``wake`` return ``event`` at once; for subclasses, outside of ``consume``."""
+        self._reported.append(event)
+        self.delay = 0.0
 
     # Input
 

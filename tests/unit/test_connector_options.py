@@ -245,7 +245,7 @@ class Sinks(SynchronousTestCase):
         assert values == {"channels": {1: "orders"}}
         assert len(publisher_values(url="cafe://a")["channels"]) == 256
         values = publisher_values(url="rheos://a?layout=original")
-        assert values == {"layout": "original", "checksum": "none"}
+        assert values == {"layout": "original", "checksum": "none", "envelope": "none"}
 
     def test_a_protocol_without_a_client(self) -> None:
         protocols = {"toy": Toy("toy", 7099), "nsd": installed_protocols()["nsd"]}

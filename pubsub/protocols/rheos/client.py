@@ -6,10 +6,20 @@ Topics are created before the first message; FAILED for a topic that exists is i
 from __future__ import annotations
 
 import secrets
+from uuid import UUID
 
+from pubsub.broker.topics import MAX_NAME, topic_name
+from pubsub.errors import ConfigurationError, InvalidTopicName
+from pubsub.kernel import Columns
+from pubsub.protocols.rheos.client_connection import (
+    Format,
+    PublisherConnection,
+    SubscriberConnection,
+)
 from pubsub.protocols.rheos.codec import (
     HEADER_SIZE,
     MAX_PAYLOAD,
+    NIL,
     SUCCESS,
     Ack,
     Codec,
@@ -17,11 +27,15 @@ from pubsub.protocols.rheos.codec import (
     Request,
     RheosError,
 )
+from pubsub.protocols.rheos.delivery import sender_id
 from pubsub.settings import Setting, choice
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, PublisherOptions
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
 
 _UUID_BYTES = 16
+_NAME_LENGTH = 2
 
 
 class RheosPublisher(BlockingPublisher):
@@ -71,6 +85,60 @@ class RheosPublisher(BlockingPublisher):
                 return reply
 
 
+class RheosWire(ClientWire):
+    """rheos in the layout, with the checksums and the envelopes of the listener.
+
+    The sender is the client id, if that is a UUID, or the UUID that the broker makes from such a
+    sender of another protocol.
+    """
+
+    name = "rheos"
+    traits = Traits(Level.STORED, senders=True, unsubscribes=False)
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        values = options.values
+        codec = Codec(values["layout"], values["checksum"] == "crc32")
+        self._form = Format(codec, values["envelope"] == "topic")
+        self._client_id = _client_id(options.client_id)
+        data_length = codec.layout.data_length
+        # The room that is left for the message does not depend on the length of the topic's name.
+        room = MAX_PAYLOAD - _NAME_LENGTH - MAX_NAME - data_length
+        self._limit = min(room, 256**data_length - 1)
+
+    def topic_problem(self, topic: str) -> str:
+        """See ``ClientWire``."""
+        try:
+            topic_name(topic)
+        except InvalidTopicName as error:
+            return str(error)
+        return ""
+
+    def payload_problem(self, columns: Columns) -> str:
+        """See ``ClientWire``."""
+        size, limit = columns.largest, self._limit
+        return "" if size <= limit else f"{size} bytes are more than {limit}"
+
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """See ``ClientWire``. Each subscriber has an id of its own, as it cannot unsubscribe."""
+        if role is Role.PUBLISHER:
+            return PublisherConnection(self._form, self._client_id)
+        return SubscriberConnection(self._form, secrets.token_bytes(_UUID_BYTES))
+
+
+def _client_id(name: bytes) -> bytes:
+    """Return the client id for a client of this name; raises ConfigurationError."""
+    if not name:
+        return secrets.token_bytes(_UUID_BYTES)
+    try:
+        found = UUID(name.decode()).bytes
+    except ValueError:
+        return sender_id("", name)
+    if found == NIL:
+        raise ConfigurationError("client id: rheos does not take the nil UUID")
+    return found
+
+
 def make_publisher(options: PublisherOptions) -> RheosPublisher:
     """See ``ClientSide``."""
     values = options.values
@@ -79,8 +147,10 @@ def make_publisher(options: PublisherOptions) -> RheosPublisher:
 
 CLIENT = ClientSide(
     make_publisher,
+    make_wire=RheosWire,
     parameters=(
         Setting("layout", choice("spec", "original"), "spec", "that of the listener"),
         Setting("checksum", choice("none", "crc32"), "none", "that of the listener"),
+        Setting("envelope", choice("none", "topic"), "none", "that of the listener"),
     ),
 )

@@ -7,6 +7,16 @@ is listed once a message could be published on it.
 
 from __future__ import annotations
 
+import secrets
+
+from pubsub.broker.topics import topic_name
+from pubsub.errors import ConfigurationError, InvalidTopicName
+from pubsub.kernel import Columns
+from pubsub.protocols.spot.client_connection import (
+    PublisherConnection,
+    SpotSession,
+    SubscriberConnection,
+)
 from pubsub.protocols.spot.codec import (
     PUBLISH,
     Query,
@@ -31,13 +41,20 @@ from pubsub.protocols.spot.zmtp import (
     pong,
     ready,
 )
+from pubsub.settings import SIZE, Setting
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, PublisherOptions
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
 
 # A list of topics is one message with a frame for each topic.
 _LIMITS = FrameLimits(frames=1_000_000)
 _MAX_FRAME = _LIMITS.frame
 _SHOWN = 3
+# Bytes of a random number in hex, which makes the identities of subscribers their own.
+_NUMBER_BYTES = 8
+# RFC 37 allows 255; a subscriber adds a full stop and the number.
+_MAX_CLIENT_ID = 255 - 1 - 2 * _NUMBER_BYTES
 
 
 class SpotPublisher(BlockingPublisher):
@@ -120,9 +137,53 @@ def _step(handshake: Handshake, data: bytes, at: int) -> tuple[None, int] | None
     return None if after == at else (None, after)
 
 
+class SpotWire(ClientWire):
+    """spot as a DEALER whose identity is the client id.
+
+    A subscriber's identity has a random number too: a broker lets whoever knows an identity resume
+    its subscriptions.
+    """
+
+    name = "spot"
+    traits = Traits(Level.HANDLED, resumes=True, senders=True, prefixes=True)
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        if len(options.client_id) > _MAX_CLIENT_ID:
+            raise ConfigurationError(f"client id: spot takes up to {_MAX_CLIENT_ID} bytes")
+        number = secrets.token_hex(_NUMBER_BYTES).encode()
+        self._subscriber = options.client_id + b"." + number
+        self._limit: int = options.values["max-message"]
+
+    def topic_problem(self, topic: str) -> str:
+        """See ``ClientWire``."""
+        try:
+            topic_name(topic)
+        except InvalidTopicName as error:
+            return str(error)
+        return ""
+
+    def payload_problem(self, columns: Columns) -> str:
+        """See ``ClientWire``."""
+        size, limit = columns.largest, self._limit
+        return "" if size <= limit else f"{size} bytes are more than {limit}"
+
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """See ``ClientWire``."""
+        if role is Role.PUBLISHER:
+            return PublisherConnection(self.options.client_id)
+        resume = session if isinstance(session, SpotSession) else None
+        return SubscriberConnection(self._subscriber, resume)
+
+
 def make_publisher(options: PublisherOptions) -> SpotPublisher:
     """See ``ClientSide``."""
     return SpotPublisher(options.address)
 
 
-CLIENT = ClientSide(make_publisher, columns=("key",))
+CLIENT = ClientSide(
+    make_publisher,
+    columns=("key",),
+    parameters=(Setting("max-message", SIZE, "1M", "that of the listener"),),
+    make_wire=SpotWire,
+)

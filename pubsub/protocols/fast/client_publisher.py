@@ -1,0 +1,205 @@
+"""fast's client that publishes, sans-IO (see ``client_connection.py``).
+
+A topic that does not exist is created, but CREATE would change the flags of one that does. So the
+first use of a topic asks whether it exists, and its messages are held back until that is known,
+together with everything after them, so that the order across topics is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pubsub.broker.topics import fnv1a32
+from pubsub.kernel import Columns, Head
+from pubsub.protocols.fast.client_connection import (
+    CREATE,
+    UNSUBSCRIBE,
+    Barrier,
+    FastConnection,
+    name_of,
+)
+from pubsub.protocols.fast.codec import (
+    PUBLISH,
+    Create,
+    Error,
+    ErrorCode,
+    Publish,
+    Unsubscribe,
+    encode,
+)
+from pubsub.protocols.fast.heads import learn_publish
+from pubsub.wire.client_columns import FrameWriter
+from pubsub.wire.client_events import Confirmed, Level, WireEvent
+from pubsub.wire.client_wire import Headers
+
+# Topics that are known to exist; asking again does no harm.
+_MAX_TOPICS = 65_536
+_EXISTS = ErrorCode.TOPIC_EXISTS
+
+
+class State(Enum):
+    """What is known of a topic."""
+
+    ASKED = "asked"
+    EXISTS = "exists"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, eq=False)
+class KnownTopic:
+    """A topic that was published to; ``reason`` says why it could not be created."""
+
+    name: str
+    number: int
+    state: State = State.ASKED
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class TopicBarrier(Barrier):
+    """The barrier behind the question whether ``topic`` exists, or behind its CREATE."""
+
+    topic: KnownTopic = field(kw_only=True)
+    created: bool = False
+
+
+@dataclass(slots=True)
+class ConfirmBarrier(Barrier):
+    """The barrier behind ``published`` messages; ``unsent`` of them were refused here already."""
+
+    published: int = 0
+    unsent: int = 0
+    reason: str = ""
+
+
+class PublisherConnection(FastConnection):
+    """Publishes messages of up to ``limit`` bytes."""
+
+    def __init__(self, token: bytes, limit: int) -> None:
+        super().__init__(token)
+        self._limit = limit
+        self._writer = FrameWriter(self._heads)
+        self._topics: dict[str, KnownTopic] = {}
+        self._names: dict[int, str] = {}
+        # What waits for topics: messages, and confirmations behind them (None).
+        self._waiting: deque[tuple[KnownTopic, Columns] | None] = deque()
+        # The next confirmation, and the refusals of the broker since the last one.
+        self._next = ConfirmBarrier()
+        self._refused = 0
+        self._reason = ""
+
+    def _heads(self, topic: str) -> tuple[Head, ...]:
+        sample = encode(Publish(self.token, fnv1a32(topic.encode()), b""))
+        learnt = learn_publish(sample, 0, self._limit)
+        assert learnt is not None
+        return (learnt[0],)
+
+    # Requests
+
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """See ``WireConnection``. What exists is asked for at once."""
+        events = super().open(topic)
+        if topic is not None:
+            self._topic(topic)
+        return events
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """See ``WireConnection``."""
+        known = self._topic(topic)
+        if self._waiting or known.state is not State.EXISTS:
+            self._waiting.append((known, columns))
+        else:
+            self._send(known, columns)
+
+    def confirm(self) -> None:
+        """See ``WireConnection``."""
+        if self._waiting:
+            self._waiting.append(None)
+        else:
+            self._confirm()
+
+    def _topic(self, name: str) -> KnownTopic:
+        """Return the topic; whether it exists is asked for at its first use, and once it failed."""
+        known = self._topics.get(name)
+        if known is not None and (known.state is not State.FAILED or self._waiting):
+            return known
+        if len(self._topics) >= _MAX_TOPICS and not self._waiting:
+            self._topics.clear()
+            self._names.clear()
+        number = fnv1a32(name.encode())
+        known = self._topics[name] = KnownTopic(name, number)
+        self._names[number] = name
+        self.send(encode(Unsubscribe(self.token, number)))
+        self.barrier(TopicBarrier(topic=known))
+        return known
+
+    def _send(self, known: KnownTopic, columns: Columns) -> None:
+        self._next.published += columns.count
+        if known.state is State.FAILED:
+            self._next.unsent += columns.count
+            self._next.reason = self._next.reason or known.reason
+        else:
+            self.send(self._writer.write(known.name, columns))
+
+    def _confirm(self) -> None:
+        barrier, self._next = self._next, ConfirmBarrier()
+        self.barrier(barrier)
+
+    def _send_waiting(self) -> None:
+        """Send what waits, up to the first messages whose topic is still asked for."""
+        waiting = self._waiting
+        while waiting:
+            first = waiting[0]
+            if first is not None and first[0].state is State.ASKED:
+                break
+            waiting.popleft()
+            if first is None:
+                self._confirm()
+            else:
+                self._send(*first)
+
+    # Input
+
+    def refused(self, error: Error, events: list[WireEvent]) -> None:
+        """See ``FastConnection``."""
+        if error.offending != PUBLISH:
+            super().refused(error, events)
+            return
+        self._refused += 1
+        self._reason = self._reason or name_of(error.code)
+        if error.code == ErrorCode.NO_SUCH_TOPIC:
+            # It has ended since; the next message creates it again.
+            name = self._names.get(error.topic_id, "")
+            if name in self._topics and self._topics[name].state is State.EXISTS:
+                del self._topics[name]
+
+    def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
+        """See ``FastConnection``."""
+        if isinstance(barrier, ConfirmBarrier):
+            refused, self._refused = self._refused + barrier.unsent, 0
+            reason, self._reason = barrier.reason or self._reason, ""
+            events.append(Confirmed(barrier.published, Level.HANDLED, refused, reason))
+        elif isinstance(barrier, TopicBarrier):
+            self._found(barrier, barrier.topic)
+
+    def _found(self, barrier: TopicBarrier, known: KnownTopic) -> None:
+        if barrier.created:
+            code = barrier.code(CREATE)
+            # Another client may have created it meanwhile, with the same key or another one.
+            known.state = State.FAILED if code and code != _EXISTS else State.EXISTS
+            known.reason = f"the topic cannot be created: {name_of(code)}"
+        elif barrier.code(UNSUBSCRIBE) == ErrorCode.NO_SUCH_TOPIC:
+            self.send(encode(Create(self.token, known.name.encode(), 0)))
+            self.barrier(TopicBarrier(topic=known, created=True))
+            return
+        else:
+            known.state = State.EXISTS
+        self._send_waiting()

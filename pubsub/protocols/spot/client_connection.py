@@ -1,0 +1,368 @@
+"""spot's client, sans-IO, as a DEALER: see ``ClientWire`` and ``WireConnection``.
+
+Commands have no reply and take effect in order. So a PING follows what has to be confirmed, and its
+PONG shows that the commands before it were handled. A refusal has no reply either: only QUERY shows
+that a topic was refused as a whole, because a topic is listed once a message could be published on
+it. The first messages on a topic are therefore confirmed by the reply to a QUERY.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pubsub.kernel import Columns, Head, HeadTable
+from pubsub.protocols.spot.codec import (
+    PUBLISH,
+    Publish,
+    Query,
+    QueryResponse,
+    SpotError,
+    Subscribe,
+    Unsubscribe,
+    decode_request,
+    encode_request,
+)
+from pubsub.protocols.spot.heads import long_head, message_heads, publish_prefix, short_head
+from pubsub.protocols.spot.zmtp import (
+    GREETING,
+    LONG,
+    Command,
+    FrameLimits,
+    Handshake,
+    Partial,
+    Unit,
+    ZmtpError,
+    decode,
+    encode_message,
+    ping,
+    pong,
+    ready,
+)
+from pubsub.wire.client_columns import FrameWriter, messages_of
+from pubsub.wire.client_events import (
+    Alive,
+    Confirmed,
+    Interest,
+    Level,
+    Messages,
+    NotSubscribed,
+    Opened,
+    Rejected,
+    Subscribed,
+    WireEvent,
+)
+from pubsub.wire.client_wire import Headers, WireConnection, WireError
+
+# A list of topics is one message with a frame for each topic; a message of another protocol may be
+# longer than those that the listener accepts.
+_LIMITS = FrameLimits(frame=64 * 1024 * 1024, frames=1_000_000)
+_MAX_TOPIC = 255
+# What messages of the broker begin with: the delimiter, PUBLISH, and the flags of the topic.
+_PUBLICATION = b"\x01\x00\x01\x01\x01\x01"
+# Topics whose messages are recognized at once, and topics that are known to be hosted.
+_MAX_HEADS = 4096
+_MAX_HOSTED = 65_536
+_NODE = b"x-node"
+UNLISTED = "the topic is not permitted, or another broker hosts it"
+
+
+@dataclass(frozen=True, slots=True)
+class SpotSession:
+    """What a subscriber resumes: the run of the broker that keeps its subscriptions."""
+
+    node: bytes
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request that waits for the PONG with ``context``, or for the reply to a QUERY if None.
+
+    It is a ping, unless a field is set. ``unlisted`` has the number of messages of each topic that
+    the reply must list.
+    """
+
+    context: bytes | None
+    published: int | None = None
+    interest: Interest | None = None
+    unlisted: Mapping[bytes, int] = field(default_factory=dict)
+
+
+class SpotConnection(WireConnection):
+    """What publishers and subscribers have in common."""
+
+    def __init__(self, identity: bytes, resume: SpotSession | None = None) -> None:
+        super().__init__()
+        self._identity = identity
+        self._resume = resume
+        self._handshake = Handshake()
+        self._partial: Partial | None = None
+        self._pings = 0
+        self._waiting: deque[Waiting] = deque()
+        self._table = HeadTable(_learn)
+
+    # Requests
+
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """See ``WireConnection``."""
+        properties = {b"Identity": self._identity} if self._identity else None
+        self.send(GREETING + ready(b"DEALER", properties))
+        return []
+
+    def await_handled(self, published: int | None = None, interest: Interest | None = None) -> None:
+        """Have a PONG answer for the commands so far; a peer with ZMTP 3.0 knows only QUERY."""
+        if not self._handshake.has_commands:
+            self.query(published, interest)
+            return
+        self._pings += 1
+        context = self._pings.to_bytes(8, "big")
+        self._waiting.append(Waiting(context, published, interest))
+        self.send(ping(context))
+
+    def query(
+        self,
+        published: int | None = None,
+        interest: Interest | None = None,
+        unlisted: Mapping[bytes, int] | None = None,
+    ) -> None:
+        """Have the list of topics answer for the commands so far."""
+        self._waiting.append(Waiting(None, published, interest, unlisted or {}))
+        self.send(encode_request(Query()))
+
+    def ping(self) -> None:
+        """See ``WireConnection``."""
+        self.await_handled()
+
+    def close(self) -> None:
+        """See ``WireConnection``."""
+
+    # Input
+
+    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+        """See ``WireConnection``."""
+        at = 0
+        try:
+            while not self._handshake.done:
+                after, need = self._handshake.consume(data, at)
+                if after == at:
+                    return at, need
+                at = after
+                if self._handshake.done:
+                    self._opened(events)
+            return self._consume_messages(data, at, events)
+        except ZmtpError as error:
+            if error.reason != "refused-by-peer":
+                raise WireError(f"not ZMTP as spot uses it ({error.reason})") from None
+            events.append(Rejected("the broker has refused the handshake", permanent=True))
+            return len(data), 1
+
+    def _opened(self, events: list[WireEvent]) -> None:
+        if self._handshake.socket_type != b"ROUTER":
+            raise WireError("the other side is not a ROUTER socket")
+        node = self._handshake.metadata.get(_NODE, b"")
+        resumed = self._resume is not None and self._resume.node == node
+        self.session = self.next_session(node)
+        events.append(Opened(resumed))
+
+    def next_session(self, node: bytes) -> SpotSession | None:
+        """Return what the next connection may resume at the broker ``node``."""
+        return None
+
+    def _consume_messages(self, data: bytes, at: int, events: list[WireEvent]) -> tuple[int, int]:
+        while at < len(data):
+            start, at = at, self._scan(data, at, events)
+            if at == len(data):
+                break
+            unit = decode(data, at, _LIMITS, self._partial if at == start == 0 else None)
+            if isinstance(unit, Partial):
+                self._partial = unit if unit.length else None
+                return at, unit.need
+            self._partial = None
+            self._handle(unit, events)
+            at = unit.end
+        self._partial = None
+        return at, 1
+
+    def _scan(self, data: bytes, at: int, events: list[WireEvent]) -> int:
+        if len(self._table) > _MAX_HEADS:
+            self._table = HeadTable(_learn)
+        columns = self._table.scan(data, at)
+        if columns.count:
+            self.delivered(columns, columns.addresses, None, events)
+        return columns.end
+
+    def _handle(self, unit: Unit, events: list[WireEvent]) -> None:
+        for command in unit.commands:
+            if command.name == b"PING":
+                self.send(pong(command))
+            elif command.name == b"PONG":
+                self._answered(command, events)
+        if not unit.frames:
+            return
+        try:
+            message = decode_request(unit.frames)
+        except SpotError:
+            raise WireError("a message that is no command of spot") from None
+        match message:
+            case Publish(topic, data, origin):
+                self.delivered(Columns.one(data), [topic], origin, events)
+            case QueryResponse(topics):
+                self._listed(topics, events)
+            case _:
+                raise WireError("a command that only clients send")
+
+    def _answered(self, command: Command, events: list[WireEvent]) -> None:
+        if self._waiting and self._waiting[0].context == command.data:
+            self.answered(self._waiting.popleft(), (), events)
+
+    def _listed(self, topics: Sequence[bytes], events: list[WireEvent]) -> None:
+        if self._waiting and self._waiting[0].context is None:
+            self.answered(self._waiting.popleft(), topics, events)
+
+    def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
+        """Handle the reply to ``waiting``, of which ``topics`` are the topics listed."""
+        events.append(Alive())
+
+    def delivered(
+        self,
+        columns: Columns,
+        topics: Sequence[bytes],
+        origin: bytes | None,
+        events: list[WireEvent],
+    ) -> None:
+        """Handle messages; ``topics`` has the topic of each address of ``columns``."""
+        raise WireError("a message, but there is no subscription")
+
+
+class PublisherConnection(SpotConnection):
+    """Publishes."""
+
+    def __init__(self, identity: bytes) -> None:
+        super().__init__(identity)
+        self._writer = FrameWriter(lambda topic: message_heads(publish_prefix(topic.encode())))
+        self._published = 0
+        # Topics that the broker has listed, and the number of messages of those that it has not.
+        self._hosted: set[bytes] = set()
+        self._unlisted: Counter[bytes] = Counter()
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """See ``WireConnection``."""
+        name = topic.encode()
+        self._published += columns.count
+        if name not in self._hosted:
+            self._unlisted[name] += columns.count
+        if sender is None:
+            self.send(self._writer.write(topic, columns))
+            return
+        for payload in columns.payloads():
+            self.send(encode_message([b"", PUBLISH, sender, name, payload]))
+
+    def confirm(self) -> None:
+        """See ``WireConnection``."""
+        published, self._published = self._published, 0
+        if self._unlisted:
+            unlisted, self._unlisted = self._unlisted, Counter()
+            self.query(published, unlisted=unlisted)
+        else:
+            self.await_handled(published)
+
+    def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
+        """See ``SpotConnection``."""
+        if waiting.published is None:
+            super().answered(waiting, topics, events)
+            return
+        missing = waiting.unlisted.keys() - set(topics)
+        if len(self._hosted) >= _MAX_HOSTED:
+            self._hosted.clear()
+        self._hosted |= waiting.unlisted.keys() - missing
+        refused = sum([waiting.unlisted[name] for name in missing])
+        reason = UNLISTED if refused else ""
+        events.append(Confirmed(waiting.published, Level.HANDLED, refused, reason))
+
+
+class SubscriberConnection(SpotConnection):
+    """Subscribes. Its identity has to be its own, as it resumes what has this identity."""
+
+    def __init__(self, identity: bytes, resume: SpotSession | None = None) -> None:
+        super().__init__(identity, resume)
+        self._names: set[bytes] = set()
+
+    def next_session(self, node: bytes) -> SpotSession | None:
+        """See ``SpotConnection``."""
+        return SpotSession(node) if node else None
+
+    def subscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``. There is no reply to a refusal."""
+        name = _pattern(interest)
+        if len(name) > _MAX_TOPIC:
+            self.report(NotSubscribed(interest, "a prefix has at most 254 bytes"))
+        elif name.endswith(b"*") and not interest.prefix:
+            reason = "over spot a name that ends with * stands for all topics with this prefix"
+            self.report(NotSubscribed(interest, reason))
+        else:
+            self._names.add(name)
+            self.send(encode_request(Subscribe(name)))
+            self.await_handled(interest=interest)
+
+    def unsubscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``."""
+        name = _pattern(interest)
+        self._names.discard(name)
+        self.send(encode_request(Unsubscribe(name)))
+
+    def close(self) -> None:
+        """See ``WireConnection``: without subscriptions there is nothing to resume."""
+        self.session = None
+        for name in self._names:
+            self.send(encode_request(Unsubscribe(name)))
+
+    def answered(self, waiting: Waiting, topics: Sequence[bytes], events: list[WireEvent]) -> None:
+        """See ``SpotConnection``."""
+        if waiting.interest is None:
+            super().answered(waiting, topics, events)
+        else:
+            events.append(Subscribed(waiting.interest))
+
+    def delivered(
+        self,
+        columns: Columns,
+        topics: Sequence[bytes],
+        origin: bytes | None,
+        events: list[WireEvent],
+    ) -> None:
+        """See ``SpotConnection``."""
+        try:
+            names = [topic.decode() for topic in topics]
+        except UnicodeDecodeError:
+            raise WireError("a topic name that is not UTF-8") from None
+        if origin is None:
+            events.extend(messages_of(columns, names))
+        else:
+            events.append(Messages(names[0], columns, senders=[origin]))
+
+
+def _pattern(interest: Interest) -> bytes:
+    """Return the topic id of SUBSCRIBE (spot §3.4)."""
+    return interest.name.encode() + b"*" * interest.prefix
+
+
+def _learn(data: bytes, at: int) -> tuple[Head, bytes] | None:
+    """Return the head and the topic of the publication at ``at``; None for any other unit."""
+    if not data.startswith(_PUBLICATION, at) or len(data) - at <= len(_PUBLICATION):
+        return None
+    start = at + len(_PUBLICATION) + 1
+    stop = start + data[start - 1]
+    flags = data[stop : stop + 1]
+    prefix, topic = data[at:stop], data[start:stop]
+    if flags == b"\0" and len(data) >= stop + 2:
+        return short_head(prefix), topic
+    if flags == bytes((LONG,)) and len(data) >= stop + 9:
+        return long_head(prefix, _LIMITS.frame), topic
+    return None

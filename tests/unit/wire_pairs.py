@@ -1,0 +1,94 @@
+"""Connections of the client library: with a broker in memory, and with bytes cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from pubsub.wire.client_events import Messages, WireEvent
+from pubsub.wire.client_wire import WireConnection
+from tests.unit.streams import House
+
+
+class Pair:
+    """A connection of a client, and the broker's end of it.
+
+    ``sent`` is everything that the client has sent, ``events`` all that was reported. At most
+    ``piece`` bytes arrive at once.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        protocol: str,
+        connection: WireConnection,
+        topic: str | None = None,
+        piece: int = 65_536,
+    ) -> None:
+        self.house = house
+        self.connection = connection
+        self.far = house.connect(protocol)
+        self.sent = b""
+        self.events: list[WireEvent] = connection.open(topic)
+        self._piece = piece
+        self.settle()
+
+    def settle(self) -> None:
+        """Transfer what either side has sent until nothing changes."""
+        moved = True
+        while moved:
+            out = self.connection.take_output()
+            self.sent += out
+            if out:
+                self.far.send(out)
+            # Longer than the pause after a handshake, and than a commit.
+            self.house.clock.advance(0.05)
+            self.house.pump(3)
+            back = self.far.take()
+            for at in range(0, len(back), self._piece):
+                self.events += self.connection.receive(back[at : at + self._piece])
+            due = self.connection.delay == 0
+            if due:
+                self.events += self.connection.wake()
+            moved = bool(out or back or due)
+
+    def take(self) -> list[WireEvent]:
+        """Return the events since the last call."""
+        self.settle()
+        events, self.events = self.events, []
+        return events
+
+    def take_sent(self) -> bytes:
+        """Return what the client has sent since the last call."""
+        self.settle()
+        sent, self.sent = self.sent, b""
+        return sent
+
+
+def flat(events: Sequence[WireEvent]) -> list[tuple[str, bytes | None, bytes]]:
+    """Return topic, sender and payload of each message."""
+    return [
+        (event.topic, None if event.senders is None else event.senders[number], payload)
+        for event in events
+        if isinstance(event, Messages)
+        for number, payload in enumerate(event.columns.payloads())
+    ]
+
+
+def others(events: Sequence[WireEvent]) -> list[WireEvent]:
+    """Return the events that are not messages."""
+    return [event for event in events if not isinstance(event, Messages)]
+
+
+def receive_cut(
+    connection: WireConnection, data: bytes, sizes: Sequence[int] = (1,)
+) -> list[WireEvent]:
+    """Return the events of ``data`` when it arrives in pieces of these sizes, repeatedly."""
+    events: list[WireEvent] = []
+    at = 0
+    for size in cycle(sizes):
+        if at >= len(data):
+            return events
+        events += connection.receive(data[at : at + size])
+        at += size
+    return events
