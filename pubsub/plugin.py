@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocolFactory
 
     from pubsub.broker.listener import Listener
+    from pubsub.dissector.declaration import Declaration
     from pubsub.settings import Setting
     from pubsub.wire.client_side import ClientSide
     from pubsub.wire.dissection import Dissector
@@ -41,6 +42,9 @@ class IWireProtocol(Interface):
         "malformed frames only up to there, whatever protocol they arrived by, as a client may "
         "use the wrong port. The broker's tokens need no pattern."
     )
+    dissector: Declaration | None = Attribute(
+        "How Wireshark shows this protocol (`pubsub dissector`); None if it cannot."
+    )
     contract_driver: str | None = Attribute(
         "Dotted name of the class with which tests/contract tries this protocol, or None."
     )
@@ -58,9 +62,10 @@ class IWireProtocol(Interface):
 class WireProtocol:
     """An ``IWireProtocol`` implemented by the modules of ``package``.
 
-    ``server`` has ``SETTINGS``, a sequence of Setting, and ``make_factory(listener)``. Two modules
-    are optional: ``client`` has ``CLIENT``, a ClientSide; ``malformed`` has ``dissect(frame)`` and
-    ``REDACTED``, a sequence of patterns, or only one of the two.
+    ``server`` has ``SETTINGS``, a sequence of Setting, and ``make_factory(listener)``. Three
+    modules are optional: ``client`` has ``CLIENT``, a ClientSide; ``malformed`` has
+    ``dissect(frame)`` and ``REDACTED``, a sequence of patterns, or only one of the two;
+    ``dissector`` has ``DISSECTOR``, a Declaration.
     """
 
     def __init__(
@@ -105,6 +110,12 @@ class WireProtocol:
         """See IWireProtocol."""
         redacted: Sequence[bytes] = getattr(self._optional("malformed"), "REDACTED", ())
         return redacted
+
+    @property
+    def dissector(self) -> Declaration | None:
+        """See IWireProtocol."""
+        dissector: Declaration | None = getattr(self._optional("dissector"), "DISSECTOR", None)
+        return dissector
 
     def _server(self) -> Any:
         return import_module(f"{self._package}.server")

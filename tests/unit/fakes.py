@@ -36,6 +36,7 @@ from pubsub.broker.slow_policy import SlowPolicy
 from pubsub.broker.topic_registry import TopicRegistry
 from pubsub.broker.topics import KeyChange, Topic
 from pubsub.broker.wall_clock import WallClock
+from pubsub.dissector.declaration import Declaration
 from pubsub.interfaces import Encoding, IStore
 from pubsub.kernel import Columns
 from pubsub.plugin import IWireProtocol
@@ -191,6 +192,7 @@ class Toy:
     """A protocol that has only settings."""
 
     client = dissect = contract_driver = None
+    dissector: Declaration | None = None
     redacted: Sequence[bytes] = ()
 
     def __init__(self, name: str, port: int, settings: Sequence[Setting] = ()) -> None:

@@ -128,7 +128,7 @@ PACKETS: dict[int, type[Packet]] = {
     0x7F: Error,
 }
 TYPES = {packet: number for number, packet in PACKETS.items()}
-_FROM_CLIENT = frozenset(
+FROM_CLIENT = frozenset(
     TYPES[packet] for packet in (Create, Subscribe, Publish, Unsubscribe, RotateKey)
 )
 
@@ -171,7 +171,7 @@ def needed(data: bytes, at: int, max_payload: int) -> int:
     than ``max_payload`` bytes as soon as its length has arrived.
     """
     available = len(data) - at
-    if available and data[at] not in _FROM_CLIENT:
+    if available and data[at] not in FROM_CLIENT:
         raise FastError(ErrorCode.INVALID_REQUEST, data[at])
     if available < 2 or data[at] != PUBLISH:
         return available + 1
