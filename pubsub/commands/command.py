@@ -34,6 +34,9 @@ _SUBCOMMANDS = {
     "pipeline": Subcommand(
         "pubsub.commands.pipeline", "run a job of the Spark pipeline, or make a report"
     ),
+    "dissector": Subcommand(
+        "pubsub.commands.dissector", "write the dissector for Wireshark and tshark"
+    ),
     "completion": Subcommand(
         "pubsub.commands.completion", "print the completion for bash, zsh or fish"
     ),

@@ -34,7 +34,7 @@ _MODULE = re.compile(r"(?<![\w./-])(?:pubsub|tests)(?:\.[a-z_]+)+(?![\w/-])")
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
-_FILES = {"pubsub.key", "pubsub.toml", "pubsub.service"}
+_FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
 # Options of twistd and curl, and of the example protocol in docs/protocols.md.
 _FOREIGN = {
     "pidfile",
@@ -95,6 +95,11 @@ def is_module(name: str) -> bool:
     return module.exists() and path.name in _WORD.findall(module.read_text())
 
 
+def is_filter(name: str) -> bool:
+    """Return whether ``name`` is a display filter of the dissector for Wireshark."""
+    return name.split(".")[1] in installed_protocols()
+
+
 def options() -> set[str]:
     """Return every option of the broker, the command ``pubsub`` and the programs in tests/."""
     found = {"proto", "port", "listen", "config", "secret", *_FOREIGN}
@@ -150,7 +155,7 @@ class LinkTests(SynchronousTestCase):
             f"{name_of(page)}: {name}"
             for page in PAGES
             for name in _MODULE.findall(page.read_text())
-            if name not in _FILES and not is_module(name)
+            if name not in _FILES and not is_filter(name) and not is_module(name)
         ]
         assert not missing
 
