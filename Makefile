@@ -31,7 +31,7 @@ test: .venv/.installed-dev
 	$(BIN)/coverage report
 	PUBSUB_KERNEL=interpreted $(BIN)/pytest -q -p no:twisted $(KERNEL_TESTS)
 	HYPOTHESIS_PROFILE=smoke $(BIN)/trial --temp-directory=.venv/trial tests.unit
-	$(BIN)/pytest -q -p no:twisted tests/bench
+	$(BIN)/pytest -q -p no:twisted tests/bench tests/dissector
 	$(BIN)/pytest -q tests/integration tests/crash
 	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
 

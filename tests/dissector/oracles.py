@@ -1,0 +1,111 @@
+"""What the broker's own decoders make of streams, in the form in which tshark shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pubsub.protocols.cafe import codec as cafe
+from pubsub.protocols.fast import codec as fast
+from pubsub.protocols.rheos import codec as rheos
+from pubsub.protocols.spot import broker_codec, zmtp
+from pubsub.protocols.spot import codec as spot
+from pubsub.wire.fields import Unsigned, decode_fields, layout
+
+Fields: TypeAlias = dict[str, list[str]]
+"""The bytes of each field, as hexadecimal digits."""
+# The limits that are valid for a client's messages.
+_LIMITS = zmtp.FrameLimits()
+
+
+def declared(frame: Any) -> Fields:
+    """Return the fields of a dataclass of ``wire/fields.py``."""
+    found: Fields = {}
+    for name, kind in layout(type(frame)):
+        value = getattr(frame, name)
+        encoded = kind.encode(value) if isinstance(kind, Unsigned) else value
+        found[name] = [encoded.hex()]
+    return found
+
+
+def cafe_frames(data: bytes) -> Iterator[Fields]:
+    """Yield the fields of each cafe frame; raises CafeError."""
+    at = 0
+    while (decoded := cafe.decode(data, at)) is not None:
+        frame, end = decoded
+        yield {"opcode": [data[at + 2 : at + 3].hex()], **declared(frame)}
+        at = end
+
+
+def fast_packets(data: bytes) -> Iterator[Fields]:
+    """Yield the fields of each fast packet; raises FastError."""
+    at = 0
+    while (decoded := fast.decode(data, at)) is not None:
+        packet, end = decoded
+        yield {"type": [data[at : at + 1].hex()], **declared(packet)}
+        at = end
+
+
+def rheos_packets(data: bytes, options: Mapping[str, str], from_client: bool) -> Iterator[Fields]:
+    """Yield the fields of each rheos packet; raises RheosError."""
+    codec = rheos.Codec(options.get("layout", "spec"), options.get("checksum") == "crc32")
+    at = 0
+    while at < len(data):
+        decoded = codec.decode(data, at) if from_client else codec.decode_answer(data, at)
+        if decoded is None:
+            return
+        packet, at = decoded
+        yield _rheos_fields(packet, codec, options.get("envelope") == "topic")
+
+
+def _rheos_fields(packet: rheos.Packet, codec: rheos.Codec, envelope: bool) -> Fields:
+    match packet:
+        case rheos.Request(opcode, client_id, topic, data):
+            numbers = {"opcode": [f"{opcode:02x}"], "client_id": [client_id.hex()]}
+            return {**numbers, "name": [topic.hex()], "data": [data.hex()]}
+        case rheos.Ack():
+            return declared(packet)
+        case rheos.Response(sender_id, payload):
+            found = {"sender_id": [sender_id.hex()]}
+            if not envelope:
+                return {**found, "payload": [payload.hex()]}
+            return {**found, **declared(decode_fields(codec.layout.topic, payload))}
+
+
+def spot_messages(data: bytes) -> Iterator[Fields]:
+    """Yield the fields of each message between DEALER and ROUTER, with routing ids or without.
+
+    Raises ZmtpError and SpotError.
+    """
+    at = 0
+    while isinstance(unit := zmtp.decode(data, at, _LIMITS), zmtp.Unit):
+        at = unit.end
+        if unit.frames:
+            yield _spot_fields(_request(unit.frames))
+
+
+def _request(frames: Sequence[bytes]) -> spot.Request | broker_codec.BrokerCommand:
+    command = broker_codec.decode_broker_command(frames)
+    if command is not None:
+        return command
+    try:
+        return spot.decode_request(frames)
+    except spot.SpotError:
+        return spot.decode_routed(frames)[1]
+
+
+def _spot_fields(request: spot.Request | broker_codec.BrokerCommand) -> Fields:
+    found: Fields = {}
+    for name in request.__dataclass_fields__:
+        value = getattr(request, name)
+        name = "offset" if name == "offsets" else name
+        if isinstance(value, bytes):
+            found[name] = [value.hex()]
+        elif isinstance(value, int):
+            found[name] = [value.to_bytes(8, "big").hex()]
+        elif value is not None:
+            found[name] = [
+                one.hex() if isinstance(one, bytes) else one.to_bytes(8, "big").hex()
+                for one in value
+            ]
+    return found
