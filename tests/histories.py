@@ -19,7 +19,8 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.record import Begin, End, Put
 from pubsub.store.recovery import boot_id, recover
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
+from pubsub.store.segment_scan import scan
 from pubsub.store.stored_runs import RunRecord, record_of
 
 RUN = 0x123456789ABCDE

@@ -43,6 +43,7 @@ from pubsub.settings import (
     TEXT,
     Kind,
     Setting,
+    choice,
     number,
     parse_size,
     read_all,
@@ -101,6 +102,12 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "seconds that a message waits for others before the commit",
     ),
     Setting("commit-bytes", SIZE, "1M", "bytes of messages that are committed without waiting"),
+    Setting(
+        "compression",
+        choice("off", "zstd"),
+        "off",
+        "compression of segments of the history that get no more messages, in the background",
+    ),
     Setting(
         "admin-port",
         Kind("PORT|ENDPOINT|none", str),

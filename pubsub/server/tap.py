@@ -120,7 +120,10 @@ def _make_store(
         messages, nbytes = settings["history"]
         return MemoryStore(messages, nbytes), nbytes if messages else 0
     options = LogOptions(
-        settings["commit-interval"], settings["commit-bytes"], settings["retention"]
+        settings["commit-interval"],
+        settings["commit-bytes"],
+        settings["retention"],
+        settings["compression"] == "zstd",
     )
     store = LogStore(
         location.directory, reactor, options, tick_end, wall.retention_time, location.migrate

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-from pubsub.store.segment import Found, Segment
+from pubsub.store.record import Found
+from pubsub.store.segment import Segment
 from pubsub.store.segment_index import Entry
 
 # Segments whose index is in memory, and bytes of records that are.

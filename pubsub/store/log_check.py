@@ -14,16 +14,10 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import read_note
 from pubsub.store.log_view import LogView
-from pubsub.store.record import LOST, Operation
-from pubsub.store.segment import (
-    SEGMENT_HEAD_BYTES,
-    Found,
-    Segment,
-    add_damage,
-    index_name,
-    survey,
-)
+from pubsub.store.record import LOST, Found, Operation
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, index_name
 from pubsub.store.segment_index import SegmentIndex
+from pubsub.store.segment_scan import add_damage, survey
 
 
 @dataclass(slots=True)

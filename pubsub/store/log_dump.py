@@ -9,10 +9,10 @@ from typing import Any
 from pubsub.store.block import decode_block
 from pubsub.store.log_check import read_records
 from pubsub.store.log_view import LogView
-from pubsub.store.record import CLOSED, LOST, SEALED, Begin, End, Operation
-from pubsub.store.segment import Found, topics_of_record
+from pubsub.store.record import CLOSED, COMPRESSED, LOST, SEALED, Begin, End, Found, Operation
+from pubsub.store.segment_scan import topics_of_record
 
-_FLAGS = {LOST: "lost", CLOSED: "closed", SEALED: "sealed"}
+_FLAGS = {LOST: "lost", CLOSED: "closed", SEALED: "sealed", COMPRESSED: "compressed"}
 
 
 def dump(view: LogView, payloads: bool = False) -> Iterator[dict[str, Any]]:

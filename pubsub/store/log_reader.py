@@ -14,7 +14,8 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.columns import RUN
 from pubsub.store.parcel import Parcel, Piece, TopicCounts, add_counts
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.segment import Found, Segment
+from pubsub.store.record import Found
+from pubsub.store.segment import Segment
 from pubsub.store.segment_index import LOST, Entry
 from pubsub.store.stored_runs import StoredRun
 

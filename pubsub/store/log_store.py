@@ -55,13 +55,17 @@ MEMORY_BYTES = BACKLOG + RECENT + CACHE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history."""
+    """``interval`` seconds and ``nbytes`` bytes bound a group; ``retention`` bounds the history.
+
+    With ``compress`` upkeep compresses segments.
+    """
 
     interval: float = 0.005
     nbytes: int = 1024**2
     retention: tuple[RetentionLimits, ...] = field(
         default=(RetentionLimits("*", 7 * 86_400, 10 * 1024**3),)
     )
+    compress: bool = False
 
 
 @implementer(IStore)
@@ -176,6 +180,7 @@ class LogStore:
             self._expiry,
             0 if self._clean else found.offset,
             grain,
+            self._options.compress,
         )
         self._rounds = Rounds(self._reactor, upkeep, self._microseconds)
         self._readers = Worker("history-reader", READERS, self._reactor)

@@ -22,19 +22,17 @@ from pubsub.store.log_directory import METADATA, LogDirectory
 from pubsub.store.log_reader import read_parcel
 from pubsub.store.metadata import Epoch, Metadata, Place, SealedSegment, State
 from pubsub.store.parcel import Parcel
-from pubsub.store.record import SEALED, Begin, End
+from pubsub.store.record import SEALED, Begin, End, Found
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
-    Found,
     NotASegment,
     Segment,
     SegmentHead,
-    is_sealed,
     parse_name,
     read_head,
-    survey,
 )
 from pubsub.store.segment_index import SegmentIndex
+from pubsub.store.segment_scan import is_sealed, survey
 
 # The segments change while they are listed, at most this many times in a row.
 _ATTEMPTS = 10

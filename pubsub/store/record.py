@@ -22,17 +22,20 @@ from zlib import crc32
 from pubsub.interfaces import Value
 from pubsub.store.block import Block
 from pubsub.store.columns import encode_name
+from pubsub.store.compression import compressed, decompressed
 from pubsub.store.stored_runs import RunColumns, RunRecord, encode_runs
 
 MAGIC = b"PSLR"
 VERSION = 1
 START = MAGIC + bytes([VERSION, 0])
 """The first bytes of a record."""
-LOST, CLOSED, SEALED = 1, 2, 4
-"""Flags: the messages of the record are lost; the log was closed; the segment ends here."""
+LOST, CLOSED, SEALED, COMPRESSED = 1, 2, 4, 8
+"""Flags: the messages of the record are lost; the log was closed; the segment ends here; all behind
+the head is compressed. In the record that ends a segment the last one says that its records were
+compressed where that made them smaller."""
 REWRITTEN = 0
 """The epoch of the records of segments that were rewritten, which have no operations."""
-_KNOWN_FLAGS = LOST | CLOSED | SEALED
+_KNOWN_FLAGS = LOST | CLOSED | SEALED | COMPRESSED
 _HEAD = struct.Struct("<4sBBHIIQQQQqqQ8I")
 HEAD_BYTES = _HEAD.size
 # Where the checksums are: that of the head covers all bytes before it but that of the record, which
@@ -155,23 +158,26 @@ def record_of_block(block: Block) -> Record:
 
 
 def encode(
-    record: Record, salt: bytes, epoch: int, ceiling: int
+    record: Record, salt: bytes, epoch: int, ceiling: int, compress: bool = False
 ) -> tuple[list[bytes | memoryview], int]:
     """Return the bytes of ``record`` as buffers to be written one after another, and their length.
 
-    ``ceiling`` is an offset that no message shown to a reader has reached.
+    ``ceiling`` is an offset that no message shown to a reader has reached. With ``compress`` the
+    record is compressed if that makes it smaller.
     """
     operations = encode_operations(record.operations)
     before = b"".join((*record.columns, operations))
     sizes = (*map(len, record.columns), len(operations))
-    length = HEAD_BYTES + len(before) + sum(map(len, record.payloads))
+    payloads, flags = record.payloads, record.flags
+    if compress and (packed := compressed(b"".join((before, *payloads)))) is not None:
+        before, payloads, flags = packed, (), flags | COMPRESSED
+    length = HEAD_BYTES + len(before) + sum(map(len, payloads))
     fields = (
-        MAGIC, VERSION, 0, record.flags, 0, epoch, length, record.base, record.count, ceiling,
+        MAGIC, VERSION, 0, flags, 0, epoch, length, record.base, record.count, ceiling,
         record.first, record.last, record.run, *sizes, 0,
     )  # fmt: skip
     head = bytearray(_HEAD.pack(*fields))
     check = _check_of(head, salt)
-    payloads = record.payloads
     if len(payloads) > 1:
         # Each checksum and each buffer that is written alone would give other threads the
         # interpreter, and it can take milliseconds to get it back.
@@ -194,7 +200,8 @@ def decode_head(data: bytes | memoryview, salt: bytes, at: int = 0) -> Head | No
     ) = _HEAD.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC or check != _check_of(data[at : at + HEAD_BYTES], salt):
         return None
-    if version != VERSION or flags & ~_KNOWN_FLAGS or length < HEAD_BYTES + sum(sizes):
+    least = HEAD_BYTES if flags & COMPRESSED else HEAD_BYTES + sum(sizes)
+    if version != VERSION or flags & ~_KNOWN_FLAGS or length < least:
         return None
     return Head(
         flags, crc, epoch, length, base, count, ceiling, first, last, run, tuple(sizes), check
@@ -213,7 +220,8 @@ def is_intact(head: Head, data: memoryview) -> bool:
 def decode_block(head: Head, data: memoryview) -> Block:
     """Return the messages of a record that has been verified."""
     columns = []
-    at = HEAD_BYTES
+    data = _body_of(head, data)
+    at = 0
     for size in head.sizes[:6]:
         columns.append(bytes(data[at : at + size]))
         at += size
@@ -227,8 +235,31 @@ def decode_block(head: Head, data: memoryview) -> Block:
 
 def operations_of(head: Head, data: memoryview) -> list[Operation]:
     """Return the operations of a record that has been verified."""
-    at = HEAD_BYTES + sum(head.sizes[:6])
-    return decode_operations(bytes(data[at : at + head.sizes[6]]))
+    at = sum(head.sizes[:6])
+    return decode_operations(bytes(_body_of(head, data)[at : at + head.sizes[6]]))
+
+
+def _body_of(head: Head, data: memoryview) -> memoryview:
+    """Return what is behind the head, as it was before it was compressed."""
+    body = data[HEAD_BYTES:]
+    return memoryview(decompressed(body)) if head.flags & COMPRESSED and body else body
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record of a segment: its head, its position, and its bytes, which have been verified."""
+
+    head: Head
+    position: int
+    data: memoryview
+
+    def block(self) -> Block:
+        """Return the messages."""
+        return decode_block(self.head, self.data)
+
+    def operations(self) -> list[Operation]:
+        """Return the operations."""
+        return operations_of(self.head, self.data)
 
 
 def encode_operations(operations: Iterable[Operation]) -> bytes:

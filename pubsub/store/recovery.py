@@ -24,20 +24,18 @@ from pubsub.store.catalog import Catalog
 from pubsub.store.log_directory import METADATA, POSITION, LogDirectory
 from pubsub.store.log_files import SALT_BYTES, read_note, write_index
 from pubsub.store.metadata import Metadata, Place, SealedSegment, State
-from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Operation, Record, encode
+from pubsub.store.record import CLOSED, HEAD_BYTES, SEALED, Begin, Found, Operation, Record, encode
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
-    Found,
     NotASegment,
     Segment,
     SegmentHead,
     index_name,
-    is_sealed,
     parse_name,
     read_head,
-    survey,
 )
 from pubsub.store.segment_index import SegmentIndex
+from pubsub.store.segment_scan import is_sealed, survey
 
 log = Logger()
 # The ceiling of a log whose newest segment is missing is not known; none is further ahead.

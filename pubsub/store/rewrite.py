@@ -1,4 +1,5 @@
-"""Rewriting segments: small records become large ones, and expired messages are left out.
+"""Rewriting segments: small records become large ones, expired messages are left out, and records
+are compressed if that is configured.
 
 Messages keep their offsets. The new segment takes the place of the old ones in one step; a crash
 before that leaves a file that is removed at the next start, and a crash after it leaves old files,
@@ -16,7 +17,8 @@ from pubsub.store.log_writer import SEGMENT_BYTES
 from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.segment import Found, Segment
+from pubsub.store.record import Found
+from pubsub.store.segment import Segment
 from pubsub.store.segment_builder import SegmentBuilder
 from pubsub.store.segment_index import LOST, Entry, Grain, SegmentIndex
 
@@ -37,12 +39,17 @@ class Damaged(Exception):
 
 
 class RewritePlan:
-    """Finds segments to be rewritten. It looks at a few indexes at a time."""
+    """Finds segments to be rewritten. It looks at a few indexes at a time.
 
-    def __init__(self, catalog: Catalog) -> None:
+    With ``compress``, segments that are not compressed are among them.
+    """
+
+    def __init__(self, catalog: Catalog, compress: bool = False) -> None:
         self._catalog = catalog
-        # Records and bytes of the segments that were looked at, by number.
-        self._sizes: dict[int, tuple[int, int]] = {}
+        self._compress = compress
+        # Records and bytes of the segments that were looked at, and whether these are compressed,
+        # by number.
+        self._sizes: dict[int, tuple[int, int, bool]] = {}
         self._kept: set[int] = set()
         self._damaged: set[int] = set()
         self._cursor = 0
@@ -72,14 +79,22 @@ class RewritePlan:
         for segment in new[:_EXAMINED]:
             self._catalog.use(segment)
             index = segment.index
-            self._sizes[segment.head.sequence] = (index.records, index.end)
-        return self._small_records(sealed) or self._small_segments(sealed) or self._dead(sealed)
+            size = (index.records, index.end, segment.compressed)
+            self._sizes[segment.head.sequence] = size
+        return (
+            self._small_records(sealed)
+            or self._small_segments(sealed)
+            or self._dead(sealed)
+            or self._uncompressed(sealed)
+        )
 
     def _small_records(self, sealed: Sequence[Segment]) -> list[Segment]:
         for segment in sealed:
             number = segment.head.sequence
-            records, nbytes = self._sizes.get(number, (0, 0))
-            if records > _RECORDS and nbytes < records * _RECORD_BYTES and number not in self._kept:
+            records, nbytes, compressed = self._sizes.get(number, (0, 0, True))
+            small = records > _RECORDS and nbytes < records * _RECORD_BYTES
+            # The records of one that is compressed were large before.
+            if small and not compressed and number not in self._kept:
                 return [segment]
         return []
 
@@ -87,7 +102,7 @@ class RewritePlan:
         small: list[Segment] = []
         total = 0
         for segment in sealed:
-            _, nbytes = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES))
+            _, nbytes, _ = self._sizes.get(segment.head.sequence, (0, SEGMENT_BYTES, True))
             if small and segment.base != small[-1].stop:
                 # What is between them is missing, or damaged and left as it is.
                 small, total = [], 0
@@ -98,6 +113,13 @@ class RewritePlan:
             small.append(segment)
             if len(small) == _NEIGHBOURS:
                 return small
+        return []
+
+    def _uncompressed(self, sealed: Sequence[Segment]) -> list[Segment]:
+        for segment in sealed if self._compress else ():
+            _, _, compressed = self._sizes.get(segment.head.sequence, (0, 0, True))
+            if not compressed:
+                return [segment]
         return []
 
     def _dead(self, sealed: Sequence[Segment]) -> list[Segment]:
@@ -136,12 +158,13 @@ class Rewrite:
         sources: Sequence[Segment],
         sequence: int,
         grain: Grain,
+        compress: bool = False,
     ) -> None:
         self.sources = sources
         self._catalog = catalog
         head = sources[0].head
         self._builder = SegmentBuilder(
-            directory, head.log_id, head.base, sequence, head.created, grain
+            directory, head.log_id, head.base, sequence, head.created, grain, compress
         )
 
     def steps(self) -> Iterator[None]:

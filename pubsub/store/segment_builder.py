@@ -11,8 +11,8 @@ from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_files import SALT_BYTES, write_all, write_index
 from pubsub.store.metadata import SealedSegment
 from pubsub.store.parcel import TopicCounts
+from pubsub.store.record import COMPRESSED, REWRITTEN, SEALED, Record, encode, record_of_block
 from pubsub.store.record import LOST as LOST_FLAG
-from pubsub.store.record import REWRITTEN, SEALED, Record, encode, record_of_block
 from pubsub.store.segment import SEGMENT_HEAD_BYTES, Segment, SegmentHead
 from pubsub.store.segment_index import DEFAULT_GRAIN, LOST, Grain, SegmentIndex
 
@@ -24,7 +24,8 @@ _SPAN = 600_000_000
 class SegmentBuilder:
     """A new segment from the offset ``base`` on, which nobody sees before ``finish``.
 
-    ``created`` is in µs. Raises OSError.
+    ``created`` is in µs. With ``compress``, records are compressed where that makes them smaller.
+    Raises OSError.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class SegmentBuilder:
         sequence: int,
         created: int,
         grain: Grain = DEFAULT_GRAIN,
+        compress: bool = False,
     ) -> None:
+        self._compress = compress
         self._directory = directory
         self._head = SegmentHead(base, sequence, secrets.token_bytes(SALT_BYTES), log_id, created)
         self._grain = grain
@@ -103,14 +106,15 @@ class SegmentBuilder:
         self._append(record_of_block(block), block.totals())
 
     def _append(self, record: Record, topics: TopicCounts) -> None:
-        buffers, length = encode(record, self._head.salt, REWRITTEN, record.stop)
+        buffers, length = encode(record, self._head.salt, REWRITTEN, record.stop, self._compress)
         write_all(self._file, buffers, self._index.end)
         self._index.add(record.base, record.stop, length, record.first, record.last, topics)
 
     def sync(self) -> None:
         """End the segment, and wait until it is on disk."""
         self._flush()
-        self._append(Record(self._index.stop, flags=SEALED), {})
+        flags = SEALED | COMPRESSED if self._compress else SEALED
+        self._append(Record(self._index.stop, flags=flags), {})
         os.fdatasync(self._file)
 
     def finish(self) -> tuple[Segment, SealedSegment]:

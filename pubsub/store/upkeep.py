@@ -21,8 +21,9 @@ from pubsub.store.expiry import Expiry
 from pubsub.store.log_directory import LogDirectory
 from pubsub.store.log_writer import LogWriter
 from pubsub.store.metadata import Metadata, SealedSegment
+from pubsub.store.record import Found
 from pubsub.store.rewrite import Damaged, Rewrite, RewritePlan
-from pubsub.store.segment import Found, Segment, index_name
+from pubsub.store.segment import Segment, index_name
 from pubsub.store.segment_index import Grain
 from pubsub.store.threads import Worker
 
@@ -50,6 +51,7 @@ class Upkeep:
         expiry: Expiry,
         check_before: int,
         grain: Grain,
+        compress: bool = False,
     ) -> None:
         self._directory = directory
         self._catalog = catalog
@@ -60,7 +62,8 @@ class Upkeep:
         self._rewrite: Rewrite | None = None
         self._rewrite_steps: Iterator[None] = iter(())
         self._grain = grain
-        self._plan = RewritePlan(catalog)
+        self._compress = compress
+        self._plan = RewritePlan(catalog, compress)
         self._check_steps = self._check(check_before)
         self._low = False
 
@@ -165,7 +168,9 @@ class Upkeep:
             if not sources:
                 return False
             number = self._writer.take_sequence()
-            self._rewrite = Rewrite(self._directory, self._catalog, sources, number, self._grain)
+            self._rewrite = Rewrite(
+                self._directory, self._catalog, sources, number, self._grain, self._compress
+            )
             self._rewrite_steps = self._rewrite.steps()
         rewrite = self._rewrite
         try:

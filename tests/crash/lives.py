@@ -60,6 +60,8 @@ class Lives:
                 *listen(*PROTOCOLS),
                 f"--store=log:{self.path}",
                 "--durability=sync/*=sync",
+                # Some lives read what others have compressed, and the other way round.
+                f"--compression={self._random.choice(('off', 'zstd'))}",
                 "--nsd-max-body=100000",
                 "--udp",
                 f"--secret-file={self._secret}",

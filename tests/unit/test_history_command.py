@@ -13,8 +13,9 @@ from unittest.mock import patch
 from pubsub.store.log_view import LogView
 from pubsub.store.metadata import Metadata
 from pubsub.store.rewrite import Rewrite
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head, scan
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, read_head
 from pubsub.store.segment_index import Grain, SegmentIndex
+from pubsub.store.segment_scan import scan
 from tests import sqlite_histories
 from tests.histories import START, History, damage, history
 from tests.unit.test_log_view import numbers, shown

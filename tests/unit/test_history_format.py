@@ -14,7 +14,8 @@ from pubsub.kernel import Columns
 from pubsub.store import metadata
 from pubsub.store.log_reader import read_page
 from pubsub.store.log_view import LogView
-from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead, is_sealed, scan
+from pubsub.store.segment import SEGMENT_HEAD_BYTES, SegmentHead
+from pubsub.store.segment_scan import is_sealed, scan
 from tests.histories import START, damage, history
 from tests.unit.fakes import scratch
 

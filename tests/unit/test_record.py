@@ -10,6 +10,7 @@ from pubsub.broker.batch import Batch
 from pubsub.store.block import decode_block as runs_of_block
 from pubsub.store.record import (
     CLOSED,
+    COMPRESSED,
     HEAD_BYTES,
     LOST,
     START,
@@ -51,9 +52,15 @@ OPERATIONS = st.lists(
 GROUPS = st.lists(any_batches(), max_size=5)
 
 
-def encoded(record: Record, salt: bytes = SALT, epoch: int = 3, ceiling: int = 2**40) -> bytes:
+def encoded(
+    record: Record,
+    salt: bytes = SALT,
+    epoch: int = 3,
+    ceiling: int = 2**40,
+    compress: bool = False,
+) -> bytes:
     """The bytes of a record."""
-    buffers, length = encode(record, salt, epoch, ceiling)
+    buffers, length = encode(record, salt, epoch, ceiling, compress)
     data = b"".join(buffers)
     assert len(data) == length
     return data
@@ -70,16 +77,17 @@ def record_of(
 class RoundTripTests(SynchronousTestCase):
     """Encoding and decoding"""
 
-    @given(GROUPS, OPERATIONS, st.integers(0, 2**50))
+    @given(GROUPS, OPERATIONS, st.integers(0, 2**50), st.booleans())
     def test_messages_and_operations_are_those_that_were_encoded(
-        self, group: list[Batch], operations: list[Operation], base: int
+        self, group: list[Batch], operations: list[Operation], base: int, compress: bool
     ) -> None:
-        data = memoryview(encoded(record_of(group, base, operations)))
+        data = memoryview(encoded(record_of(group, base, operations), compress=compress))
         head = decode_head(data, SALT)
         assert head is not None
         assert is_intact(head, data)
         assert (head.base, head.stop) == (base, base + sum(batch.count for batch in group))
-        assert (head.epoch, head.ceiling, head.run, head.flags) == (3, 2**40, 7, 0)
+        assert (head.epoch, head.ceiling, head.run) == (3, 2**40, 7)
+        assert head.flags in ((0, COMPRESSED) if compress else (0,))
         assert operations_of(head, data) == operations
         block = decode_block(head, data)
         found = [run.batch() for run in runs_of_block(block)]

@@ -11,23 +11,20 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.broker.batch import Batch
-from pubsub.store import segment
+from pubsub.store import segment_scan
 from pubsub.store.block import decode_block
-from pubsub.store.record import HEAD_BYTES, LOST, SEALED, START, Put, Record, decode_head
+from pubsub.store.record import HEAD_BYTES, LOST, SEALED, START, Found, Put, Record, decode_head
 from pubsub.store.segment import (
     SEGMENT_HEAD_BYTES,
-    Found,
     NotASegment,
     Segment,
     SegmentHead,
     index_name,
-    is_sealed,
-    scan,
     segment_name,
-    survey,
 )
 from pubsub.store.segment_index import LOST as LOST_TOPIC
 from pubsub.store.segment_index import SegmentIndex
+from pubsub.store.segment_scan import is_sealed, scan, survey
 from tests.profiles import examples
 from tests.unit.fakes import batch_of, scratch
 from tests.unit.logs import messages
@@ -135,7 +132,7 @@ class SurveyTests(SegmentCase):
             return os.stat_result(found)
 
         self.patch(os, "fstat", earlier)  # type: ignore[no-untyped-call]
-        self.patch(segment, "_CHUNK", 2 * HEAD_BYTES)  # type: ignore[no-untyped-call]
+        self.patch(segment_scan, "_CHUNK", 2 * HEAD_BYTES)  # type: ignore[no-untyped-call]
         bases, damaged, index = self.survey()
         assert (bases, damaged, index.end) == ([0], [], positions[1])
 

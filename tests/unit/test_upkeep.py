@@ -34,7 +34,7 @@ NOW = 1_700_000_000 * MICROSECONDS
 class Log:
     """A log that is open for writing, with its upkeep."""
 
-    def __init__(self, path: Path, *limits: RetentionLimits) -> None:
+    def __init__(self, path: Path, *limits: RetentionLimits, compress: bool = False) -> None:
         self.directory = LogDirectory(path, create=True)
         self.directory.lock()
         found = recover(self.directory)
@@ -57,6 +57,7 @@ class Log:
             self.expiry,
             0 if found.clean else found.offset,
             grain,
+            compress,
         )
 
     def put(
