@@ -5,6 +5,7 @@
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
+# make docs       build the documentation as a site in .venv/site, with warnings as errors
 # make hooks      have git run make lint's checks before each commit
 # make changelog  print what the next section of CHANGELOG.md would be
 # make bench      measure; ARGS='--help' says how
@@ -19,7 +20,7 @@ KERNEL_TESTS := $(foreach part,kernel *_heads *_server *mixed* rout* cursor* let
 	tests/contract/test_contract.py tests/contract/test_conversations.py tests/contract/test_sideways.py
 
 .PHONY: run test test-unit test-long kernel fuzz bench peers clean
-.PHONY: lint ruff-check ruff-format mypy fragments hooks changelog
+.PHONY: lint ruff-check ruff-format mypy fragments docs hooks changelog
 
 run: .venv/.installed-run
 	exec $(BIN)/twistd -n --pidfile= pubsub $(ARGS)
@@ -47,7 +48,7 @@ kernel: .venv/.installed-dev
 fuzz: .venv/.installed-dev
 	$(BIN)/python -m tests.fuzz.kernel $(ARGS)
 
-lint: ruff-check ruff-format mypy fragments
+lint: ruff-check ruff-format mypy fragments docs
 
 ruff-check: .venv/.installed-dev
 	$(BIN)/ruff check
@@ -60,6 +61,11 @@ mypy: .venv/.installed-dev
 
 fragments: .venv/.installed-dev
 	$(BIN)/towncrier build --draft >/dev/null
+
+# The variable turns off an announcement of mkdocs-material about its successor.
+docs: .venv/.installed-dev
+	$(BIN)/python scripts/tables.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 hooks: .venv/.installed-dev
 	$(BIN)/pre-commit install

@@ -51,9 +51,14 @@ class Block:
     @property
     def is_run(self) -> bool:
         """Whether the page's test runs it."""
-        if self.note.startswith(("not run:", "run by:")):
+        if self.is_marked:
             return False
-        return bool(self.note) or self.language not in NO_CODE
+        return self.language not in NO_CODE or self.note.startswith(("output", "file:", "run:"))
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its comment says that the page's test does not run it."""
+        return self.note.startswith(("not run:", "run by:"))
 
 
 def blocks(page: Path) -> Iterator[Block]:

@@ -2,7 +2,8 @@
 
 Default ports in a block are replaced by the broker's. A shell keeps its variables and its directory
 from block to block. Some commands are not what they are elsewhere: ``twistd pubsub`` checks its
-options and makes the broker, but does not start it, and ``make`` prints what it would run.
+options and makes the broker, but does not start it, ``make`` prints what it would run, and
+``curl`` fails if the response is an error.
 """
 
 from __future__ import annotations
@@ -49,15 +50,14 @@ options = Options()
 options.parseOptions(arguments)
 make_broker(options.config, MemoryReactorClock())
 """
+_CURL = '#!/bin/sh\nexec {curl} --silent --show-error --fail-with-body "$@"\n'
 _MAKE = '#!/bin/sh\nexec {make} -n -C {root} "$@" > /dev/null\n'
 
 
 class PageRun:
     """Runs blocks in ``directory``. ``ports`` replaces numbers in them, such as 7070."""
 
-    def __init__(
-        self, directory: Path, ports: Mapping[int, int], variables: Mapping[str, str]
-    ) -> None:
+    def __init__(self, directory: Path, ports: Mapping[int, int]) -> None:
         self._directory = directory
         self._ports = {str(port): str(other) for port, other in ports.items()}
         self._output = ""
@@ -66,10 +66,11 @@ class PageRun:
         self._shims.mkdir()
         self._add_command("twistd", _TWISTD.format(python=sys.executable))
         self._add_command("make", _MAKE.format(make=shutil.which("make"), root=ROOT))
+        self._add_command("curl", _CURL.format(curl=shutil.which("curl")))
         (directory / ".venv").mkdir()
         (directory / ".venv" / "bin").symlink_to(_BIN)
         self._path = f"{self._shims}:{_BIN}:{os.environ['PATH']}"
-        self._environment = environment({"PATH": self._path, **variables})
+        self._environment = environment({"PATH": self._path, "HOME": str(directory)})
         self._languages: dict[str, Callable[[str], None]] = {
             "sh": self._run_shell,
             "python": self._run_python,
