@@ -46,9 +46,8 @@ def _replaced(found: re.Match[str], uri: str, files: Files) -> str:
     if path == "README.md":
         path = "docs/index.md"
         anchor = ""
-    if (ROOT / path).is_dir():
-        path = f"{path}/README.md"
-    there = path.removeprefix("docs/")
+    index = f"{path}/README.md" if (ROOT / path).is_dir() else path
+    there = index.removeprefix("docs/")
     if files.get_file_from_path(there) is None:
         return text if (ROOT / path).exists() else found[0]
     return f"[{text}]({relpath(there, PurePosixPath(uri).parent)}{anchor})"

@@ -142,7 +142,7 @@ def frames(name: str) -> str:
 
 # Errors
 
-_ERRORS: dict[str, Mapping[type, Any]] = {
+_ERRORS: dict[str, Mapping[type[Any], Any]] = {
     "cafe": cafe_refusals.CODES,
     "fast": fast_refusals.CODES,
     "nsd": nsd_refusals.TEXTS,
@@ -223,9 +223,7 @@ _KINDS = {"settings": settings, "frames": frames, "errors": errors, "api": api}
 
 def filled(page: str) -> str:
     """Return ``page`` with current tables; raises KeyError for an unknown kind or name."""
-    return _PLACE.sub(
-        lambda place: f"{place[1]}\n{_KINDS[place[2]](place[3])}\n\n{place[4]}", page
-    )
+    return _PLACE.sub(lambda place: f"{place[1]}\n{_KINDS[place[2]](place[3])}\n\n{place[4]}", page)
 
 
 def pages() -> list[Path]:

@@ -14,7 +14,9 @@ from tests.integration.broker import HOST, Start, listen, run_python
 from tests.integration.clients import Nsd
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
-_FILES = re.compile(r"Here\s+`([\w/]+\.py)`:\n\n(?:<!--.*?-->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FILES = re.compile(
+    r"Here\s+`([\w/]+\.py)`:\n\n(?:<!--.*?-->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 CLIENT = """
 import json, sys
 from pubsub.pipeline.connector_options import sink_options

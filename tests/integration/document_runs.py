@@ -50,7 +50,14 @@ options = Options()
 options.parseOptions(arguments)
 make_broker(options.config, MemoryReactorClock())
 """
-_CURL = '#!/bin/sh\nexec {curl} --silent --show-error --fail-with-body "$@"\n'
+# A response without an end is read for a second.
+_CURL = """#!/bin/sh
+seconds=20
+case "$*" in *follow=1*) seconds=1 ;; esac
+{curl} --silent --show-error --fail-with-body --max-time $seconds "$@" && exit
+code=$?
+[ $code = 28 ] && [ $seconds = 1 ] || exit $code
+"""
 _MAKE = '#!/bin/sh\nexec {make} -n -C {root} "$@" > /dev/null\n'
 
 

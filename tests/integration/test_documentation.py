@@ -20,6 +20,8 @@ BLOCKS = {str(page.relative_to(ROOT)): list(blocks(page)) for page in PAGES}
 RUN = [name for name, found in BLOCKS.items() if any(block.is_run for block in found)]
 MARKED = [block for found in BLOCKS.values() for block in found if block.is_marked]
 DEFAULTS = {7070: "cafe", 7071: "nsd", 7072: "rheos", 7073: "spot", 7074: "fast", 7080: "admin"}
+# Files of the reader that examples name.
+FILES = {"pubsub.toml": 'store = "memory"\n', "photo.jpg": "JPEG"}
 MAKES_KEY = "pubsub secret pubsub.key"
 
 
@@ -46,7 +48,8 @@ def broker(home: Path) -> Iterator[Broker]:
 def test_the_blocks_of_a_page(name: str, broker: Broker, home: Path, tmp_path: Path) -> None:
     ports = {default: broker.port(protocol) for default, protocol in DEFAULTS.items()}
     page = PageRun(tmp_path, ports)
-    (tmp_path / "pubsub.toml").write_text('store = "memory"\n')
+    for file, content in FILES.items():
+        (tmp_path / file).write_text(content)
     if not any(MAKES_KEY in block.text for block in BLOCKS[name]):
         shutil.copy(home / "pubsub.key", tmp_path)
     for block in BLOCKS[name]:

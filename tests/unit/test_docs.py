@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.plugin import ADMIN, installed_protocols
 from pubsub.server.configuration import BROKER_SETTINGS, flag
-from scripts import architecture
+from scripts import architecture, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -233,3 +233,18 @@ class DiagramTests(SynchronousTestCase):
     def test_it_is_current(self) -> None:
         page = architecture.PAGE.read_text()
         assert architecture.drawn(page) == page, "run scripts/architecture.py"
+
+
+class TableTests(SynchronousTestCase):
+    """The tables that follow from declarations"""
+
+    def test_they_are_current(self) -> None:
+        for page in tables.pages():
+            text = page.read_text()
+            assert tables.filled(text) == text, f"{page.name}: run scripts/tables.py"
+
+    def test_every_protocol_has_its_tables(self) -> None:
+        for name in installed_protocols():
+            page = (ROOT / "docs" / "protocols" / f"{name}.md").read_text()
+            for kind in ("settings", "frames"):
+                assert f"<!-- generated: {kind} {name} -->" in page, f"{name}: {kind}"
