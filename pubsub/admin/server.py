@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.interfaces import IProtocolFactory, IProtocolNegotiationFactory
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, NOT_FOUND, PROBLEM, ApiError
 from pubsub.admin.api_request import ApiRequest
@@ -76,6 +77,7 @@ POST /v1/abort               {"query": Q, "batch": B}
 """
 
 
+@implementer(IProtocolNegotiationFactory)
 class AdminFactory(Factory):
     """Builds the connections of the API's listener."""
 
@@ -112,6 +114,10 @@ class AdminFactory(Factory):
     def _restore(self) -> None:
         self._positions.restore()
         self._staging.restore()
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """See IProtocolNegotiationFactory: HTTP/1.1 for clients that offer HTTP/2 as well."""
+        return [b"http/1.1"]
 
     def buildProtocol(self, addr: IAddress | None) -> Channel:
         """See IProtocolFactory."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.interfaces import IHandshakeListener, IProtocolNegotiationFactory
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -269,6 +269,7 @@ class Connection(StreamClient):
             buffer.clear()
 
 
+@implementer(IProtocolNegotiationFactory)
 class ConnectionFactory(Factory):
     """The factory of one listener; subclasses build its protocol's connections."""
 
@@ -276,3 +277,10 @@ class ConnectionFactory(Factory):
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """See IProtocolNegotiationFactory: the protocol's own name.
+
+        Without it Twisted ends the handshake of every TLS client that offers ALPN (RFC 7301).
+        """
+        return [self.listener.protocol.encode()]
