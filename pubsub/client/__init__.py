@@ -1,1 +1,60 @@
-"""A client of the HTTP API."""
+"""The client library: publish and subscribe over any of the broker's protocols.
+
+    async with connect("cafe://127.0.0.1:7070", client_id="bob") as client:
+        await client.publish("cafe/7", b"hello", confirm=True)
+        async for message in client.subscribe("cafe/7"):
+            print(message.payload)
+
+This package runs on asyncio; ``pubsub.client.twisted`` on Twisted's reactor, and
+``pubsub.client.blocking`` without an event loop. ``docs/client.md`` is its documentation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pubsub.client.asyncio_runtime import AsyncioRuntime
+from pubsub.client.base_client import Client
+from pubsub.client.client_errors import (
+    ClientClosed,
+    ClientError,
+    ConnectFailed,
+    HistoryNeeded,
+    InvalidUrl,
+    NotExpressible,
+    NotPublished,
+    NotSent,
+    OutcomeUnknown,
+    SubscriptionRefused,
+    TopicNotAddressable,
+    Unconfirmable,
+)
+from pubsub.client.client_options import read_options
+from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.notices import (
+    Disconnected,
+    Ended,
+    Gap,
+    Notice,
+    Reconnected,
+    Refusal,
+    Uncertain,
+)
+from pubsub.client.subscription import Subscription
+from pubsub.wire.client_events import Level
+
+__all__ = [
+    "Client", "ClientClosed", "ClientError", "ConnectFailed", "Disconnected", "Ended", "Gap",
+    "HistoryNeeded", "InvalidUrl", "Level", "Message", "MessageBatch", "NotExpressible",
+    "NotPublished", "NotSent", "Notice", "OutcomeUnknown", "Reconnected", "Refusal",
+    "Subscription", "SubscriptionRefused", "TopicNotAddressable", "Uncertain", "Unconfirmable",
+    "connect",
+]  # fmt: skip
+
+
+def connect(url: str, **options: Any) -> Client:
+    """Return a client of the broker at ``url``, on the running asyncio loop.
+
+    ``read_options`` has the options. Nothing is connected yet. Raises InvalidUrl.
+    """
+    return Client(AsyncioRuntime(), read_options(url, **options))

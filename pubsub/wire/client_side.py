@@ -46,7 +46,8 @@ class ClientSide:
     ``parameters`` are given after the ``?`` of a URL, ``options`` beside the URL; no two have the
     same name. ``columns`` can be published beside topic and value; only ``key``, as the sender of a
     message, is possible. ``make_wire`` makes what ``pubsub.client`` uses; it takes the values of
-    both ``parameters`` and ``options``.
+    both ``parameters`` and ``options``. ``port`` is the default port; ``any_topic`` is false if
+    only some names of topics can be addressed.
     """
 
     make_publisher: Callable[[PublisherOptions], BlockingPublisher]
@@ -55,3 +56,5 @@ class ClientSide:
     parameters: tuple[Setting, ...] = ()
     options: tuple[Setting, ...] = ()
     make_wire: Callable[[WireOptions], ClientWire] | None = None
+    port: int = 0
+    any_topic: bool = True

@@ -46,8 +46,7 @@ class Traits:
     connection continue without loss of the messages published in between, while the broker runs;
     ``survives`` if it does so also after a restart of the broker. ``history`` if a subscription can
     begin at an offset. The next four tell what the wire shows or takes beside topic and payload.
-    ``unsubscribes`` and ``prefixes`` are requests that it has; ``any_topic`` if every topic can be
-    addressed.
+    ``unsubscribes`` and ``prefixes`` are requests that it has.
     """
 
     level: Level
@@ -60,7 +59,6 @@ class Traits:
     headers: bool = False
     unsubscribes: bool = True
     prefixes: bool = False
-    any_topic: bool = True
 
 
 @dataclass(frozen=True, slots=True)

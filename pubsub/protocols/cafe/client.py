@@ -119,7 +119,7 @@ class CafeWire(ClientWire):
     """cafe with the channels of the parameter ``channels``, by default those named ``cafe/N``."""
 
     name = "cafe"
-    traits = Traits(Level.HANDLED, resumes=True, timestamps=True, any_topic=False)
+    traits = Traits(Level.HANDLED, resumes=True, timestamps=True)
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
@@ -156,5 +156,7 @@ def make_publisher(options: PublisherOptions) -> CafePublisher:
 CLIENT = ClientSide(
     make_publisher,
     make_wire=CafeWire,
+    port=7070,
+    any_topic=False,
     options=(Setting("channels", CHANNELS, "0-255", "those of the listener"),),
 )

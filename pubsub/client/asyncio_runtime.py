@@ -1,0 +1,111 @@
+"""The client on asyncio's event loop; Twisted is not needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.runtime import Cancel, Observer, Runtime
+
+# Above this, ``writable`` is told; enough to keep the kernel busy for a while.
+_WRITE_BUFFER = 1024 * 1024
+
+
+class _Waiter:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._future: asyncio.Future[None] = loop.create_future()
+        self.awaitable: Awaitable[None] = self._future
+
+    def wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+class AsyncioRuntime(Runtime):
+    """The running loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def now(self) -> float:
+        """See ``Runtime``."""
+        return self._loop.time()
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
+        """See ``Runtime``."""
+        if seconds <= 0:
+            return self._loop.call_soon(function).cancel
+        return self._loop.call_later(seconds, function).cancel
+
+    def waiter(self) -> _Waiter:
+        """See ``Runtime``."""
+        return _Waiter(self._loop)
+
+    def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
+        """See ``Runtime``."""
+        return self._loop.create_task(self._connect(host, port, tls, observer)).cancel
+
+    async def _connect(
+        self, host: str, port: int, tls: TlsOptions | None, observer: Observer
+    ) -> None:
+        try:
+            context = None if tls is None else tls.context()
+            name = None if tls is None else host
+            await self._loop.create_connection(
+                lambda: _Stream(observer), host, port, ssl=context, server_hostname=name
+            )
+        except Exception as error:
+            observer.lost(str(error) or type(error).__name__)
+
+
+class _Stream(asyncio.Protocol):
+    """The transport of a link, and what it reports to the observer."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._reading = True
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        self._observer.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._observer.received(data)
+
+    def eof_received(self) -> None:
+        """The broker has closed its half: the connection is closed."""
+
+    def pause_writing(self) -> None:
+        self._observer.writable(False)
+
+    def resume_writing(self) -> None:
+        self._observer.writable(True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = str(error) if error is not None else "the broker closed the connection"
+        self._observer.lost(why)
+
+    # Transport
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def set_reading(self, reading: bool) -> None:
+        if reading == self._reading or self._transport.is_closing():
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

@@ -1,0 +1,351 @@
+"""The client of all shells: checks, links and their drivers, on any runtime."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from pubsub.client.client_errors import (
+    ClientClosed,
+    HistoryNeeded,
+    NotExpressible,
+    OutcomeUnknown,
+    TopicNotAddressable,
+    Unconfirmable,
+)
+from pubsub.client.client_options import ClientOptions
+from pubsub.client.client_url import Target, parse_url, wires_for
+from pubsub.client.feed import Feed
+from pubsub.client.link_driver import LinkDriver
+from pubsub.client.notices import Gap, Notice, Refusal, Uncertain
+from pubsub.client.publishing_link import PublishingLink, Request
+from pubsub.client.runtime import Runtime
+from pubsub.client.subscribing_link import SubscribingLink
+from pubsub.client.subscription import Subscription
+from pubsub.client.tickets import Ticket
+from pubsub.errors import InvalidTopicName
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Interest, Level
+from pubsub.wire.client_wire import ClientWire, Headers
+
+_log = logging.getLogger("pubsub.client")
+_Result = TypeVar("_Result")
+_MAX_NAME = 255
+
+
+class Client:
+    """A client of one broker. Its connections are made by the first requests that need them.
+
+    Use it in ``async with``, or call ``close``.
+    """
+
+    def __init__(self, runtime: Runtime, options: ClientOptions) -> None:
+        self._runtime = runtime
+        self._options = options
+        self._wire = options.wire
+        self._publishing: LinkDriver | None = None
+        self._subscribing: LinkDriver | None = None
+        # Of subscriptions with a start: one for each, as each has its own position.
+        self._reading: list[LinkDriver] = []
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._options.target}>"
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close(flush=error is None)
+
+    # Publishing
+
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        confirm: bool | Level = False,
+        sender: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Level | None:
+        """Publish a message; text is sent as UTF-8.
+
+        Returns when the message is queued, or with ``confirm`` when the broker has confirmed it:
+        then the level that was reached. A ``Level`` as ``confirm`` is the least that will do.
+        Raises ClientError.
+        """
+        columns = Columns.one(_bytes(payload))
+        return await self._publish(topic, columns, confirm, sender, headers)
+
+    async def publish_many(
+        self,
+        topic: str,
+        payloads: Sequence[bytes],
+        confirm: bool | Level = False,
+        *,
+        sender: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Level | None:
+        """Publish messages of one topic, in order; see ``publish``."""
+        if not payloads:
+            return None
+        columns = Columns.of(payloads if isinstance(payloads, list) else list(payloads))
+        return await self._publish(topic, columns, confirm, sender, headers)
+
+    async def _publish(
+        self,
+        topic: str,
+        columns: Columns,
+        confirm: bool | Level,
+        sender: bytes | str | None,
+        headers: Headers | None,
+    ) -> Level | None:
+        self._check_open()
+        self._check_topic(topic)
+        self._check_message(columns, sender, headers)
+        self._check_level(confirm)
+        driver = self._publisher()
+        link = driver.link
+        assert isinstance(link, PublishingLink)
+        deadline = driver.now() + self._options.timeout
+        ticket: Ticket[Level] | None = Ticket(deadline) if confirm else None
+        request = Request(
+            topic, columns, None if sender is None else _bytes(sender), headers, ticket
+        )
+        if link.has_room():
+            link.add(request)
+        else:
+            await self._add_when_possible(driver, link, request, deadline)
+        driver.step_soon()
+        if ticket is None:
+            return None
+        return await self._outcome(ticket)
+
+    async def _add_when_possible(
+        self, driver: LinkDriver, link: PublishingLink, request: Request, deadline: float
+    ) -> None:
+        link.aim(request.topic)
+        self._start(driver)
+        room = link.await_room(deadline)
+        driver.step()
+        try:
+            await self._outcome(room)
+            link.add(request)
+        finally:
+            link.room_taken()
+
+    async def _outcome(self, ticket: Ticket[_Result]) -> _Result:
+        if not ticket.done:
+            waiter = self._runtime.waiter()
+            ticket.when_done(waiter.wake)
+            try:
+                await waiter.awaitable
+            except BaseException:
+                ticket.fail(OutcomeUnknown("the wait was cancelled"))
+                raise
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.done
+        return ticket.result  # type: ignore[return-value]
+
+    async def flush(self) -> None:
+        """Return when nothing that was published waits or is unconfirmed. Raises OutcomeUnknown."""
+        driver = self._publishing
+        if driver is None:
+            return
+        assert isinstance(driver.link, PublishingLink)
+        driver.link.pump(driver.now())
+        idle = driver.link.await_idle()
+        driver.step()
+        cancel = self._runtime.call_later(
+            self._options.timeout, lambda: idle.fail(OutcomeUnknown("not confirmed in time"))
+        )
+        try:
+            await self._outcome(idle)
+        finally:
+            cancel()
+
+    # Subscribing
+
+    def subscribe(
+        self,
+        *topics: str,
+        start: int | None = None,
+        prefixes: Sequence[str] = (),
+        events: bool = False,
+    ) -> Subscription:
+        """Subscribe to ``topics``, and to those whose names begin with one of ``prefixes``.
+
+        ``start`` is the offset of the first message, None for those that are published from now
+        on. See ``Subscription`` for ``events``. Raises ClientError.
+        """
+        self._check_open()
+        if not topics and not prefixes:
+            raise NotExpressible("a subscription has at least one topic or prefix")
+        wire, target = self._wire_for(start)
+        for topic in topics:
+            self._check_topic(topic, wire)
+        if prefixes and not wire.traits.prefixes:
+            raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot")
+        interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
+        interests += [Interest(one, prefix=True, start=start) for one in dict.fromkeys(prefixes)]
+        feed = Feed(interests, self._options.feed_bytes, events)
+        driver = self._subscriber() if start is None else self._reader(wire, target)
+        link = driver.link
+        assert isinstance(link, SubscribingLink)
+        feed.on_room = driver.step_soon
+        link.add(feed, driver.now())
+        self._start(driver)
+        driver.step()
+        return Subscription(self._runtime, feed, lambda: self._leave(driver, feed))
+
+    def _leave(self, driver: LinkDriver, feed: Feed) -> None:
+        link = driver.link
+        assert isinstance(link, SubscribingLink)
+        link.remove(feed, driver.now())
+        if driver in self._reading:
+            self._reading.remove(driver)
+            link.close(driver.now())
+        driver.step()
+
+    def _wire_for(self, start: int | None) -> tuple[ClientWire, Target]:
+        """Return the wire that can begin at ``start``: the client's own, or that of the API."""
+        options = self._options
+        if start is None or self._wire.traits.history:
+            return self._wire, options.target
+        if start < 0:
+            raise NotExpressible("start is an offset from 0")
+        if options.api is None:
+            raise HistoryNeeded(
+                f"{self._wire.name} has no history; for start= name the broker's HTTP API with "
+                "api= or PUBSUB_API, such as http://127.0.0.1:7080"
+            )
+        target = parse_url(options.api)
+        token = None if options.token is None else options.token.reveal()
+        return target.wire((options.client_id or "").encode(), token), target
+
+    # Links
+
+    def _publisher(self) -> LinkDriver:
+        if self._publishing is None:
+            options, target = self._options, self._options.target
+            link = PublishingLink(
+                self._wire,
+                str(target),
+                options.timing,
+                random.random,
+                options.queue_bytes,
+                self._report,
+            )
+            self._publishing = self._drive(link, target)
+        return self._publishing
+
+    def _subscriber(self) -> LinkDriver:
+        if self._subscribing is None:
+            self._subscribing = self._reader(self._wire, self._options.target)
+            self._reading.remove(self._subscribing)
+        return self._subscribing
+
+    def _reader(self, wire: ClientWire, target: Target) -> LinkDriver:
+        link = SubscribingLink(wire, str(target), self._options.timing, random.random, self._report)
+        driver = self._drive(link, target)
+        self._reading.append(driver)
+        return driver
+
+    def _drive(self, link: PublishingLink | SubscribingLink, target: Target) -> LinkDriver:
+        tls = self._options.tls if target.tls else None
+        return LinkDriver(self._runtime, link, target.host, target.port, tls)
+
+    def _start(self, driver: LinkDriver) -> None:
+        if any(one.link.proved for one in self._drivers()):
+            # The broker was reached: what fails now is repeated.
+            driver.link.proved = True
+        driver.link.start(driver.now())
+
+    def _drivers(self) -> list[LinkDriver]:
+        own = [one for one in (self._publishing, self._subscribing) if one is not None]
+        return own + self._reading
+
+    # Checks
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+
+    def _check_topic(self, topic: str, wire: ClientWire | None = None) -> None:
+        wire = wire or self._wire
+        try:
+            size = len(topic.encode())
+        except UnicodeEncodeError:
+            size = 0
+        if not 1 <= size <= _MAX_NAME:
+            raise InvalidTopicName(f"the name of a topic is 1 to {_MAX_NAME} bytes of UTF-8")
+        problem = wire.topic_problem(topic)
+        if problem:
+            wires = wires_for(topic, wire.name)
+            text = f"{wire.name} cannot address {topic!r}: {problem}; {', '.join(wires)} can"
+            raise TopicNotAddressable(text, topic, wires)
+
+    def _check_message(
+        self, columns: Columns, sender: bytes | str | None, headers: Headers | None
+    ) -> None:
+        wire = self._wire
+        problem = wire.payload_problem(columns)
+        if not problem and sender is not None and not wire.traits.senders:
+            problem = "a message's own sender"
+        if not problem and headers and not wire.traits.headers:
+            problem = "headers"
+        if problem:
+            raise NotExpressible(f"{wire.name} cannot carry the message: {problem}")
+
+    def _check_level(self, confirm: bool | Level) -> None:
+        reached = self._wire.traits.level
+        if confirm and Level(confirm) > reached:
+            raise Unconfirmable(
+                f"{self._wire.name} confirms that a message was handled, not that it is stored; "
+                "nsd, rheos and http do"
+            )
+
+    # Notices and the end
+
+    def _report(self, notice: Notice) -> None:
+        if isinstance(notice, Gap | Uncertain | Refusal):
+            _log.warning("%s: %s", self._options.target, notice)
+        else:
+            _log.info("%s: %s", self._options.target, notice)
+        if self._options.on_event is not None:
+            self._options.on_event(notice)
+
+    async def close(self, flush: bool = True) -> None:
+        """Send what is queued, say goodbye and close.
+
+        Raises OutcomeUnknown if not everything was confirmed in time; the client is closed then
+        too.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if flush:
+                await self.flush()
+        finally:
+            drivers = self._drivers()
+            for driver in drivers:
+                driver.link.close(driver.now())
+                driver.step()
+            for driver in drivers:
+                await self._outcome(driver.link.gone)
+                driver.stop()
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

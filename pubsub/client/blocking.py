@@ -1,0 +1,176 @@
+"""The client library for programs without an event loop, such as scripts and Spark's workers.
+
+    with connect("nsd://127.0.0.1:7071", client_id="bob") as client:
+        client.publish("orders", "hello", confirm=True)
+        for message in client.subscribe("orders"):
+            print(message.payload)
+
+The connections live in a thread (``loop_thread.py``). A client may be used by several threads, and
+does not survive a fork: the new process makes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from pubsub.client import asyncio_runtime, base_client, subscription
+from pubsub.client.client_options import ClientOptions, read_options
+from pubsub.client.feed import Item
+from pubsub.client.loop_thread import LoopThread, loop_thread
+from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.notices import Notice
+from pubsub.wire.client_events import Level
+from pubsub.wire.client_wire import Headers
+
+__all__ = ["Client", "Subscription", "connect"]
+
+
+def connect(url: str, **options: Any) -> Client:
+    """Return a client of the broker at ``url``; the options are those of ``pubsub.client``.
+
+    Nothing is connected yet. ``on_event`` is called in the client's thread. Raises InvalidUrl.
+    """
+    return Client(read_options(url, **options))
+
+
+class Client:
+    """As ``pubsub.client.Client``, but methods return when their work is done."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._thread = loop_thread()
+        self._client = self._thread.run(_make(options))
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(flush=error is None)
+
+    def publish(
+        self,
+        topic: str,
+        payload: bytes | str,
+        *,
+        confirm: bool | Level = False,
+        sender: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Level | None:
+        """See ``pubsub.client.Client.publish``."""
+        work = self._client.publish(topic, payload, confirm=confirm, sender=sender, headers=headers)
+        return self._thread.run(work)
+
+    def publish_many(
+        self,
+        topic: str,
+        payloads: Sequence[bytes],
+        confirm: bool | Level = False,
+        *,
+        sender: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Level | None:
+        """See ``pubsub.client.Client.publish_many``."""
+        work = self._client.publish_many(topic, payloads, confirm, sender=sender, headers=headers)
+        return self._thread.run(work)
+
+    def flush(self) -> None:
+        """See ``pubsub.client.Client.flush``."""
+        self._thread.run(self._client.flush())
+
+    def subscribe(
+        self,
+        *topics: str,
+        start: int | None = None,
+        prefixes: Sequence[str] = (),
+        events: bool = False,
+    ) -> Subscription:
+        """See ``pubsub.client.Client.subscribe``; returns when the broker has accepted it."""
+        made = self._thread.run(self._subscribe(topics, start, prefixes, events))
+        return Subscription(self._thread, made)
+
+    async def _subscribe(
+        self, topics: Sequence[str], start: int | None, prefixes: Sequence[str], events: bool
+    ) -> subscription.Subscription:
+        made = self._client.subscribe(*topics, start=start, prefixes=prefixes, events=events)
+        try:
+            await made.accepted()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def close(self, flush: bool = True) -> None:
+        """See ``pubsub.client.Client.close``."""
+        self._thread.run(self._client.close(flush))
+
+
+class Subscription:
+    """Iterate over messages, or over ``batches``; see ``pubsub.client.Subscription``."""
+
+    def __init__(self, thread: LoopThread, inner: subscription.Subscription) -> None:
+        self._thread = thread
+        self._inner = inner
+        self._current: Iterator[Message] = iter(())
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message | Notice]:
+        while (item := self.next_item()) is not None:
+            if isinstance(item, MessageBatch):
+                yield from item
+            else:
+                yield item
+
+    def next(self, seconds: float | None = None) -> Message | Notice | None:
+        """Return the next message; None at the end. Raises TimeoutError after ``seconds``.
+
+        Messages of a batch that ``next`` has begun are not given by iterating.
+        """
+        for message in self._current:
+            return message
+        item = self.next_item(seconds)
+        if not isinstance(item, MessageBatch):
+            return item
+        self._current = iter(item)
+        return next(self._current)
+
+    def batches(self) -> Iterator[MessageBatch | Notice]:
+        """Yield the messages in batches, which is faster."""
+        while (item := self.next_item()) is not None:
+            yield item
+
+    def next_item(self, seconds: float | None = None) -> Item | None:
+        """Return the next batch or notice; None at the end.
+
+        Raises TimeoutError after ``seconds``, ClientError.
+        """
+        return self._thread.run(self._inner.next_item(), seconds)
+
+    def close(self) -> None:
+        """See ``pubsub.client.Subscription.close``."""
+        self._thread.run(self._close())
+
+    async def _close(self) -> None:
+        self._inner.close()
+
+
+async def _make(options: ClientOptions) -> base_client.Client:
+    return base_client.Client(asyncio_runtime.AsyncioRuntime(), options)

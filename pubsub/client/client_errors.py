@@ -1,0 +1,89 @@
+"""The errors of the client library, in one tree under ``ClientError``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pubsub.errors import PubSubError
+
+
+class ClientError(PubSubError):
+    """Any error that the client library raises on purpose."""
+
+    reason = "client"
+
+
+class InvalidUrl(ClientError):
+    """A URL, a parameter of it, or an option of ``connect`` that cannot be used."""
+
+    reason = "url"
+
+
+class ConnectFailed(ClientError):
+    """The broker cannot be reached, does not speak the protocol, or does not admit the client."""
+
+    reason = "connect"
+
+
+class ClientClosed(ClientError):
+    """The client, or the subscription, was closed."""
+
+    reason = "closed"
+
+
+class TopicNotAddressable(ClientError):
+    """The wire has no address for ``topic``; the protocols ``wires`` can address it."""
+
+    reason = "topic"
+
+    def __init__(self, text: str, topic: str, wires: Sequence[str]) -> None:
+        super().__init__(text)
+        self.topic = topic
+        self.wires = tuple(wires)
+
+
+class NotExpressible(ClientError):
+    """The wire cannot carry the payload, the sender, the headers or the request."""
+
+    reason = "not-expressible"
+
+
+class HistoryNeeded(ClientError):
+    """``start`` was given, and neither the wire nor an HTTP API of the client has a history."""
+
+    reason = "history-needed"
+
+
+class Unconfirmable(ClientError):
+    """The wire cannot confirm the level that was requested. Nothing was published."""
+
+    reason = "unconfirmable"
+
+
+class NotPublished(ClientError):
+    """The broker refused ``refused`` of ``published`` messages; the others are published."""
+
+    reason = "not-published"
+
+    def __init__(self, text: str, refused: int, published: int) -> None:
+        super().__init__(text)
+        self.refused = refused
+        self.published = published
+
+
+class NotSent(ClientError):
+    """The messages were not sent, and are not published."""
+
+    reason = "not-sent"
+
+
+class OutcomeUnknown(ClientError):
+    """The messages were sent and not confirmed: they may or may not have been published."""
+
+    reason = "outcome-unknown"
+
+
+class SubscriptionRefused(ClientError):
+    """The broker refused a subscription, or has ended it."""
+
+    reason = "subscription"

@@ -1,0 +1,83 @@
+"""What ``connect`` of all shells takes: where, as whom, and how long to wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pubsub.client.client_errors import InvalidUrl
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.client_url import Target, parse_url
+from pubsub.client.credentials import Secret, read_token
+from pubsub.client.link_timing import Timing
+from pubsub.client.notices import Notice
+from pubsub.wire.client_wire import ClientWire
+
+API_VARIABLE = "PUBSUB_API"
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """The parsed arguments of ``connect``."""
+
+    target: Target
+    wire: ClientWire
+    client_id: str | None
+    token: Secret | None
+    tls: TlsOptions
+    api: str | None
+    timing: Timing
+    timeout: float
+    queue_bytes: int
+    feed_bytes: int
+    on_event: Callable[[Notice], None] | None = field(repr=False, default=None)
+
+
+def read_options(
+    url: str,
+    *,
+    client_id: str | None = None,
+    token: str | None = None,
+    password: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    api: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    timeout: float = 30.0,
+    queue_bytes: int = 8 * _MIB,
+    feed_bytes: int = 8 * _MIB,
+    timing: Timing | None = None,
+    on_event: Callable[[Notice], None] | None = None,
+    **parameters: object,
+) -> ClientOptions:
+    """Check the arguments of ``connect``. Raises InvalidUrl.
+
+    ``timeout`` is the number of seconds that a publish waits for room in the queue, and for its
+    confirmation. ``queue_bytes`` bounds what is published and not confirmed yet, ``feed_bytes``
+    what a subscription has received and its program has not taken. ``parameters`` are those of the
+    protocol, as in the URL.
+    """
+    if timeout <= 0 or queue_bytes <= 0 or feed_bytes <= 0:
+        raise InvalidUrl("timeout, queue_bytes and feed_bytes are more than 0")
+    target = parse_url(url, parameters)
+    tls = TlsOptions(tls_ca, tls_cert, tls_key)
+    tls.check()
+    secret = read_token(token, password, token_file)
+    wire = target.wire((client_id or "").encode(), None if secret is None else secret.reveal())
+    where = api or os.environ.get(API_VARIABLE) or None
+    return ClientOptions(
+        target,
+        wire,
+        client_id,
+        secret,
+        tls,
+        where,
+        timing or Timing(connect=min(10.0, timeout)),
+        timeout,
+        queue_bytes,
+        feed_bytes,
+        on_event,
+    )

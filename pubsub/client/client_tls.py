@@ -1,0 +1,40 @@
+"""TLS of a client. The broker's certificate is always verified, for the host of the URL."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from pubsub.client.client_errors import InvalidUrl
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """``ca`` is a file of certificates to trust in place of the system's.
+
+    ``certificate`` and ``key`` are files in PEM with which the client proves its identity.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def check(self) -> None:
+        """Raise InvalidUrl if the files cannot be used together."""
+        if self.key is not None and self.certificate is None:
+            raise InvalidUrl("tls_key needs tls_cert")
+        for name, path in (("ca", self.ca), ("cert", self.certificate), ("key", self.key)):
+            if path is not None and not Path(path).is_file():
+                raise InvalidUrl(f"tls_{name}: {path} is not a file")
+
+    def context(self) -> ssl.SSLContext:
+        """Return a context that verifies names and chains. Raises InvalidUrl."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, password="")
+        except (OSError, ValueError) as error:
+            raise InvalidUrl(f"tls: {error}") from None
+        return context

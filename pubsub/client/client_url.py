@@ -1,0 +1,120 @@
+"""A broker's URL: the protocol, the address, and the parameters of the protocol's wire.
+
+    cafe://host:7070?channels=0-15,40:orders    nsd+tls://host    https://host:7080
+
+Credentials are never part of a URL, because URLs are logged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pubsub.client.client_errors import InvalidUrl
+from pubsub.errors import ConfigurationError
+from pubsub.settings import read_all
+from pubsub.wire.client_side import ClientSide, TokenUse
+from pubsub.wire.client_wire import ClientWire, WireOptions
+
+_TLS = "+tls"
+WIRES = ("cafe", "fast", "nsd", "rheos", "spot", "http")
+"""The protocols that come with the package. Others are found through Twisted's plugins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that was understood."""
+
+    name: str
+    host: str
+    port: int
+    tls: bool
+    side: ClientSide
+    values: dict[str, Any]
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}{_TLS if self.tls else ''}://{host}:{self.port}"
+
+    def wire(self, client_id: bytes, token: str | None) -> ClientWire:
+        """Return the wire of a client. Raises InvalidUrl."""
+        assert self.side.make_wire is not None
+        if self.side.token is TokenUse.NEEDED and token is None:
+            raise InvalidUrl(
+                f"{self.name}:// needs a token: give token= or token_file=, or set PUBSUB_TOKEN"
+            )
+        used = None if self.side.token is TokenUse.NONE else token
+        try:
+            return self.side.make_wire(WireOptions(client_id, used, self.values))
+        except ConfigurationError as error:
+            raise InvalidUrl(str(error)) from None
+
+
+def parse_url(url: str, options: dict[str, object] | None = None) -> Target:
+    """Understand ``url``; ``options`` are parameters given beside it. Raises InvalidUrl."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidUrl("the URL is malformed") from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidUrl("a URL contains no credentials: give token= or token_file=")
+    name, tls = parts.scheme.removesuffix(_TLS), parts.scheme.endswith(_TLS)
+    if name == "https":
+        name, tls = "http", True
+    side = find_side(name)
+    if not parts.hostname:
+        raise InvalidUrl(f"the URL has no host; write {parts.scheme}://HOST:PORT")
+    if parts.path not in ("", "/") or parts.fragment:
+        raise InvalidUrl(f"the URL of a broker has no path: {parts.scheme}://HOST:PORT")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True)) | (options or {})
+    return Target(name, parts.hostname, port or side.port, tls, side, _values(name, side, given))
+
+
+def _values(name: str, side: ClientSide, given: dict[str, object]) -> dict[str, Any]:
+    settings = (*side.parameters, *side.options)
+    known = [setting.name for setting in settings]
+    for parameter in given:
+        if parameter not in known:
+            possible = f"; it has {', '.join(known)}" if known else ""
+            raise InvalidUrl(f"{name}:// has no parameter {parameter!r}{possible}")
+    try:
+        return read_all(settings, given)
+    except ValueError as error:
+        raise InvalidUrl(f"{name}:// {error}") from None
+
+
+def find_side(name: str) -> ClientSide:
+    """Return the client side of a protocol. Raises InvalidUrl."""
+    side: ClientSide | None = None
+    if name in WIRES:
+        # Looking for plugins takes longer than all other imports of a short program.
+        module = "pubsub.client.http_wire" if name == "http" else f"pubsub.protocols.{name}.client"
+        if find_spec(module) is not None:
+            side = import_module(module).CLIENT
+    elif name:
+        from pubsub.plugin import installed_protocols
+
+        protocol = installed_protocols().get(name)
+        side = None if protocol is None else protocol.client
+    if side is None or side.make_wire is None:
+        known = ", ".join(f"{one}://" for one in (*WIRES, "https"))
+        raise InvalidUrl(f"there is no client for {name!r}; choose from {known}")
+    return side
+
+
+def wires_for(topic: str, but: str) -> list[str]:
+    """Return the protocols, except ``but``, that can address any topic."""
+    found = []
+    for name in WIRES:
+        if name != but:
+            try:
+                side = find_side(name)
+            except InvalidUrl:
+                continue
+            if side.any_topic:
+                found.append(name)
+    return found

@@ -1,0 +1,61 @@
+"""The token of a client: from an argument, a file or the environment. It is never shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pubsub.client.client_errors import InvalidUrl
+
+VARIABLE = "PUBSUB_TOKEN"
+_MAX_BYTES = 65536
+
+
+class Secret:
+    """A text whose ``repr`` does not show it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+def read_token(
+    token: str | None,
+    password: str | None,
+    token_file: str | os.PathLike[str] | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Secret | None:
+    """Return the token: an argument, else the file's first line, else that of PUBSUB_TOKEN.
+
+    Raises InvalidUrl if two are given as arguments, or if the file cannot be read.
+    """
+    given = [one for one in (token, password, token_file) if one is not None]
+    if len(given) > 1:
+        raise InvalidUrl("give one of token, password and token_file")
+    if token_file is not None:
+        return Secret(_first_line(Path(token_file)))
+    text = token if token is not None else password
+    if text is None:
+        text = environment.get(VARIABLE) or None
+    return None if text is None else Secret(text)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline(_MAX_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidUrl(f"token_file: {path}: {reason}") from None
+    if not line:
+        raise InvalidUrl(f"token_file: {path} begins with an empty line")
+    return line

@@ -1,0 +1,120 @@
+"""A feed: the bounded queue between a subscribing link and one subscription. Sans-IO.
+
+The link puts in what arrives, without regard to the bound; the driver stops reading from the
+transport while one of its feeds is full. So a feed holds its limit and one read at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from pubsub.client.client_errors import ClientError
+from pubsub.client.messages import MessageBatch
+from pubsub.client.notices import Gap, Notice
+from pubsub.client.tickets import Ticket
+from pubsub.wire.client_events import Interest
+
+# Counted for each batch in addition to its payloads, and for each message.
+_BATCH_BYTES, _MESSAGE_BYTES = 400, 16
+Item = MessageBatch | Notice
+
+
+class Feed:
+    """The subscription to ``interests``; ``limit`` in bytes. ``events`` if notices are queued too.
+
+    ``accepted`` is done when the broker has accepted all interests, or has refused one.
+    """
+
+    def __init__(self, interests: Sequence[Interest], limit: int, events: bool) -> None:
+        self.interests = tuple(interests)
+        self.accepted: Ticket[None] = Ticket()
+        self.nbytes = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called when there is something to get."""
+        self.on_room: Callable[[], None] | None = None
+        """Called when the feed is not full any more."""
+        self.error: ClientError | None = None
+        self.ended = False
+        self._limit = limit
+        self._events = events
+        self._items: deque[Item] = deque()
+        self._missing = set(interests)
+        self._last_offset: int | None = None
+        self._last_timestamp: int | None = None
+
+    # For the link
+
+    @property
+    def full(self) -> bool:
+        """True if no more should be read for this feed."""
+        return self.nbytes >= self._limit
+
+    def covers(self, topic: str) -> bool:
+        """Return whether messages of ``topic`` belong here."""
+        return any(
+            topic.startswith(one.name) if one.prefix else topic == one.name
+            for one in self.interests
+        )
+
+    def put(self, batch: MessageBatch) -> None:
+        """Add messages."""
+        self._last_offset = batch.last_offset()
+        self._last_timestamp = batch.last_timestamp()
+        self.nbytes += _size(batch)
+        self._items.append(batch)
+        self._changed()
+
+    def tell(self, notice: Notice) -> None:
+        """Add a notice, if the subscription takes them."""
+        if self._events:
+            self._items.append(notice)
+            self._changed()
+
+    def gap(self, reason: str) -> Gap:
+        """Return that messages may be missing after those that were put so far."""
+        topics = tuple(one.name + ("*" if one.prefix else "") for one in self.interests)
+        return Gap(topics, reason, self._last_offset, self._last_timestamp)
+
+    def confirm(self, interest: Interest) -> None:
+        """The broker has accepted ``interest``."""
+        self._missing.discard(interest)
+        if not self._missing:
+            self.accepted.succeed(None)
+
+    def end(self, error: ClientError | None) -> None:
+        """Nothing more will be put; ``error`` is raised after what is queued."""
+        if not self.ended:
+            self.ended, self.error = True, error
+            if error is not None:
+                self.accepted.fail(error)
+            self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    # For the subscription
+
+    def get(self) -> Item | None:
+        """Return the next item; None if there is none now. Raises the error of ``end``."""
+        if self._items:
+            item = self._items.popleft()
+            if isinstance(item, MessageBatch):
+                was_full = self.full
+                self.nbytes -= _size(item)
+                if was_full and not self.full and self.on_room is not None:
+                    self.on_room()
+            return item
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def clear(self) -> None:
+        """Forget what is queued."""
+        self._items.clear()
+        self.nbytes = 0
+
+
+def _size(batch: MessageBatch) -> int:
+    return batch.nbytes + _BATCH_BYTES + _MESSAGE_BYTES * len(batch)

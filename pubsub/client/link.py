@@ -1,0 +1,312 @@
+"""A link: what keeps one connection of a client alive, sans-IO.
+
+A driver (``link_driver.py``) makes the transport and calls a link with what happens to it; time is
+an argument, randomness is passed in. After each call the driver carries out ``take_commands``,
+sends ``take_output``, and calls ``tick`` at ``deadline``.
+
+    state        meaning                      left for
+    IDLE         nothing was requested yet    CONNECTING: the first request
+    CONNECTING   a transport is made          OPENING: it is there
+                                              BACKING_OFF: it failed, or took too long
+    OPENING      the protocol's handshake     READY: it is done
+                                              CONNECTING: the session to be resumed is gone
+                                              BACKING_OFF: the connection ended, or took too long
+    READY        requests are sent            BACKING_OFF: the connection ended, or is silent
+    BACKING_OFF  a pause                      CONNECTING: it is over
+    CLOSING      goodbye, the last bytes      CLOSED: the transport is gone, or takes too long
+    CLOSED       the end
+
+In addition, ``close`` leads from every state to CLOSING, or to CLOSED if there is no connection;
+and CONNECTING and OPENING lead to IDLE, with an error for all that waits, if the broker rejects the
+client for good, or if ``proved`` is not set: a first attempt that fails is an error of the caller,
+later ones are repeated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
+
+from pubsub.client.client_errors import ClientError, ConnectFailed
+from pubsub.client.link_timing import Timing
+from pubsub.client.tickets import Ticket
+from pubsub.wire.client_events import (
+    Alive,
+    Closing,
+    Malformed,
+    NotResumed,
+    Opened,
+    Rejected,
+    WireEvent,
+)
+from pubsub.wire.client_wire import ClientWire, Role, WireConnection
+
+
+class State(Enum):
+    """See the table of this module."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    OPENING = "opening"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Command(Enum):
+    """What the driver should do with the transport."""
+
+    CONNECT = "connect"
+    CLOSE = "close"
+    """Close when everything is sent."""
+    ABORT = "abort"
+    """Close now, or give the attempt up; ``lost`` need not be called."""
+
+
+class Link(ABC):
+    """See the module. Subclasses have the requests and handle the events of one role.
+
+    ``where`` is the broker's address for messages.
+    """
+
+    role: Role
+
+    def __init__(
+        self, wire: ClientWire, where: str, timing: Timing, random: Callable[[], float]
+    ) -> None:
+        self.wire = wire
+        self.where = where
+        self.state = State.IDLE
+        self.proved = False
+        """True if the address and the credentials have been good once."""
+        self.reading = True
+        """False while the driver does not read, so that silence means nothing."""
+        self.connection: WireConnection | None = None
+        self.trouble = ""
+        """Why the last connection or attempt ended."""
+        self.gone: Ticket[None] = Ticket()
+        """Done when the link is CLOSED."""
+        self._timing = timing
+        self._random = random
+        self._session: object = None
+        self._attempt = 0
+        self._until: float | None = None
+        self._wake_at: float | None = None
+        self._ready_at = 0.0
+        self._heard_at = 0.0
+        self._pinged = False
+        self._commands: list[Command] = []
+        self._last_output = b""
+
+    # For the driver
+
+    def take_commands(self) -> list[Command]:
+        """Return the commands since the last call."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def take_output(self) -> bytes:
+        """Return the bytes to send."""
+        output, self._last_output = self._last_output, b""
+        return output if self.connection is None else self.connection.take_output()
+
+    def deadline(self) -> float | None:
+        """Return when ``tick`` should be called, if at all."""
+        times = [self._until, self._wake_at, self.own_deadline()]
+        return min((time for time in times if time is not None), default=None)
+
+    def connected(self, now: float) -> None:
+        """The transport that CONNECT asked for is there."""
+        if self.state is not State.CONNECTING:
+            return
+        self.state = State.OPENING
+        self._until = now + self._timing.connect
+        self._heard_at = now
+        self.connection = self.wire.connect(self.role, self._session)
+        self._handle(self.connection.open(self.first_topic()), now)
+
+    def received(self, data: bytes, now: float) -> None:
+        """Handle input."""
+        if self.connection is None:
+            return
+        self._heard_at = now
+        self._pinged = False
+        self._handle(self.connection.receive(data), now)
+
+    def lost(self, why: str, now: float) -> None:
+        """The transport is gone, or could not be made."""
+        if self.state is State.CLOSING:
+            self._finish()
+        elif self.state in (State.CONNECTING, State.OPENING, State.READY):
+            self._disconnected(why, now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self.expire(now)
+        if self._wake_at is not None and now >= self._wake_at and self.connection is not None:
+            self._handle(self.connection.wake(), now)
+        if self._until is None or now < self._until:
+            return
+        match self.state:
+            case State.CONNECTING | State.OPENING:
+                self._abort(f"no reply within {self._timing.connect:g} s", now)
+            case State.READY:
+                self._check_silence(now)
+            case State.BACKING_OFF:
+                self._connect(now)
+            case State.CLOSING:
+                self._commands.append(Command.ABORT)
+                self._finish()
+            case _:
+                self._until = None
+
+    # For the client
+
+    def start(self, now: float) -> None:
+        """Connect, unless that has begun."""
+        if self.state is State.IDLE:
+            self._attempt = 0
+            self._connect(now)
+
+    def close(self, now: float) -> None:
+        """End the link. What waits gets an error."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        was_ready = self.state is State.READY
+        if was_ready and self.connection is not None:
+            self.connection.close()
+            self._last_output = self.connection.take_output()
+        self._drop_connection()
+        self._commands.append(Command.CLOSE if was_ready else Command.ABORT)
+        if was_ready:
+            self.state, self._until = State.CLOSING, now + self._timing.goodbye
+        else:
+            self._finish()
+        self.closed()
+
+    # For subclasses
+
+    def touched(self, now: float) -> None:
+        """A request was given to the connection."""
+        delay = None if self.connection is None else self.connection.delay
+        self._wake_at = None if delay is None else now + delay
+
+    @abstractmethod
+    def first_topic(self) -> str | None:
+        """Return the topic for ``WireConnection.open``."""
+
+    @abstractmethod
+    def opened(self, resumed: bool, now: float) -> None:
+        """The connection is READY; ``resumed`` if it continues the session of the last one."""
+
+    @abstractmethod
+    def handle(self, event: WireEvent, now: float) -> None:
+        """Handle an event that does not concern the state."""
+
+    @abstractmethod
+    def interrupted(self) -> None:
+        """A connection that was READY has ended; another will follow."""
+
+    @abstractmethod
+    def failed(self, error: ClientError) -> None:
+        """No connection will follow unless one is requested: all that waits fails."""
+
+    @abstractmethod
+    def closed(self) -> None:
+        """The link was closed."""
+
+    def own_deadline(self) -> float | None:
+        """Return the earliest deadline of what waits."""
+        return None
+
+    @abstractmethod
+    def expire(self, now: float) -> None:
+        """Give up what has waited too long."""
+
+    # Transitions
+
+    def _connect(self, now: float) -> None:
+        self.state = State.CONNECTING
+        self._attempt += 1
+        self._until = now + self._timing.connect
+        self._commands.append(Command.CONNECT)
+
+    def _handle(self, events: list[WireEvent], now: float) -> None:
+        for event in events:
+            if self.connection is None:
+                return
+            match event:
+                case Opened():
+                    self._ready(event.resumed, now)
+                case NotResumed():
+                    self._session = None
+                    self._commands.append(Command.ABORT)
+                    self._drop_connection()
+                    self._connect(now)
+                case Closing() | Malformed():
+                    self._abort(event.reason, now)
+                case Rejected():
+                    self._rejected(event, now)
+                case Alive():
+                    pass
+                case _:
+                    self.handle(event, now)
+        self.touched(now)
+
+    def _ready(self, resumed: bool, now: float) -> None:
+        self.state = State.READY
+        self.proved = True
+        self._ready_at = now
+        self._until = now + self._timing.keepalive
+        self.opened(resumed, now)
+
+    def _check_silence(self, now: float) -> None:
+        quiet = self._heard_at + self._timing.keepalive
+        if not self.reading or now < quiet:
+            self._until = max(quiet, now + self._timing.keepalive)
+        elif self._pinged:
+            self._abort("the broker does not reply", now)
+        elif self.connection is not None:
+            self._pinged = True
+            self._until = now + self._timing.keepalive
+            self.connection.ping()
+            self.touched(now)
+
+    def _rejected(self, event: Rejected, now: float) -> None:
+        if event.permanent:
+            self.proved = False
+        self._abort(f"the broker refused the client: {event.reason}", now)
+
+    def _abort(self, why: str, now: float) -> None:
+        self._commands.append(Command.ABORT)
+        self._disconnected(why, now)
+
+    def _disconnected(self, why: str, now: float) -> None:
+        was_ready = self.state is State.READY
+        if was_ready and self.connection is not None:
+            self._session = self.connection.session
+            if now - self._ready_at >= self._timing.settled:
+                self._attempt = 0
+        self._drop_connection()
+        self.trouble = why
+        if not self.proved:
+            self.state, self._until, self._session = State.IDLE, None, None
+            if was_ready:
+                self.interrupted()
+            self.failed(ConnectFailed(f"cannot connect to {self.where}: {why}"))
+            return
+        self.state = State.BACKING_OFF
+        self._until = now + self._timing.pause(max(self._attempt, 1), self._random)
+        if was_ready:
+            self.interrupted()
+
+    def _drop_connection(self) -> None:
+        self.connection = None
+        self._wake_at = None
+        self._pinged = False
+
+    def _finish(self) -> None:
+        self.state, self._until = State.CLOSED, None
+        self.gone.succeed(None)

@@ -1,0 +1,162 @@
+"""The driver of a link: its transport and its timer on one runtime."""
+
+from __future__ import annotations
+
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.link import Command, Link
+from pubsub.client.publishing_link import PublishingLink
+from pubsub.client.runtime import Cancel, Runtime, Transport
+from pubsub.client.subscribing_link import SubscribingLink
+
+
+class LinkDriver:
+    """Connects ``link`` to ``host`` and ``port``. ``step`` follows each request to the link."""
+
+    def __init__(
+        self, runtime: Runtime, link: Link, host: str, port: int, tls: TlsOptions | None
+    ) -> None:
+        self.runtime = runtime
+        self.link = link
+        self._host, self._port, self._tls = host, port, tls
+        self._attempt: _Attempt | None = None
+        self._timer: Cancel | None = None
+        self._timer_at = 0.0
+        self._step_cancel: Cancel | None = None
+
+    def now(self) -> float:
+        """Return the time for the link's methods."""
+        return self.runtime.now()
+
+    def step(self) -> None:
+        """Do what the link asks for."""
+        link, attempt = self.link, self._attempt
+        if attempt is not None and attempt.transport is not None:
+            output = link.take_output()
+            if output:
+                attempt.transport.write(output)
+        for command in link.take_commands():
+            if command is Command.CONNECT:
+                self._connect()
+            elif self._attempt is not None:
+                self._attempt.end(command is Command.ABORT)
+                if command is Command.ABORT:
+                    self._attempt = None
+        self._regulate()
+        self._set_timer()
+
+    def step_soon(self) -> None:
+        """Pump and step once, after what else happens in this pass of the loop."""
+        if self._step_cancel is None:
+            self._step_cancel = self.runtime.call_later(0, self._pump)
+
+    def _pump(self) -> None:
+        self._step_cancel = None
+        if isinstance(self.link, PublishingLink):
+            self.link.pump(self.now())
+        self.step()
+
+    def _connect(self) -> None:
+        self._attempt = attempt = _Attempt(self)
+        attempt.cancel = self.runtime.connect(self._host, self._port, self._tls, attempt)
+
+    def _regulate(self) -> None:
+        """Stop reading while a feed is full."""
+        link, attempt = self.link, self._attempt
+        if isinstance(link, SubscribingLink) and attempt is not None:
+            attempt.read(not link.full)
+
+    def _set_timer(self) -> None:
+        at = self.link.deadline()
+        if at is None:
+            return
+        if self._timer is not None:
+            if at >= self._timer_at:
+                # It fires too early, and is then set again.
+                return
+            self._timer()
+        self._timer_at = at
+        self._timer = self.runtime.call_later(max(0.0, at - self.now()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.link.tick(self.now())
+        self.step()
+
+    def stop(self) -> None:
+        """Cancel what is scheduled; the link is closed."""
+        for cancel in (self._timer, self._step_cancel):
+            if cancel is not None:
+                cancel()
+        self._timer = self._step_cancel = None
+        if self._attempt is not None:
+            self._attempt.end(abort=True)
+            self._attempt = None
+
+    # For attempts
+
+    def happened(self, attempt: _Attempt) -> bool:
+        """Return whether ``attempt`` is the current one."""
+        return attempt is self._attempt
+
+    def gone(self) -> None:
+        """The current attempt has ended."""
+        self._attempt = None
+
+
+class _Attempt:
+    """One transport of a driver; see ``Observer``. Events of an earlier one are ignored."""
+
+    def __init__(self, driver: LinkDriver) -> None:
+        self.transport: Transport | None = None
+        self.cancel: Cancel | None = None
+        self._driver = driver
+        self._reading = True
+
+    def made(self, transport: Transport) -> None:
+        driver = self._driver
+        if not driver.happened(self):
+            transport.abort()
+            return
+        self.transport = transport
+        driver.link.connected(driver.now())
+        driver.step()
+
+    def received(self, data: bytes) -> None:
+        driver = self._driver
+        if driver.happened(self):
+            driver.link.received(data, driver.now())
+            driver.step()
+
+    def writable(self, writable: bool) -> None:
+        driver = self._driver
+        if driver.happened(self) and isinstance(driver.link, PublishingLink):
+            driver.link.writable = writable
+            if writable:
+                driver.link.pump(driver.now())
+                driver.step()
+
+    def lost(self, why: str) -> None:
+        driver = self._driver
+        if driver.happened(self):
+            driver.gone()
+            driver.link.lost(why, driver.now())
+            driver.step()
+
+    def read(self, reading: bool) -> None:
+        """Let the transport read on, or not."""
+        if reading != self._reading and self.transport is not None:
+            self._reading = reading
+            self._driver.link.reading = reading
+            self.transport.set_reading(reading)
+
+    def end(self, abort: bool) -> None:
+        """Close the transport, or give the attempt up."""
+        if self.transport is None:
+            if self.cancel is not None:
+                self.cancel()
+        elif abort:
+            self.transport.abort()
+        else:
+            # A goodbye arrives, and what is still received is discarded.
+            self.transport.set_reading(True)
+            self.transport.close()

@@ -1,0 +1,73 @@
+"""An asyncio event loop in a thread, for programs without one.
+
+A thread, rather than sockets that are served within the calls of the program: the connection is
+kept alive, made again and read from also while the program does something else. One loop serves
+all blocking clients of the process. A process that was forked has none of its parent's threads and
+starts its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+class LoopThread:
+    """A daemon thread with a loop; ``run`` may be called by any other thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=self._serve, name="pubsub-client", daemon=True)
+        thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, _Result], seconds: float | None = None) -> _Result:
+        """Return the result of ``work``. Raises its error, or TimeoutError after ``seconds``.
+
+        An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(seconds)
+        except FutureTimeout:
+            if future.done():
+                raise
+            future.cancel()
+            raise TimeoutError(f"nothing within {seconds:g} s") from None
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                future.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_current: LoopThread | None = None
+
+
+def loop_thread() -> LoopThread:
+    """Return the process's loop."""
+    global _current
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = LoopThread()
+        return _current
+
+
+def _forget_lock() -> None:
+    """In a forked process: the lock may have been held by a thread that does not exist here."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)

@@ -1,0 +1,65 @@
+"""What a client tells beside messages and errors: reconnections, and what may have been missed.
+
+They go to ``on_event`` of ``connect``, in order to a subscription with ``events=True``, and to the
+log ``pubsub.client``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages of ``topics`` may be missing here. Nothing is missing where there is no Gap.
+
+    ``offset`` and ``timestamp`` (µs since the Unix epoch) are those of the last message before it,
+    None if the wire does not show them or there was none.
+    """
+
+    topics: tuple[str, ...]
+    reason: str
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The subscriptions were made again. ``resumed`` if their session was continued."""
+
+    resumed: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A connection has ended and is made again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The broker has ended a subscription without naming it, for example after a new queue key."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """A connection ended; ``count`` messages may or may not have been published."""
+
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """``count`` messages are not published, and nobody waits for their confirmation."""
+
+    count: int
+    reason: str
+
+
+Notice: TypeAlias = Gap | Reconnected | Disconnected | Ended | Uncertain | Refusal

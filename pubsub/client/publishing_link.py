@@ -1,0 +1,306 @@
+"""The link that publishes: a bounded queue, what is in flight, and confirmations. Sans-IO.
+
+A message is queued, then in flight: given to the connection, but not confirmed yet. When the
+connection ends, queued messages wait for the next one. Those in flight may or may not have been
+published: they are not sent again, because that could publish them twice. Who asked for their
+confirmation gets OutcomeUnknown; the others are reported as ``Uncertain``.
+
+Every message is confirmed, whether or not anybody asked, so that the link knows what is in flight.
+Messages for which nobody asked are confirmed together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pubsub.client.client_errors import (
+    ClientClosed,
+    ClientError,
+    ConnectFailed,
+    NotPublished,
+    NotSent,
+    OutcomeUnknown,
+)
+from pubsub.client.link import Link, State
+from pubsub.client.link_timing import Timing
+from pubsub.client.notices import Notice, Refusal, Uncertain
+from pubsub.client.tickets import Ticket
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Confirmed, Level, WireEvent
+from pubsub.wire.client_wire import ClientWire, Headers, Role
+
+# Counted for each request in addition to its payloads.
+_OVERHEAD = 64
+# What is in flight at most, unless one request is larger.
+_WINDOW_BYTES = 4 * 1024 * 1024
+_GROUP_MESSAGES = 4096
+
+
+@dataclass(slots=True)
+class Request:
+    """Messages of one ``publish``; ``ticket`` if somebody waits for their confirmation."""
+
+    topic: str
+    columns: Columns
+    sender: bytes | None = None
+    headers: Headers | None = None
+    ticket: Ticket[Level] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that count for the queue."""
+        return self.columns.nbytes + _OVERHEAD
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests that one ``confirm`` covers."""
+
+    messages: int = 0
+    nbytes: int = 0
+    ticket: Ticket[Level] | None = None
+
+
+class PublishingLink(Link):
+    """See the module. ``limit`` is the number of bytes that may wait or be in flight.
+
+    ``report`` is called with what nobody waits for.
+    """
+
+    role = Role.PUBLISHER
+
+    def __init__(
+        self,
+        wire: ClientWire,
+        where: str,
+        timing: Timing,
+        random: Callable[[], float],
+        limit: int,
+        report: Callable[[Notice], None],
+    ) -> None:
+        super().__init__(wire, where, timing, random)
+        self._limit = limit
+        self._report = report
+        self._queue: deque[Request] = deque()
+        self._in_flight: deque[_Group] = deque()
+        self._queued_bytes = 0
+        self._flying_bytes = 0
+        self._room: deque[Ticket[None]] = deque()
+        self._idle: list[Ticket[None]] = []
+        # Tickets with a deadline, the earliest first: they all wait for the same time.
+        self._deadlines: deque[Ticket[Any]] = deque()
+        self._topic_hint: str | None = None
+        self.writable = True
+        """False while the transport does not take what is sent."""
+
+    # For the client
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the messages that wait or are in flight."""
+        return self._queued_bytes + self._flying_bytes
+
+    def has_room(self) -> bool:
+        """Return whether another request may be added, behind those that wait for room."""
+        return not self._room and self._may_add()
+
+    def _may_add(self) -> bool:
+        return self.proved and self.state is not State.IDLE and self.nbytes < self._limit
+
+    def await_room(self, deadline: float | None) -> Ticket[None]:
+        """Return a ticket that is done when there is room and the broker was once reached."""
+        ticket: Ticket[None] = Ticket(deadline)
+        if self.state in (State.CLOSING, State.CLOSED):
+            ticket.fail(ClientClosed("the client is closed"))
+        else:
+            self._room.append(ticket)
+            self._watch(ticket)
+        return ticket
+
+    def _watch(self, ticket: Ticket[Any]) -> None:
+        if ticket.deadline is not None:
+            self._deadlines.append(ticket)
+
+    def add(self, request: Request) -> None:
+        """Queue messages; ``pump`` sends them."""
+        self._queue.append(request)
+        if request.ticket is not None:
+            self._watch(request.ticket)
+        self._queued_bytes += request.nbytes
+
+    def pump(self, now: float) -> None:
+        """Give the connection what the window and the transport have room for."""
+        connection, queue = self.connection, self._queue
+        if self.state is not State.READY or connection is None or not queue:
+            return
+        group = _Group()
+        while queue and self.writable and self._flying_bytes < _WINDOW_BYTES:
+            request = queue.popleft()
+            nbytes = request.nbytes
+            self._queued_bytes -= nbytes
+            self._flying_bytes += nbytes
+            if group.messages and (request.ticket or group.messages >= _GROUP_MESSAGES):
+                group = self._confirm(group)
+            connection.publish(request.topic, request.columns, request.sender, request.headers)
+            group.messages += request.columns.count
+            group.nbytes += nbytes
+            if request.ticket is not None:
+                group.ticket = request.ticket
+                group = self._confirm(group)
+        if group.messages:
+            self._confirm(group)
+        self.touched(now)
+
+    def _confirm(self, group: _Group) -> _Group:
+        assert self.connection is not None
+        self.connection.confirm()
+        self._in_flight.append(group)
+        return _Group()
+
+    def await_idle(self) -> Ticket[None]:
+        """Return a ticket that is done when nothing waits or is in flight."""
+        ticket: Ticket[None] = Ticket()
+        if not self._queue and not self._in_flight:
+            ticket.succeed(None)
+        else:
+            self._idle.append(ticket)
+        return ticket
+
+    # Link
+
+    def first_topic(self) -> str | None:
+        """See ``Link``."""
+        return self._queue[0].topic if self._queue else self._topic_hint
+
+    def aim(self, topic: str) -> None:
+        """The first message will be on ``topic``."""
+        if self._topic_hint is None:
+            self._topic_hint = topic
+
+    def opened(self, resumed: bool, now: float) -> None:
+        """See ``Link``."""
+        self.pump(now)
+        self._tell_room()
+
+    def handle(self, event: WireEvent, now: float) -> None:
+        """See ``Link``."""
+        if isinstance(event, Confirmed) and self._in_flight:
+            group = self._in_flight.popleft()
+            self._flying_bytes -= group.nbytes
+            self._settle(group, event)
+            self.pump(now)
+            self._tell_room()
+
+    def _settle(self, group: _Group, event: Confirmed) -> None:
+        if event.refused:
+            messages = "the message" if group.messages == 1 else f"{event.refused} messages"
+            text = f"{self.wire.name} at {self.where}: {messages} refused: {event.reason}"
+            if group.ticket is None:
+                self._report(Refusal(event.refused, event.reason))
+            else:
+                group.ticket.fail(NotPublished(text, event.refused, group.messages))
+        elif group.ticket is not None:
+            group.ticket.succeed(event.level)
+
+    def _tell_room(self) -> None:
+        while self._room and self._may_add():
+            ticket = self._room.popleft()
+            if not ticket.done:
+                # It adds a request, and calls room_taken, before the next one is looked at.
+                ticket.succeed(None)
+                break
+        if self._idle and not self._queue and not self._in_flight:
+            idle, self._idle = self._idle, []
+            for ticket in idle:
+                ticket.succeed(None)
+
+    def room_taken(self) -> None:
+        """A request was added: there may be room for the next one that waits."""
+        self._tell_room()
+
+    def interrupted(self) -> None:
+        """See ``Link``."""
+        unknown = 0
+        groups, self._in_flight = self._in_flight, deque()
+        self._flying_bytes = 0
+        for group in groups:
+            if group.ticket is None:
+                unknown += group.messages
+            else:
+                group.ticket.fail(self._unknown(self.trouble))
+        if unknown:
+            self._report(Uncertain(unknown, self.trouble))
+        self.writable = True
+        self._tell_room()
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.where}: {why}; the messages that were sent may or may not have been published"
+        )
+
+    def failed(self, error: ClientError) -> None:
+        """See ``Link``."""
+        self._fail_queue(lambda: ConnectFailed(str(error)))
+
+    def closed(self) -> None:
+        """See ``Link``."""
+        self.trouble = "the client was closed"
+        self.interrupted()
+        self._fail_queue(lambda: ClientClosed("the client was closed"))
+
+    def _fail_queue(self, make: Callable[[], ClientError]) -> None:
+        queue, self._queue = self._queue, deque()
+        room, self._room = self._room, deque()
+        self._queued_bytes = 0
+        unsent = 0
+        for request in queue:
+            if request.ticket is None:
+                unsent += request.columns.count
+            else:
+                request.ticket.fail(make())
+        for ticket in room:
+            ticket.fail(make())
+        if unsent:
+            self._report(Refusal(unsent, str(make())))
+        self._tell_room()
+
+    # Deadlines
+
+    def own_deadline(self) -> float | None:
+        """See ``Link``."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0].done:
+            deadlines.popleft()
+        return deadlines[0].deadline if deadlines else None
+
+    def expire(self, now: float) -> None:
+        """See ``Link``."""
+        first = self.own_deadline()
+        if first is None or now < first:
+            return
+        for group in self._in_flight:
+            if group.ticket is not None and _is_over(group.ticket, now):
+                group.ticket.fail(self._unknown("no confirmation in time"))
+        kept: deque[Request] = deque()
+        for request in self._queue:
+            if request.ticket is not None and _is_over(request.ticket, now):
+                self._queued_bytes -= request.nbytes
+                request.ticket.fail(self._not_sent())
+            else:
+                kept.append(request)
+        self._queue = kept
+        for ticket in [ticket for ticket in self._room if _is_over(ticket, now)]:
+            self._room.remove(ticket)
+            ticket.fail(self._not_sent())
+        self._tell_room()
+
+    def _not_sent(self) -> NotSent:
+        why = self.trouble or "the broker does not take more messages"
+        return NotSent(f"{self.where}: not sent in time: {why}; the messages are not published")
+
+
+def _is_over(ticket: Ticket[Any], now: float) -> bool:
+    return ticket.deadline is not None and now >= ticket.deadline

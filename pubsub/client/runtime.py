@@ -1,0 +1,73 @@
+"""What the client needs of an event loop. There are two: asyncio's, and Twisted's reactor.
+
+The client's coroutines await nothing but ``Waiter`` objects, so that either loop can drive them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from pubsub.client.client_tls import TlsOptions
+
+Cancel = Callable[[], object]
+
+
+class Waiter(Protocol):
+    """One wait of one coroutine: ``awaitable`` is done some time after ``wake``."""
+
+    awaitable: Awaitable[None]
+
+    def wake(self) -> None:
+        """Let the coroutine continue, but not within this call. Further calls do nothing."""
+
+
+class Transport(Protocol):
+    """A stream. ``write`` never blocks; the observer is told when too much waits."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """Close when everything is written."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+    def set_reading(self, reading: bool) -> None:
+        """Read on, or stop reading."""
+
+
+class Observer(Protocol):
+    """What an attempt to connect, and then the stream, report to."""
+
+    def made(self, transport: Transport) -> None:
+        """The stream is there, TLS included."""
+
+    def received(self, data: bytes) -> None: ...
+
+    def writable(self, writable: bool) -> None:
+        """The transport takes more, or should not be given more."""
+
+    def lost(self, why: str) -> None:
+        """The attempt failed, or the stream has ended. Nothing is called after it."""
+
+
+class Runtime(ABC):
+    """An event loop."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return seconds of a clock that is never set."""
+
+    @abstractmethod
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
+        """Call ``function`` later; the result cancels that."""
+
+    @abstractmethod
+    def waiter(self) -> Waiter:
+        """Return a new waiter."""
+
+    @abstractmethod
+    def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
+        """Connect; the result gives the attempt up, without a call of the observer."""

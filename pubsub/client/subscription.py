@@ -1,0 +1,87 @@
+"""A subscription of a client: an asynchronous iterator over messages or batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+
+from pubsub.client.feed import Feed, Item
+from pubsub.client.messages import Message, MessageBatch
+from pubsub.client.notices import Notice
+from pubsub.client.runtime import Runtime, Waiter
+
+
+class Subscription:
+    """Iterate with ``async for``; ``batches`` gives the messages as they arrive together.
+
+    With ``events=True`` both also give notices (``pubsub.client.notices``) between the messages
+    that they concern. As a context manager it ends with its block. One coroutine may iterate.
+    """
+
+    def __init__(self, runtime: Runtime, feed: Feed, leave: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._feed = feed
+        self._leave = leave
+        self._waiter: Waiter | None = None
+        self._current: Iterator[Message] = iter(())
+        feed.on_change = self._wake
+
+    async def __aenter__(self) -> Subscription:
+        await self.accepted()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message | Notice]:
+        return self
+
+    async def __anext__(self) -> Message | Notice:
+        for message in self._current:
+            return message
+        while True:
+            item = await self.next_item()
+            if item is None:
+                raise StopAsyncIteration
+            if not isinstance(item, MessageBatch):
+                return item
+            self._current = iter(item)
+            for message in self._current:
+                return message
+
+    async def batches(self) -> AsyncIterator[MessageBatch | Notice]:
+        """Yield the messages in batches, which is faster."""
+        while (item := await self.next_item()) is not None:
+            yield item
+
+    async def accepted(self) -> None:
+        """Return when the broker has accepted the subscription. Raises ClientError."""
+        ticket = self._feed.accepted
+        if not ticket.done:
+            waiter = self._runtime.waiter()
+            ticket.when_done(waiter.wake)
+            await waiter.awaitable
+        if ticket.error is not None:
+            raise ticket.error
+
+    async def next_item(self) -> Item | None:
+        """Return the next batch or notice; None at the end. Raises ClientError."""
+        feed = self._feed
+        while (item := feed.get()) is None and not feed.ended:
+            self._waiter = waiter = self._runtime.waiter()
+            await waiter.awaitable
+        return item
+
+    def close(self) -> None:
+        """End the subscription; what has not been iterated over is dropped."""
+        self._leave()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.wake()

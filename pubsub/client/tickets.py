@@ -1,0 +1,47 @@
+"""A ticket: the outcome of a request that takes time, without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+class Ticket(Generic[_Result]):
+    """Has a result or an error once; ``notify`` is then called, also if it is set later.
+
+    ``deadline`` is when the link gives it up, None for never.
+    """
+
+    __slots__ = ("_notify", "deadline", "done", "error", "result")
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.deadline = deadline
+        self.done = False
+        self.result: _Result | None = None
+        self.error: Exception | None = None
+        self._notify: Callable[[], None] | None = None
+
+    def succeed(self, result: _Result) -> None:
+        """Set the result, unless the ticket is done."""
+        if not self.done:
+            self.done, self.result = True, result
+            self._tell()
+
+    def fail(self, error: Exception) -> None:
+        """Set the error, unless the ticket is done."""
+        if not self.done:
+            self.done, self.error = True, error
+            self._tell()
+
+    def when_done(self, notify: Callable[[], None]) -> None:
+        """Call ``notify`` once the ticket is done."""
+        self._notify = notify
+        if self.done:
+            self._tell()
+
+    def _tell(self) -> None:
+        notify, self._notify = self._notify, None
+        if notify is not None:
+            notify()

@@ -1,0 +1,161 @@
+"""The client on Twisted's reactor."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.runtime import Cancel, Observer, Runtime
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+
+_CONNECT_SECONDS = 30
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+
+class _Waiter:
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._deferred: Deferred[None] = Deferred()
+        self.awaitable: Awaitable[None] = self._deferred
+
+    def wake(self) -> None:
+        if not self._deferred.called:
+            # Within this call, the program would be entered from inside the link.
+            self._reactor.callLater(0, self._fire)
+
+    def _fire(self) -> None:
+        if not self._deferred.called:
+            self._deferred.callback(None)
+
+
+class TwistedRuntime(Runtime):
+    """A reactor."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def now(self) -> float:
+        """See ``Runtime``."""
+        seconds: float = self._reactor.seconds()
+        return seconds
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Cancel:
+        """See ``Runtime``."""
+        call = self._reactor.callLater(seconds, function)
+        return lambda: call.cancel() if call.active() else None
+
+    def waiter(self) -> _Waiter:
+        """See ``Runtime``."""
+        return _Waiter(self._reactor)
+
+    def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
+        """See ``Runtime``."""
+        endpoint: Any = HostnameEndpoint(self._reactor, host, port, timeout=_CONNECT_SECONDS)
+        try:
+            if tls is not None:
+                endpoint = wrapClientTLS(_creator(host, tls), endpoint)
+        except Exception as error:
+            why = str(error)
+            call = self._reactor.callLater(0, observer.lost, why)
+            return lambda: call.cancel() if call.active() else None
+        attempt = endpoint.connect(Factory.forProtocol(lambda: _Stream(observer)))
+        attempt.addErrback(lambda failure: observer.lost(_text(failure)))
+        return lambda: attempt.cancel()
+
+
+def _creator(host: str, tls: TlsOptions) -> IOpenSSLClientConnectionCreator:
+    """Return what verifies that the certificate is valid for ``host``."""
+    from OpenSSL import crypto
+    from twisted.internet import ssl
+
+    trust = None
+    if tls.ca is not None:
+        with open(tls.ca, "rb") as file:
+            found = file.read().split(_BEGIN)[1:]
+        trust = ssl.trustRootFromCertificates(
+            [ssl.Certificate.loadPEM(_BEGIN + part) for part in found]
+        )
+    own = None
+    if tls.certificate is not None:
+        with open(tls.certificate, "rb") as file:
+            pem = file.read()
+        with open(tls.key or tls.certificate, "rb") as file:
+            key = file.read()
+        crypto.load_privatekey(crypto.FILETYPE_PEM, key, passphrase=b"")
+        own = ssl.PrivateCertificate.loadPEM(pem + b"\n" + key)
+    return ssl.optionsForClientTLS(host, trustRoot=trust, clientCertificate=own)
+
+
+def _text(failure: Failure) -> str:
+    return failure.getErrorMessage() or type(failure.value).__name__
+
+
+@implementer(IPushProducer)
+class _Stream(Protocol):
+    """The transport of a link, and what it reports to the observer."""
+
+    transport: Any
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._reading = True
+        self._made = False
+
+    # Protocol
+
+    def connectionMade(self) -> None:
+        self.transport.registerProducer(self, streaming=True)
+        self._made = True
+        self._observer.made(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._observer.received(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if reason.check(ConnectionDone):
+            self._observer.lost("the broker closed the connection")
+        else:
+            self._observer.lost(_text(reason))
+
+    # IPushProducer
+
+    def pauseProducing(self) -> None:
+        self._observer.writable(False)
+
+    def resumeProducing(self) -> None:
+        self._observer.writable(True)
+
+    def stopProducing(self) -> None:
+        pass
+
+    # Transport
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def close(self) -> None:
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
+
+    def abort(self) -> None:
+        self.transport.abortConnection()
+
+    def set_reading(self, reading: bool) -> None:
+        if reading == self._reading:
+            return
+        self._reading = reading
+        if reading:
+            self.transport.resumeProducing()
+        else:
+            self.transport.pauseProducing()
