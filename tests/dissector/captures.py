@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 _RAW_IP = 101
+SERVER = "127.0.0.1"
 _SERVER = 0x7F000001
 _FIRST_CLIENT = 0x0A000001
 _CLIENT_PORT = 50_000

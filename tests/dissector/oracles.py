@@ -14,8 +14,6 @@ from pubsub.wire.fields import Unsigned, decode_fields, layout
 
 Fields: TypeAlias = dict[str, list[str]]
 """The bytes of each field, as hexadecimal digits."""
-# The limits that are valid for a client's messages.
-_LIMITS = zmtp.FrameLimits()
 
 
 def declared(frame: Any) -> Fields:
@@ -37,13 +35,20 @@ def cafe_frames(data: bytes) -> Iterator[Fields]:
         at = end
 
 
-def fast_packets(data: bytes) -> Iterator[Fields]:
-    """Yield the fields of each fast packet; raises FastError."""
+def fast_packets(data: bytes, largest: int | None = None) -> Iterator[Fields]:
+    """Yield the fields of each fast packet; raises FastError.
+
+    ``largest`` is the listener's ``max-payload``, if these are bytes of a client.
+    """
     at = 0
+    if largest is not None:
+        fast.needed(data, at, largest)
     while (decoded := fast.decode(data, at)) is not None:
         packet, end = decoded
         yield {"type": [data[at : at + 1].hex()], **declared(packet)}
         at = end
+        if largest is not None:
+            fast.needed(data, at, largest)
 
 
 def rheos_packets(data: bytes, options: Mapping[str, str], from_client: bool) -> Iterator[Fields]:
@@ -72,16 +77,61 @@ def _rheos_fields(packet: rheos.Packet, codec: rheos.Codec, envelope: bool) -> F
             return {**found, **declared(decode_fields(codec.layout.topic, payload))}
 
 
-def spot_messages(data: bytes) -> Iterator[Fields]:
-    """Yield the fields of each message between DEALER and ROUTER, with routing ids or without.
+def spot_messages(
+    data: bytes, at: int = 0, sender: bytes = b"DEALER", largest: int = 2**20
+) -> Iterator[Fields]:
+    """Yield the fields of each unit after READY that a socket of the type ``sender`` sends.
+
+    ``largest`` is the listener's ``max-message``.
 
     Raises ZmtpError and SpotError.
     """
-    at = 0
-    while isinstance(unit := zmtp.decode(data, at, _LIMITS), zmtp.Unit):
+    limits = zmtp.FrameLimits(frame=largest)
+    while isinstance(unit := zmtp.decode(data, at, limits), zmtp.Unit):
         at = unit.end
-        if unit.frames:
+        if not unit.frames:
+            yield _command_fields(unit.commands[0])
+        elif sender in (b"SUB", b"XSUB"):
+            (subscription,) = unit.frames
+            yield {"prefix": [subscription[1:].hex()]}
+        elif sender in (b"PUB", b"XPUB"):
+            topic, payload = unit.frames
+            yield {"topic": [topic.hex()], "data": [payload.hex()]}
+        else:
             yield _spot_fields(_request(unit.frames))
+
+
+def spot_stream(data: bytes, largest: int) -> Iterator[Fields]:
+    """Yield the fields of a greeting, of READY, and of all units after it.
+
+    Raises ZmtpError and SpotError.
+    """
+    shake = zmtp.Handshake()
+    at, need = shake.consume(data)
+    if shake.minor is None:
+        return
+    mechanism = data[12:32].hex()
+    yield {"version.minor": [f"{data[11]:02x}"], "greeting.mechanism": [mechanism]}
+    at, need = shake.consume(data, at)
+    if need:
+        return
+    identity = shake.metadata.get(b"identity")
+    found = {"socket_type": [shake.socket_type.hex()]} if shake.socket_type else {}
+    yield found if identity is None else {**found, "identity": [identity.hex()]}
+    yield from spot_messages(data, at, shake.socket_type, largest)
+
+
+def _command_fields(command: zmtp.Command) -> Fields:
+    found = {"command.name": [command.name.hex()]}
+    match command.name:
+        case b"PING":
+            zmtp.pong(command)
+            return {**found, "ttl": [command.data[:2].hex()], "context": [command.data[2:].hex()]}
+        case b"PONG":
+            return {**found, "context": [command.data.hex()]}
+        case b"SUBSCRIBE" | b"CANCEL":
+            return {**found, "prefix": [command.data.hex()]}
+    return found
 
 
 def _request(frames: Sequence[bytes]) -> spot.Request | broker_codec.BrokerCommand:

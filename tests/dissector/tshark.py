@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from pubsub.dissector.generator import generate
 from pubsub.plugin import installed_protocols
-from tests.dissector.captures import Capture
+from tests.dissector.captures import SERVER, Capture
 from tests.integration.needs import missing
 
 PATIENCE = 120
@@ -35,6 +35,7 @@ class Unit:
     shown: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     experts: list[str] = field(default_factory=list)
     frame: int = 0
+    from_client: bool = True
 
 
 @cache
@@ -79,11 +80,12 @@ def dissect(
     output = tshark(bytes(capture), ["-T", "pdml", "-J", f"frame ip pubsub.{protocol}", *given])
     found: dict[str, list[Unit]] = defaultdict(list)
     for packet in ElementTree.fromstring(output).iter("packet"):
-        addresses = {_text(packet, "ip.src"), _text(packet, "ip.dst")} - {"127.0.0.1"}
+        addresses = {_text(packet, "ip.src"), _text(packet, "ip.dst")} - {SERVER}
         client = addresses.pop()
         for proto in packet.findall("proto"):
             if proto.get("name") == f"pubsub.{protocol}":
-                unit = Unit(frame=int(_text(packet, "frame.number")))
+                from_client = _text(packet, "ip.dst") == SERVER
+                unit = Unit(frame=int(_text(packet, "frame.number")), from_client=from_client)
                 for each in proto.iter("field"):
                     _add_field(unit, f"pubsub.{protocol}.", each)
                 found[client].append(unit)

@@ -129,9 +129,11 @@ function runtime.shows.text(context, tree, item, range)
   if item.suffix then
     local from = text:match("^.*" .. item.suffix.pattern .. "()")
     if from then
-      local rest = range(from - 1, range:len() - from + 1)
-      local part = runtime.add_text(context, node, item.suffix.name, rest)
-      if not rest:raw():find("^" .. ("%x"):rep(item.suffix.digits) .. "$") then
+      local rest, part = text:sub(from), node
+      if rest ~= "" then
+        part = runtime.add_text(context, node, item.suffix.name, range(from - 1, #rest))
+      end
+      if not rest:find("^" .. ("%x"):rep(item.suffix.digits) .. "$") then
         local said = ("%s: %d hexadecimal digits expected"):format(item.suffix.name, item.suffix.digits)
         runtime.expert(context, part, "malformed", said)
       end

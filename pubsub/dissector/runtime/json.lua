@@ -69,6 +69,9 @@ local function parse_number(text, at)
   last = select(2, text:find("^%.%d+", last + 1)) or last
   last = select(2, text:find("^[eE][+-]?%d+", last + 1)) or last
   local kind = whole == last and "integer" or "number"
+  if kind == "number" and math.abs(tonumber(text:sub(at, last))) == math.huge then
+    fault(at, "a number that is too large")
+  end
   return { type = kind, first = at, last = last, text = text:sub(at, last) }
 end
 

@@ -6,7 +6,8 @@ runtime.framings.zmtp = zmtp
 local MORE, LONG, COMMAND = 1, 2, 4
 local SUBSCRIBERS = { SUB = true, XSUB = true }
 local PUBLISHERS = { PUB = true, XPUB = true }
--- The socket types that sides of connections have stated in READY.
+-- The socket types that sides of connections have stated in READY; false after a greeting without
+-- it.
 local types = {}
 
 function zmtp.init()
@@ -101,6 +102,8 @@ local function add_greeting(context, tree, tvb, at, stop)
     return "greeting"
   end
   tree:append_text(", greeting")
+  local direction = runtime.direction(context.pinfo)
+  types[direction] = types[direction] or false
   tree:add(context.fields["greeting.signature"], tvb(at, signature))
   local after = runtime.decode(context, tree, context.frames.version, tvb, at + signature, stop)
   local size = #context.frames.mechanism
@@ -132,6 +135,8 @@ local function add_frames(context, tree, tvb, frames, stop)
 end
 
 local function remember_type(context, tree, tvb, at, stop)
+  local direction = runtime.direction(context.pinfo)
+  types[direction] = types[direction] or ""
   while at < stop do
     local name_size = tvb(at, 1):uint()
     local value_at = at + 5 + name_size
@@ -145,7 +150,7 @@ local function remember_type(context, tree, tvb, at, stop)
     end
     if name == "socket-type" then
       local value = tvb:raw(value_at, size)
-      types[runtime.direction(context.pinfo)] = value
+      types[direction] = value
       local node = runtime.add_text(context, tree, "socket_type", tvb(value_at, size))
       context.parts = { value }
       if not context.frames.socket_types[value] then
@@ -175,6 +180,8 @@ local function add_command(context, tree, tvb, frame)
   end
   if name == "READY" then
     remember_type(context, tree, tvb, at, frame.stop)
+  elseif name == "ERROR" then
+    runtime.expert(context, tree, "refused", table.concat(context.parts, " "))
   end
   return runtime.summary(name, context.parts)
 end
@@ -316,7 +323,7 @@ end
 -- Without a READY in the capture, the form of a message decides what it is.
 local function role_of(context, tvb, frames)
   local own = types[runtime.direction(context.pinfo)]
-  if own then
+  if own and own ~= "" then
     return SUBSCRIBERS[own] and add_subscription or PUBLISHERS[own] and add_publication or add_message
   elseif find_routed(context, tvb, frames) then
     return add_message
@@ -350,6 +357,9 @@ function zmtp.dissect(context, tree, tvb, at, stop)
     else
       messages[#messages + 1], message_nodes[#message_nodes + 1] = frame, nodes[index]
     end
+  end
+  if types[runtime.direction(context.pinfo)] == false then
+    runtime.expert(context, tree, "malformed", "READY expected after the greeting")
   end
   if #messages == 0 then
     tree:append_text(", " .. text)
