@@ -93,6 +93,8 @@ def spot_messages(
             yield _command_fields(unit.commands[0])
         elif sender in (b"SUB", b"XSUB"):
             (subscription,) = unit.frames
+            if subscription[:1] not in (b"\x00", b"\x01"):
+                raise spot.SpotError
             yield {"prefix": [subscription[1:].hex()]}
         elif sender in (b"PUB", b"XPUB"):
             topic, payload = unit.frames
