@@ -27,6 +27,7 @@ from pubsub.server.configuration import Config, ListenerConfig
 from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
 from pubsub.server.reload import Reloader
 from pubsub.server.shutdown import ForcedShutdown
+from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.log_store import MEMORY_BYTES, LogOptions, LogStore
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.listener_service import ListenerService
@@ -65,6 +66,8 @@ def make_broker(
     Raises ConfigurationError.
     """
     settings = config.broker
+    if is_upgrade(settings["store"]):
+        report_upgrade(config)
     use_monotonic_timers(reactor)
     wall = wall or system_wall_clock()
     tick_end = at_tick_end(reactor)

@@ -35,7 +35,8 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
-# Options of twistd and curl, and of the example protocol in docs/protocols.md.
+# Options of twistd, curl and others, of the example protocol in docs/protocols.md, and of version
+# 0.1.0.
 _FOREIGN = {
     "pidfile",
     "logfile",
@@ -45,6 +46,7 @@ _FOREIGN = {
     "version",
     "data-binary",
     "toy-max-line",
+    "spot-handshake-timeout",
 }
 # Keys of tables that are not settings.
 _KEYS = {"protocol", "port", "endpoint", "ends", "algorithm", "public-key-file", "secret-file"}
