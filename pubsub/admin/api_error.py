@@ -19,6 +19,7 @@ from pubsub.errors import (
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 TIMEOUT, CONFLICT, GONE, TOO_LARGE, UNSUPPORTED, NOT_SATISFIABLE = 408, 409, 410, 413, 415, 416
+UPGRADE_REQUIRED = 426
 TOO_MANY, INTERNAL, NOT_IMPLEMENTED, UNAVAILABLE, VERSION, FULL = 429, 500, 501, 503, 505, 507
 _STATUS: dict[type[Refused], int] = {
     BadToken: UNAUTHORIZED,
@@ -40,10 +41,11 @@ class ApiError(Exception):
     """An error response: HTTP status, a code for programs, a message, and further members.
 
     ``code`` is stable; ``more`` has the further members of the JSON object. ``allow`` has the
-    methods of the resource if another one was used.
+    methods of the resource if another one was used, ``upgrade`` the protocol that it is for.
     """
 
     allow = ""
+    upgrade = ""
 
     def __init__(self, status: int, code: str, message: str, **more: object) -> None:
         super().__init__(message)
@@ -92,6 +94,8 @@ class ApiError(Exception):
         """Return additional headers."""
         if self.allow:
             return {"Allow": self.allow}
+        if self.upgrade:
+            return {"Upgrade": self.upgrade, "Connection": "Upgrade"}
         if self.status == UNAUTHORIZED:
             return {"WWW-Authenticate": "Bearer"}
         if self.status in (TOO_MANY, UNAVAILABLE):

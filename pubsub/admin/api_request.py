@@ -48,6 +48,9 @@ class LongResponse(Protocol):
     def drain(self) -> None:
         """See ``Client``: end when what is queued has been sent."""
 
+    def data_received(self, data: bytes) -> None:
+        """The client has sent this after the request, if the response is an upgrade."""
+
     def input_ended(self) -> None:
         """The client has closed its half of the connection."""
 
@@ -70,6 +73,13 @@ class RequestChannel(Protocol):
     """Called if the broker stops while a stream is being sent: the stream is cut."""
     long_response: LongResponse | None
     """The response that is being sent, if it has no end of its own."""
+
+    upgraded: bool
+    """True if the connection does not speak HTTP any more, but what the long response does."""
+
+    @property
+    def leaving(self) -> bool:
+        """True once the connection is on the way to its end."""
 
     @property
     def stream(self) -> StreamTransport:
@@ -94,6 +104,9 @@ class RequestChannel(Protocol):
 
     def response_ended(self) -> None:
         """The long response has ended in order."""
+
+    def upgrade_ended(self) -> None:
+        """The long response has ended, and with it the connection."""
 
     def abort(self, reason: str) -> None:
         """Close at once."""

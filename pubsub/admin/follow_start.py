@@ -76,9 +76,9 @@ def _after(store: IStore, position: str) -> Start:
 
     It is never refused for a position that is not valid any more, as browsers would not try again.
     """
-    epoch, _, number = check_name("Last-Event-ID", position).rpartition(":")
+    epoch, _, number = check_name("position", position).rpartition(":")
     if not epoch or not (number.isascii() and number.isdecimal()) or int(number) > MAX_NUMBER:
-        raise invalid("Last-Event-ID: expected an id that this broker has sent")
+        raise invalid("the position is not one that a broker has sent")
     offset, first, end = int(number), store.first_offset, store.next_offset
     found = store.continuation(epoch, offset)
     if found is None:

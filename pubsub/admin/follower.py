@@ -1,8 +1,7 @@
-"""A follower: a response without an end, to which messages are added as they are published.
+"""A follower: a response without an end, of messages in lines or events.
 
-It is a subscriber of the broker like those of the wire protocols: it has an outbox, and reads the
-history through a cursor while it is behind. Its response ends in order if the broker stops, if the
-client closes its half, or if nothing may be read any more.
+It ends in order if the broker stops, if the client closes its half, or if nothing may be read any
+more.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IPushProducer
-from twisted.logger import Logger
-from zope.interface import implementer
 
 from pubsub.admin.follow_formats import chunk
-from pubsub.broker.outbox import Outbox
+from pubsub.admin.live_response import (
+    HEARTBEAT_SECONDS,
+    RESPONSE_BYTES,
+    TOPIC_BYTES,
+    LiveResponse,
+)
 from pubsub.broker.provisional_topics import ProvisionalTopics
 
 if TYPE_CHECKING:
@@ -23,36 +24,13 @@ if TYPE_CHECKING:
     from pubsub.admin.follow_formats import FollowEncoding
     from pubsub.admin.follow_start import Gap
     from pubsub.admin.request_access import RequestAccess
-    from pubsub.broker.batch import Batch
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import Work
     from pubsub.broker.topics import KeyChange, Topic
-    from pubsub.interfaces import Consumer
-
-log = Logger()
-HEARTBEAT_SECONDS = 15.0
-"""Seconds between signs of life, by which both sides find out that the connection is broken."""
-# Estimated bytes of memory of a follower, and of each of its topics.
-_FOLLOWER_BYTES, _TOPIC_BYTES = 4096, 512
 
 
-class FollowOutbox(Outbox):
-    """The outbox of a follower, which is told what it misses."""
-
-    __slots__ = ("_follower",)
-
-    def __init__(self, listener: Listener, consumer: Consumer, follower: Follower) -> None:
-        super().__init__(listener.cursors, consumer, listener.slow, follower)
-        self._follower = follower
-
-    def missed(self, start: int, stop: int, reason: str) -> None:
-        """See ``Outbox``."""
-        self._follower.tell_gap(start, stop, reason)
-
-
-@implementer(IPushProducer)
-class Follower:
-    """The subscriptions of one request: a ``Subscriber``, and a ``LongResponse``.
+class Follower(LiveResponse):
+    """The subscriptions of one request.
 
     It is created when the request has been checked; ``run`` ends with the response. With ``past``
     it reads messages that were published before, which needs other rights.
@@ -67,27 +45,19 @@ class Follower:
         encoding: FollowEncoding,
         past: bool,
     ) -> None:
-        self._listener = listener
-        self._request = request
-        self._channel = request.channel
         self._access = access
         self._names = names
         self._encoding = encoding
         self._past = past
-        self._held = _FOLLOWER_BYTES + _TOPIC_BYTES * len(names)
+        # Reserved first, so that nothing is to be undone if there is no memory.
+        self._held = RESPONSE_BYTES + TOPIC_BYTES * len(names)
         listener.memory.reserve(self._held)
+        super().__init__(listener, request)
         self._topics = ProvisionalTopics(listener.topics, listener.router)
         self._followed: set[Topic] = set()
-        self._outbox = FollowOutbox(listener, request.channel.stream, self)
         self._ended = False
         self._ending: str | None = None
         self._done: Deferred[None] = Deferred()
-        self._beat = listener.clock.seconds()
-
-    @property
-    def label(self) -> str:
-        """See ``Subscriber``."""
-        return self._request.label
 
     async def run(self, start: int, gap: Gap | None) -> None:
         """Follow from the offset ``start`` on, until the response has ended.
@@ -108,13 +78,11 @@ class Follower:
             slices.run(self._topics.withdraw())
 
     def _begin(self, start: int, gap: Gap | None) -> None:
-        request, channel = self._request, self._channel
         # Sends the headers; chunks are written to the transport from now on.
-        request.write(b"")
-        channel.long_response = self
-        request.registerProducer(self, True)
-        if channel.output_full:
-            self._outbox.pause()
+        self._request.write(b"")
+        self.take_channel()
+        if self.channel.leaving:
+            self.drain()
         self._outbox.send(self._encoding.begin(start))
         if gap is not None:
             self.tell_gap(*gap)
@@ -140,11 +108,6 @@ class Follower:
 
     # As a subscriber
 
-    def evict(self, reason: str) -> None:
-        """See ``Subscriber``."""
-        self._listener.evicted(reason, self.label)
-        self._cut(reason)
-
     def recheck(self, topic: Topic, change: KeyChange | None) -> bool:
         """See ``Subscriber``."""
         if self._ended or self._may_follow(topic.name):
@@ -161,23 +124,6 @@ class Follower:
         access = self._access
         allowed = access.may_read(name) if self._past else access.may_follow(name)
         return allowed and access.token_is_valid
-
-    def receives(self, topic: Topic, batch: Batch) -> bool:
-        """See ``Subscriber``."""
-        return True
-
-    # The transport
-
-    def pauseProducing(self) -> None:
-        """See IPushProducer."""
-        self._outbox.pause()
-
-    def resumeProducing(self) -> None:
-        """See IPushProducer."""
-        self._outbox.resume()
-
-    def stopProducing(self) -> None:
-        """See IPushProducer; the end of the connection follows."""
 
     # As a long response
 
@@ -210,9 +156,8 @@ class Follower:
             self._listener.router.flush()
             self._outbox.when_drained(lambda: self._finish(reason))
 
-    def discarded(self, nbytes: int) -> None:
-        """See ``LongResponse``."""
-        self._outbox.count_untaken(nbytes)
+    def data_received(self, data: bytes) -> None:
+        """See ``LongResponse``; requests that follow wait for the end of this one."""
 
     def end(self) -> None:
         """See ``LongResponse``."""
@@ -227,19 +172,10 @@ class Follower:
             return
         self._tell("end", reason=reason)
         self._release(reason)
-        self._channel.response_ended()
+        self.channel.response_ended()
         self._request.unregisterProducer()
         self._request.finish()
         self._end_run()
-
-    def _cut(self, reason: str) -> None:
-        """Close the connection without the end of the response."""
-        if not self._ended:
-            self._channel.count_refusal("stream-cut")
-            log.info(
-                "http: follower {client} disconnected: {reason}", client=self.label, reason=reason
-            )
-            self._channel.abort(reason)
 
     def _release(self, reason: str) -> None:
         """End the subscriptions. Messages that were not sent are counted with ``reason``."""

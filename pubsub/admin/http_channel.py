@@ -52,6 +52,8 @@ class Channel(LeavingChannel):
     """Called if the broker stops while a stream is being sent: the stream is cut."""
     long_response: LongResponse | None = None
     """The response that is being sent, if it has no end of its own."""
+    upgraded = False
+    """The connection does not speak HTTP any more, but what the long response does."""
     output_full = False
     """The transport has more than it can send now."""
     _admitted_host: str | None = None
@@ -68,6 +70,11 @@ class Channel(LeavingChannel):
         self._arriving = False
         self._arrived = 0
         self._messages = self._nbytes = 0
+
+    @property
+    def leaving(self) -> bool:
+        """True once the connection is on the way to its end."""
+        return self._departure is not None
 
     @property
     def stream(self) -> StreamTransport:
@@ -155,12 +162,22 @@ class Channel(LeavingChannel):
         """See IProtocol."""
         if self._discards_input:
             return
+        if self.upgraded and self.long_response is not None:
+            self.long_response.data_received(data)
+            return
         if not self._arriving and not self._busy:
             self._arriving = True
             self._since = self._listener.clock.seconds()
             self._arrived = 0
         self._arrived += len(data)
         super().dataReceived(data)
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """See LineReceiver; after an upgrade, what has arrived with the request."""
+        if self.upgraded and self.long_response is not None:
+            self.long_response.data_received(data)
+        else:
+            super().rawDataReceived(data)
 
     def _send100Continue(self) -> None:
         if not self.refused:
@@ -189,6 +206,13 @@ class Channel(LeavingChannel):
             # Some of it may not be taken.
             self._last_response = self.long_response
         self.long_response = None
+
+    def upgrade_ended(self) -> None:
+        """The long response has ended, and with it the connection."""
+        self.loseConnection()
+        self.response_ended()
+        self._busy = False
+        self._leave().settle()
 
     # The transport
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
@@ -62,6 +62,13 @@ class Published:
         return {"offset": self.offset, "messages": self.messages, "level": self.level}
 
 
+class Submitted(NamedTuple):
+    """Messages that are published and perhaps not stored yet."""
+
+    topic: Topic
+    batch: Batch
+
+
 class MessagePublisher:
     """Publishes for the clients of one listener."""
 
@@ -78,10 +85,23 @@ class MessagePublisher:
     ) -> Published:
         """Publish messages; return when the durability of their topic is met.
 
+        Raises as ``submit`` and ``confirmed``.
+        """
+        return await self.confirmed(await self.submit(name, messages, sender, access, limiters))
+
+    async def submit(
+        self,
+        name: str,
+        messages: Messages,
+        sender: bytes,
+        access: RequestAccess,
+        limiters: Sequence[RateLimiter],
+    ) -> Submitted:
+        """Publish messages, after a wait for backpressure.
+
         A topic that does not exist is created. Either all messages are published or none. Raises
-        NotAuthorized, RateLimited, SenderTooLong, HistoryUnavailable and what the creation of a
-        topic raises; nothing has been published then. Raises ApiError if the messages have been
-        published and it is not known whether they are stored.
+        ApiError, RateLimited, SenderTooLong, HistoryUnavailable and what the creation of a topic
+        raises; nothing has been published then.
         """
         topics = ProvisionalTopics(self._listener.topics, self._listener.router)
         try:
@@ -104,7 +124,7 @@ class MessagePublisher:
             raise
         for _ in topics.keep():
             pass
-        return await self._confirmed(topic, batch)
+        return Submitted(topic, batch)
 
     @staticmethod
     def _check(name: str, sender: bytes, access: RequestAccess) -> None:
@@ -123,9 +143,12 @@ class MessagePublisher:
         for limiter in limiters:
             limiter.take(columns.count, nbytes)
 
-    async def _confirmed(self, topic: Topic, batch: Batch) -> Published:
-        """Wait until the messages are as durable as their topic requires; raises ApiError."""
-        listener = self._listener
+    async def confirmed(self, submitted: Submitted) -> Published:
+        """Wait until the messages are as durable as their topic requires.
+
+        Raises ApiError if that is not known: they have been published.
+        """
+        listener, (topic, batch) = self._listener, submitted
         stored = stored_in(listener.store, topic.durability)
         is_remote = topic.upstream is not None
         condition = all_of([confirmed_by_host(topic), stored]) if is_remote else stored

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pubsub.broker.batch import Batch, Headers
 
 
-def rows_of(batch: Batch, run: int, with_headers: bool) -> Iterator[str]:
+def rows_of(batch: Batch, run: int, with_headers: bool, with_value: bool = True) -> Iterator[str]:
     """Yield each message of a batch of one topic as a JSON object; docs/http.md has its members.
 
     ``run`` is the run of the broker for a batch without one. What the messages have in common is
@@ -30,7 +30,8 @@ def rows_of(batch: Batch, run: int, with_headers: bool) -> Iterator[str]:
     number, offset = 0b10 << 62 | batch.sequence, batch.offset
     for index, payload in enumerate(batch.payloads()):
         low = f"{number + index:016x}"
-        row = f'{{"offset": {offset + index}, {common}{_value(payload)}, {id}{low[:4]}-{low[4:]}"'
+        value = f"{_value(payload)}, " if with_value else ""
+        row = f'{{"offset": {offset + index}, {common}{value}{id}{low[:4]}-{low[4:]}"'
         if with_headers:
             row += f', "headers": {_headers({} if headers is None else headers[index])}'
         yield row + "}"

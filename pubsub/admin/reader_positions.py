@@ -31,7 +31,7 @@ OWNED_READERS = "owned-readers"
 """The table with all others; keys are the owner and the name as a JSON list."""
 PREFIX = b"/v1/readers/"
 _READER_BYTES = 1500
-_Reader: TypeAlias = tuple[str | None, str]
+Reader: TypeAlias = tuple[str | None, str]
 """The owner of a reader, and its name."""
 
 
@@ -42,7 +42,7 @@ class ReaderPositions:
         self._listener = listener
         self._store = listener.store
         self._timestamp = listener.wall.timestamp
-        self._known: dict[_Reader, dict[str, object]] = {}
+        self._known: dict[Reader, dict[str, object]] = {}
         # The number of readers of each owner.
         self._counts: Counter[str | None] = Counter()
 
@@ -73,20 +73,29 @@ class ReaderPositions:
         reader = (request_access(request, self._listener).owner, name_in_path(request, PREFIX))
         parameters = Parameters.of_body(request, "offset", "epoch")
         offset = parameters.number("offset")
+        epoch = parameters.text("epoch", self._store.epoch)
+        if offset > self._store.committed:
+            message = f"the history ends at offset {self._store.committed}"
+            raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=self._store.committed)
+        self.report(reader, offset, epoch)
+        await self._confirm(request)
+
+    def report(self, reader: Reader, offset: int, epoch: str) -> None:
+        """Store the position of ``reader``; raises ApiError, or MemoryExhausted."""
         store = self._store
-        epoch = parameters.text("epoch", store.epoch)
         if not store.continues(epoch, offset):
             message = f"offset {offset} of epoch {epoch} is not part of this history"
             raise ApiError(CONFLICT, "epoch", message, epoch=store.epoch)
-        if offset > store.committed:
-            message = f"the history ends at offset {store.committed}"
-            raise ApiError(NOT_SATISFIABLE, "beyond-end", message, next=store.committed)
         if reader not in self._known:
             self._make_room(reader[0])
         row: dict[str, object] = {"offset": offset, "epoch": epoch, "updated": self._timestamp()}
         self._known[reader] = row
         store.put(*_key(reader), json.dumps(row).encode())
-        await self._confirm(request)
+
+    def position(self, reader: Reader) -> str | None:
+        """Return the stored position of ``reader`` as ``epoch:offset``; None without one."""
+        row = self._known.get(reader)
+        return None if row is None else f"{row['epoch']}:{row['offset']}"
 
     def _make_room(self, owner: str | None) -> None:
         """Count a new reader; raises ApiError, or MemoryExhausted."""
@@ -120,7 +129,7 @@ class ReaderPositions:
         request.answer(204, b"")
 
 
-def _key(reader: _Reader) -> tuple[str, str]:
+def _key(reader: Reader) -> tuple[str, str]:
     """Return the table and the key of a reader."""
     owner, name = reader
     return (READERS, name) if owner is None else (OWNED_READERS, json.dumps([owner, name]))

@@ -141,6 +141,11 @@ def request_access(request: ApiRequest, listener: Listener) -> RequestAccess:
     raw = bearer_token(header[-1])
     if raw is None:
         raise BadToken("expected Authorization: Bearer TOKEN")
+    return token_access(raw, listener)
+
+
+def token_access(raw: bytes, listener: Listener) -> RequestAccess:
+    """Return the access of a client with this token; raises as ``request_access``."""
     if not listener.tokens.known(raw):
         if listener.verifications.available() < 1:
             raise RateLimited("too many unknown tokens; try again later")

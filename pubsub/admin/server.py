@@ -24,6 +24,8 @@ from pubsub.admin.request_origin import SETTINGS as ORIGIN_SETTINGS
 from pubsub.admin.request_origin import RequestOrigin
 from pubsub.admin.shares import Shares
 from pubsub.admin.staging import StagingHandler
+from pubsub.admin.websocket_handshake import WebSockets
+from pubsub.admin.websocket_requests import RequestParts
 from pubsub.errors import Refused
 from pubsub.settings import SECONDS, SIZE, Setting, integer
 from pubsub.store.threads import Worker
@@ -44,7 +46,12 @@ SETTINGS: tuple[Setting, ...] = (
         32,
         "streams of the history at a time; a client may read as many as it leaves to others",
     ),
-    Setting("max-message", SIZE, "1M", "bytes of a request that publishes messages of a topic"),
+    Setting(
+        "max-message", SIZE, "1M", "bytes of a request that publishes, and of a WebSocket message"
+    ),
+    Setting(
+        "max-subscriptions", integer(0, 10**9), 10_000, "subscriptions of a WebSocket connection"
+    ),
     Setting("max-readers", integer(0, 10**6), 1000, "readers of one owner that are stored"),
     # Subscribers receive a batch at once, so this is far below the default of slow-bytes.
     Setting("max-batch", SIZE, "32M", "bytes of a batch, and of each of its parts"),
@@ -69,6 +76,7 @@ GET  /v1/readers             positions of readers
 PUT  /v1/readers/NAME        {"offset": N}
 POST /v1/topics/NAME/messages  publish the body; or lines of JSON
 GET  /v1/topics/NAME/messages  its messages; ?follow=1: and those that come; &start= &topic=
+GET  /v1/ws                  a WebSocket: subscribe, publish, acknowledge
 DELETE /v1/topics/NAME       end a topic; delete its messages, its queue key
 DELETE /v1/identities/NAME   end an identity of nsd and its subscriptions
 POST /v1/stage?query=&batch= an Arrow stream: messages to publish
@@ -92,7 +100,9 @@ class AdminFactory(Factory):
         self._positions = positions = ReaderPositions(listener)
         self._staging = staging = StagingHandler(listener, run_in_thread)
         history = HistoryHandler(listener, run_in_thread)
-        publishing = PublishHandler(listener, MessagePublisher(listener), run_in_thread)
+        publisher = MessagePublisher(listener)
+        publishing = PublishHandler(listener, publisher, run_in_thread)
+        sockets = WebSockets(RequestParts(listener, publisher, positions))
         reading = MessageReader(listener, history)
         deletions = Deletions(listener)
         self._routes: dict[bytes, dict[bytes, Handler]] = {
@@ -105,6 +115,7 @@ class AdminFactory(Factory):
             TOPICS: {b"DELETE": deletions.delete_topic},
             MESSAGES: {b"GET": reading.get, b"POST": publishing.post},
             IDENTITIES: {b"DELETE": deletions.delete_identity},
+            b"/v1/ws": {b"GET": sockets.upgrade},
             b"/v1/stage": {b"POST": staging.stage},
             b"/v1/commit": {b"POST": staging.commit},
             b"/v1/abort": {b"POST": staging.abort},

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.admin.follower import HEARTBEAT_SECONDS
+from pubsub.admin.live_response import HEARTBEAT_SECONDS
 from pubsub.broker.durability import Durability
 from pubsub.store.memory import MemoryStore
 from pubsub.wire.departure import LINGER

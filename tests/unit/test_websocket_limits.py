@@ -1,0 +1,331 @@
+"""The WebSocket endpoint: clients that are slow, silent, too fast, or gone; and its end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.admin.live_response import HEARTBEAT_SECONDS
+from pubsub.store.memory import MemoryStore
+from pubsub.wire.departure import LINGER
+from tests.unit.fakes import Held
+from tests.unit.test_http_publishing import Slow
+from tests.unit.web import WebHouse
+from tests.unit.web_sockets import SocketClient, connected
+
+BIG = b"x" * 60_000
+
+
+class FrameTests(SynchronousTestCase):
+    """Frames that are not valid, too large or too slow"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse(max_message="4K")
+        self.client = connected(self.house)
+
+    def test_frames_that_break_the_protocol(self) -> None:
+        for data, code in (
+            (b"\x81\x00", 1002),  # not masked
+            (b"\xc1\x80abcd", 1002),  # a reserved bit
+            (b"\x83\x80abcd", 1002),  # an unknown opcode
+            (b"\x80\x80abcd", 1002),  # a continuation of nothing
+            (b"\x89\xfe\x00\x80abcd" + bytes(128), 1002),  # a long ping
+            (b"\x82\xfe\x10\x01abcd", 1009),  # a long message
+            (b"\x82\xff\xff\xff\xff\xff\xff\xff\xff\xff", 1009),
+        ):
+            client = connected(self.house)
+            client.client.send(data)
+            assert client.close_code == code, data
+            assert client.client.closed
+        assert self.house.broker.counters.refusals["admin", "malformed"] == 7
+
+    def test_fragments_together_are_limited(self) -> None:
+        frames = self.client.frames
+        frames.send_text(b" " * 3000, fin=False)
+        frames.send_continuation(b" " * 3000, fin=True)
+        self.client.push()
+        assert self.client.close_code == 1009
+
+    def test_fragments(self) -> None:
+        frames = self.client.frames
+        frames.send_text(b'{"id": 7, ', fin=False)
+        frames.send_ping(b"between")
+        frames.send_continuation(b'"op": "ping"', fin=False)
+        frames.send_continuation(b"}", fin=True)
+        self.client.push()
+        assert self.client.pull() == [{"id": 7, "ok": {}}]
+
+    def test_byte_by_byte(self) -> None:
+        self.client.frames.send_text(b'{"id": 7, "op": "ping"}')
+        (data,) = self.client.frames.data_to_send()
+        for at in range(len(data)):
+            self.client.client.send(data[at : at + 1])
+        assert self.client.pull() == [{"id": 7, "ok": {}}]
+
+    def test_a_message_that_does_not_arrive(self) -> None:
+        used = self.house.broker.memory.used
+        self.client.client.send(b"\x82\xfe\x0f\x00abcd" + bytes(1000))
+        assert self.house.broker.memory.used >= used + 1000
+        self.house.pass_time(19)
+        assert self.client.close_code is None
+        self.house.pass_time(3)
+        assert self.client.close_code == 4008
+        self.house.pass_time(LINGER)
+        assert self.client.stream.lost
+        assert self.house.broker.memory.used < used
+
+    def test_fragments_that_do_not_arrive(self) -> None:
+        self.client.frames.send_text(b"{", fin=False)
+        self.client.push()
+        for _ in range(23):
+            self.client.frames.send_ping(b"")
+            self.client.push()
+            self.house.pass_time(1)
+        assert self.client.close_code == 4008
+
+
+class TimeTests(SynchronousTestCase):
+    """Pings"""
+
+    def test_a_client_that_answers_stays(self) -> None:
+        house = WebHouse()
+        client = connected(house)
+        for _ in range(10):
+            house.pass_time(HEARTBEAT_SECONDS)
+            client.pull()
+            client.push()
+        assert client.pings >= 8
+        assert not client.client.closed
+
+    def test_a_client_that_does_not_is_disconnected(self) -> None:
+        house = WebHouse()
+        client = connected(house)
+        house.pass_time(2 * HEARTBEAT_SECONDS + 2)
+        assert client.client.closed
+        assert not house.broker.clients
+
+    def test_idle_timeout(self) -> None:
+        house = WebHouse(idle_timeout=10)
+        client = connected(house)
+        house.pass_time(9)
+        client.ask("ping")
+        house.pass_time(9)
+        assert client.close_code is None
+        house.pass_time(3)
+        assert client.close_code == 4008
+
+
+class SlowTests(SynchronousTestCase):
+    """Clients that do not read"""
+
+    def test_it_catches_up_from_the_history(self) -> None:
+        house = WebHouse()
+        slow, fast = connected(house), connected(house)
+        for client in (slow, fast):
+            client.ask("subscribe", topic="a")
+        slow.stream.stop_reading()
+        values: list[str] = []
+        for number in range(60):
+            house.publish("a", str(number).encode() + BIG)
+            values += fast.values()
+        assert len(values) == 60
+        assert house.broker.memory.used < 2 * 2**20
+        slow.stream.read()
+        assert slow.values() == values
+        assert not house.broker.counters.drops
+
+    def test_retention_overtakes_it(self) -> None:
+        house = WebHouse(MemoryStore(10, 2**26))
+        client = connected(house)
+        client.ask("subscribe", topic="a")
+        client.stream.stop_reading()
+        for _ in range(60):
+            house.publish("a", BIG)
+            house.clock.advance(0)
+        client.stream.read()
+        found = client.pull()
+        (gap,) = [one["gap"] for one in found if "gap" in one]
+        offsets = [one["message"]["offset"] for one in found if "message" in one]
+        assert offsets == [*range(gap["start"]), *range(gap["stop"], 60)]
+
+    def test_eviction(self) -> None:
+        house = WebHouse(slow_consumer="disconnect", slow_bytes="256K")
+        client = connected(house)
+        client.ask("subscribe", topic="a")
+        client.stream.stop_reading()
+        for _ in range(20):
+            house.publish("a", BIG)
+            house.clock.advance(0)
+        assert client.client.closed
+        assert house.broker.memory.used < 200_000
+        assert sum(house.broker.counters.drops.values()) > 0
+
+    def test_a_client_that_does_not_read_its_replies_is_not_read_from(self) -> None:
+        house = WebHouse()
+        client = connected(house)
+        client.stream.stop_reading()
+        topic = "t" * 200
+        sent = 0
+        while not client.stream.paused and sent < 3000:
+            client.send("unsubscribe", topic=topic)
+            sent += 1
+        assert client.stream.paused
+        client.stream.read()
+        assert not client.stream.paused
+        assert len(client.pull()) == sent
+
+
+class PressureTests(SynchronousTestCase):
+    """Clients that publish faster than others take"""
+
+    def test_a_blocked_topic_holds_the_connection(self) -> None:
+        house = WebHouse()
+        topic = house.broker.topics.create("a")
+        blocker = Held()
+        topic.block(blocker)
+        client = connected(house)
+        client.send("publish", topic="a", value="1")
+        client.send("publish", topic="b", value="2")
+        assert client.stream.paused
+        assert client.pull() == []
+        topic.unblock(blocker)
+        assert [one["ok"]["offset"] for one in client.pull()] == [0, 1]
+        assert not client.stream.paused
+
+    def test_many_unconfirmed_messages_hold_it(self) -> None:
+        store = Slow()
+        house = WebHouse(store)
+        client = connected(house)
+        sent = 0
+        while not client.stream.paused and sent < 1000:
+            client.send("publish", topic="a", value="1")
+            sent += 1
+        assert sent == 256
+        while store.waiting:
+            store.waiting.pop(0)(True)
+        assert len(client.pull()) == sent
+        assert not client.stream.paused
+
+
+class EndTests(SynchronousTestCase):
+    """The end"""
+
+    def setUp(self) -> None:
+        self.house = WebHouse()
+        self.client = connected(self.house)
+        self.client.ask("subscribe", topic="a")
+
+    def has_readers(self) -> bool:
+        """Return whether anybody is subscribed."""
+        topic = self.house.broker.topics.get("a")
+        return topic is not None and topic.has_readers
+
+    def test_the_client_closes(self) -> None:
+        self.client.frames.send_close(1000, "bye")
+        self.client.push()
+        assert self.client.close_code == 1000
+        assert not self.has_readers()
+        self.house.pass_time(LINGER + 1)
+        assert self.client.stream.lost
+        assert self.house.broker.counters.connections == 0
+
+    def test_requests_behind_a_close_are_not_carried_out(self) -> None:
+        self.client.frames.send_text(b'{"op": "publish", "topic": "b", "value": "x"}')
+        self.client.frames.send_close(1000, "bye")
+        before, close, *_ = self.client.frames.data_to_send()
+        self.client.client.send(close + before)
+        assert self.house.store.next_offset == 0
+
+    def test_the_client_is_gone(self) -> None:
+        used = self.house.broker.memory.used
+        self.client.stream.lose()
+        self.house.pass_time(1)
+        assert not self.has_readers()
+        assert self.house.broker.memory.used < used
+
+    def test_the_client_closes_its_half(self) -> None:
+        self.client.client.channel.readConnectionLost()
+        self.house.pass_time(LINGER + 1)
+        assert self.client.client.closed
+        assert not self.has_readers()
+
+    def test_the_broker_stops(self) -> None:
+        slow = connected(self.house)
+        slow.ask("subscribe", topic="a")
+        slow.stream.stop_reading()
+        self.house.publish("a", *[BIG] * 3)
+        done: list[object] = []
+        self.house.broker.stopService().addCallback(done.append)
+        assert len(self.client.values()) == 3
+        assert self.client.close_code == 1001
+        assert slow.close_code is None
+        slow.stream.read()
+        assert len(slow.values()) == 3
+        assert slow.close_code == 1001
+        self.house.pass_time(LINGER + 1)
+        assert done
+
+    def test_it_stops_while_a_message_is_being_stored(self) -> None:
+        store = Slow()
+        house = WebHouse(store)
+        client = connected(house)
+        client.send("publish", topic="a", value="1")
+        house.broker.stopService()
+        assert client.close_code is None
+        store.waiting.pop(0)(True)
+        (answer,) = client.pull()
+        assert answer["ok"]["level"] == "stored"
+        assert client.close_code == 1001
+
+    def test_it_stops_and_the_client_does_not_read(self) -> None:
+        self.client.stream.stop_reading()
+        self.house.publish("a", *[BIG] * 3)
+        done: list[object] = []
+        self.house.broker.stopService().addCallback(done.append)
+        self.house.pass_time(12)
+        assert self.client.client.closed
+        assert done
+
+    def test_a_client_that_vanishes_while_it_publishes(self) -> None:
+        topic = self.house.broker.topics.create("b")
+        topic.block(Held())
+        self.client.send("publish", topic="b", value="1")
+        self.client.stream.lose()
+        self.house.pass_time(30)
+        assert self.house.store.next_offset == 0
+        assert self.house.broker.counters.connections == 0
+
+    def test_events(self) -> None:
+        house = WebHouse(events=True)
+        client = connected(house)
+        client.ask("publish", topic="a", value="1")
+        client.stream.lose()
+        house.pass_time(2)
+        token = house.token("admin")
+        rows: list[Any] = house.get("/v1/topics/$SYS%2Fevents/messages", token=token).lines
+        kinds = [json.loads(row["value"])["event"] for row in rows]
+        assert kinds[:2] == ["connect", "disconnect"]
+
+
+class ManyTests(SynchronousTestCase):
+    """Many clients"""
+
+    def test_messages_are_encoded_once(self) -> None:
+        house = WebHouse()
+        clients = [connected(house) for _ in range(50)]
+        for client in clients:
+            client.ask("subscribe", topic="a")
+        topic = house.broker.topics.named("a")
+        assert len(topic.groups) == 1
+        house.publish("a", b"1")
+        assert [client.values() for client in clients] == [["1"]] * 50
+
+    def test_handshakes_that_are_not_finished(self) -> None:
+        house = WebHouse(max_connections=100)
+        clients = [SocketClient(house) for _ in range(100)]
+        assert house.connect().answer().error == (503, "limit-reached")
+        house.pass_time(15)
+        assert {client.close_code for client in clients} == {4008}
+        assert house.broker.counters.connections == 0
