@@ -6,14 +6,24 @@ channel of an identity. The identity of each topic has its name and is opened fi
 
 from __future__ import annotations
 
+import hashlib
 import json
+import secrets
 
-from pubsub.protocols.nsd.codec import MAX_LINE
+from pubsub.errors import ConfigurationError
+from pubsub.kernel import Columns
+from pubsub.protocols.nsd import client_connection
+from pubsub.protocols.nsd.client_subscriber import NsdSession, NsdSubscriber
+from pubsub.protocols.nsd.codec import MAX_LINE, MAX_NAME
 from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, PublisherOptions
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection, WireOptions
 
 _SUCCESS = "SuccessResponse"
 _SHOWN = 200
+# Bytes of a line around the body, at most: the names of topic and sender, escaped.
+_AROUND = 4096
 
 
 class NsdPublisher(BlockingPublisher):
@@ -71,9 +81,62 @@ def _next_line(data: bytes, at: int) -> tuple[bytes, int] | None:
     return None if end < 0 else (data[at:end], end + 1)
 
 
+class NsdWire(ClientWire):
+    """nsd. Of each topic that a client subscribes to, the identity is made up from its id.
+
+    Without an id it is random, and given up when the client says goodbye.
+    """
+
+    name = "nsd"
+    traits = Traits(
+        Level.STORED, resumes=True, survives=True, history=True, offsets=True, senders=True
+    )
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        if len(options.client_id) > MAX_NAME:
+            raise ConfigurationError(f"client id: nsd takes up to {MAX_NAME} bytes")
+        self._name = options.client_id.decode(errors="replace")
+        self._identities = self._name or f"client-{secrets.token_hex(8)}"
+
+    def topic_problem(self, topic: str) -> str:
+        """See ``ClientWire``."""
+        return ""
+
+    def payload_problem(self, columns: Columns) -> str:
+        """See ``ClientWire``."""
+        try:
+            longest = 0
+            for payload in columns.payloads():
+                # Escaping takes up to six bytes for one.
+                size = len(payload)
+                if 6 * size > MAX_LINE - _AROUND:
+                    size = len(client_connection.json_text(payload))
+                else:
+                    payload.decode()
+                longest = max(longest, size)
+        except UnicodeDecodeError:
+            return "the payload is not UTF-8"
+        if longest > MAX_LINE - _AROUND:
+            return f"{longest} bytes are too many for a line"
+        return ""
+
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """See ``ClientWire``."""
+        if role is Role.PUBLISHER:
+            return client_connection.NsdPublisher(self._name)
+        known = session if isinstance(session, NsdSession) else None
+        return NsdSubscriber(self._identity, known, keep=bool(self._name))
+
+    def _identity(self, topic: str) -> str:
+        """Return the identity under which a topic is read: short, whatever the names."""
+        text = f"{self._identities}\n{topic}".encode()
+        return f"reader-{hashlib.sha256(text).hexdigest()[:32]}"
+
+
 def make_publisher(options: PublisherOptions) -> NsdPublisher:
     """See ``ClientSide``."""
     return NsdPublisher(options.address)
 
 
-CLIENT = ClientSide(make_publisher, columns=("key",))
+CLIENT = ClientSide(make_publisher, columns=("key",), make_wire=NsdWire, port=7071)

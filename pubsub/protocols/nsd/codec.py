@@ -58,10 +58,16 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Subscribe the identity to a channel (nsd §3.3)."""
+    """Subscribe the identity to a channel, and perhaps ask for the position (nsd §3.3).
+
+    ``epoch`` and ``after`` are those of a client that continues.
+    """
 
     identity: str
     channel: str
+    position: bool = False
+    epoch: str = ""
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +166,21 @@ def _request(fields: dict[str, Any]) -> Request:
         case "PublishRequest":
             return Publish(identity, _message(fields))
         case "SubscribeRequest":
-            return Subscribe(identity, _name(fields, "channel"))
+            return _subscribe(identity, _name(fields, "channel"), fields)
         case "UnsubscribeRequest":
             return Unsubscribe(identity, _name(fields, "channel"))
         case "GetRequest":
             return Get(identity, _integer(fields, "after"))
     raise ValueError("_class")
+
+
+def _subscribe(identity: str, channel: str, fields: dict[str, Any]) -> Subscribe:
+    if fields.get("position") is not True:
+        return Subscribe(identity, channel)
+    epoch, after = fields.get("epoch"), fields.get("after")
+    if not isinstance(epoch, str) or not isinstance(after, int) or not 0 <= after < 1 << 63:
+        epoch, after = "", 0
+    return Subscribe(identity, channel, True, epoch, int(after))
 
 
 def _message(fields: dict[str, Any]) -> Message:
@@ -220,6 +235,12 @@ LIST_END = b"]}"
 def error(text: str) -> bytes:
     """Return an ErrorResponse, without its line end."""
     return _dump({"_class": "ErrorResponse", "error": text})
+
+
+def success_at(when: int, epoch: str, continues: bool) -> bytes:
+    """Return the SuccessResponse to a Subscribe that asks for the position (nsd §3.3)."""
+    fields = {"when": when, "epoch": epoch, "continues": continues}
+    return _dump({"_class": "SuccessResponse", **fields})
 
 
 def wrap(response: bytes, in_base64: bool) -> bytes:

@@ -28,6 +28,7 @@ from pubsub.protocols.nsd.codec import (
     error,
     is_http_request,
     parse,
+    success_at,
     unwrap,
     wrap,
 )
@@ -144,7 +145,8 @@ class NsdConnection(Connection):
                 self._get(request, in_base64)
                 return
             topic = self._carry_out(request)
-            success, failed = wrap(SUCCESS, in_base64), wrap(NOT_STORED, in_base64)
+            response = self._subscribed(request) if isinstance(request, Subscribe) else SUCCESS
+            success, failed = wrap(response, in_base64), wrap(NOT_STORED, in_base64)
             if isinstance(request, Publish):
                 self._learn(request, line_with_end)
                 self._reply_published(topic, success, failed)
@@ -162,6 +164,16 @@ class NsdConnection(Connection):
             self.refuse(refused.reason, topic=_topic_of(request))
             response = refusal_of(refused)
         self.reply(wrap(response, in_base64))
+
+    def _subscribed(self, request: Subscribe) -> bytes:
+        """The response to a Subscribe: the position, if that was asked for."""
+        if not request.position:
+            return SUCCESS
+        store = self.listener.store
+        after = store.continuation(request.epoch, request.after) if request.epoch else None
+        if after is None:
+            return success_at(store.next_offset, store.epoch, False)
+        return success_at(after, store.epoch, True)
 
     # Requests
 

@@ -1,0 +1,174 @@
+"""nsd's client, sans-IO: responses in the order of the requests, and the connection that publishes.
+
+Every request has one response. ``waiting`` has what each outstanding one answers, the oldest first.
+A message is published on the channel of an identity: that of each topic has the topic's name and is
+opened before its first message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from pubsub.kernel import Columns
+from pubsub.protocols.nsd.codec import SUCCESS
+from pubsub.wire.client_events import Alive, Confirmed, Level, Opened, Rejected, WireEvent
+from pubsub.wire.client_wire import Headers, WireConnection, WireError
+
+_SUCCESS_LINE = SUCCESS + b"\n"
+_SHOWN = 200
+# The identity of pings, which has no subscriptions.
+_NOBODY = "pubsub-ping"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def line(**fields: object) -> bytes:
+    """Return a request."""
+    return _encode(fields).encode() + b"\n"
+
+
+class NsdConnection(WireConnection):
+    """What publishers and subscribers have in common. ``Request`` objects are their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: deque[Any] = deque()
+
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """See ``WireConnection``. nsd has no handshake."""
+        return [Opened()]
+
+    def ping(self) -> None:
+        """See ``WireConnection``: a Get without messages."""
+        self.waiting.append(None)
+        self.send(line(_class="GetRequest", identity=_NOBODY, after=0))
+
+    def close(self) -> None:
+        """See ``WireConnection``. nsd has no goodbye."""
+
+    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+        """See ``WireConnection``."""
+        at = 0
+        while (end := data.find(b"\n", at)) >= 0:
+            fields = {} if data.startswith(_SUCCESS_LINE, at) else _parse(data[at:end])
+            error = _error(fields)
+            at = end + 1
+            if not self.waiting:
+                events.append(Rejected(error or "an unexpected response", permanent=False))
+                return len(data), 1
+            waiting = self.waiting.popleft()
+            if waiting is None:
+                events.append(Alive())
+            else:
+                self.answered(waiting, fields, error, events)
+        return at, len(data) - at + 1
+
+    def answered(
+        self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
+    ) -> None:
+        """Handle the response to ``waiting``; ``error`` is empty unless it was refused."""
+        raise NotImplementedError
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WireError("a line is not a response of nsd") from None
+    if not isinstance(fields, dict) or "_class" not in fields:
+        raise WireError("a line is not a response of nsd")
+    return fields
+
+
+def _error(fields: dict[str, Any]) -> str:
+    if fields.get("_class") != "ErrorResponse":
+        return ""
+    return str(fields.get("error"))[:_SHOWN] or "refused"
+
+
+@dataclass(slots=True)
+class _Group:
+    """The messages between two confirms."""
+
+    published: int = 0
+    refused: int = 0
+    left: int = 0
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Request:
+    """A publish, or an open, of a group."""
+
+    group: _Group
+    publishes: bool
+
+
+class NsdPublisher(NsdConnection):
+    """Publishes as ``name``, unless a message has a sender of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._opened: set[str] = set()
+        self._group = _Group()
+        # Groups whose confirm was requested, in order.
+        self._closed: deque[_Group] = deque()
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """See ``WireConnection``."""
+        group = self._group
+        if topic not in self._opened:
+            self._opened.add(topic)
+            self.send(line(_class="OpenRequest", identity=topic))
+            group.left += 1
+            self.waiting.append(_Request(group, publishes=False))
+        name = self._name if sender is None else sender.decode(errors="replace")
+        before = (
+            f'{{"_class":"PublishRequest","identity":{_encode(topic)},"message":'
+            f'{{"_class":"Message","from":{_encode(name)},"when":0,"body":'
+        ).encode()
+        lines = [b"%b%b}}\n" % (before, json_text(one)) for one in columns.payloads()]
+        self.send(b"".join(lines))
+        group.published += len(lines)
+        group.left += len(lines)
+        request = _Request(group, publishes=True)
+        self.waiting.extend([request] * len(lines))
+
+    def confirm(self) -> None:
+        """See ``WireConnection``. A confirm without messages is answered by a ping."""
+        group, self._group = self._group, _Group()
+        self._closed.append(group)
+        if not group.left:
+            group.left = 1
+            self.waiting.append(_Request(group, publishes=False))
+            self.send(line(_class="GetRequest", identity=_NOBODY, after=0))
+
+    def answered(
+        self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
+    ) -> None:
+        """See ``NsdConnection``."""
+        group: _Group = waiting.group
+        group.left -= 1
+        if error:
+            # Without its channel, a message is refused for a reason that says less.
+            group.reason = group.reason or error
+            group.refused += waiting.publishes
+        closed = self._closed
+        while closed and not closed[0].left:
+            done = closed.popleft()
+            reason = done.reason if done.refused else ""
+            events.append(Confirmed(done.published, Level.STORED, done.refused, reason))
+
+
+def json_text(payload: bytes) -> bytes:
+    """Return a payload, which is UTF-8, as a JSON string."""
+    return _encode(payload.decode()).encode()

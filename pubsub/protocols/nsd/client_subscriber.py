@@ -1,0 +1,288 @@
+"""nsd's client, sans-IO: the connection that polls.
+
+A message of nsd does not name its channel. So each topic has an identity of its own, which is
+subscribed to nothing else, and is polled with Get. The list in a response may be longer than
+memory: its messages are decoded as they arrive.
+
+The client keeps the number of the last message that it has, for each topic, and continues there on
+the next connection. ``position`` in a Subscribe asks for the number of the broker's last message
+(nsd §3.3), with which a subscription without a start begins.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pubsub.kernel import Columns
+from pubsub.protocols.nsd.client_connection import NsdConnection, line
+from pubsub.protocols.nsd.codec import LIST_END, LIST_START
+from pubsub.wire.client_events import (
+    Interest,
+    Messages,
+    Missed,
+    NotSubscribed,
+    Opened,
+    Subscribed,
+    SubscriptionEnded,
+    WireEvent,
+)
+from pubsub.wire.client_wire import WireError
+
+_BETWEEN = b'},{"_class":"Message","from":'
+_OWN = frozenset({"_class", "from", "when", "body"})
+_SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.25
+_MISSING = "NO SUCH CHANNEL"
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a topic was read up to: the ``when`` of its last message, and the broker's epoch."""
+
+    after: int
+    epoch: str
+
+
+@dataclass(slots=True)
+class NsdSession:
+    """What the next connection continues from."""
+
+    positions: dict[Interest, Position] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic that is polled, under its identity."""
+
+    interest: Interest
+    identity: str
+    polling: bool = False
+
+
+@dataclass(slots=True)
+class _Get:
+    topic: _Topic
+
+
+@dataclass(slots=True)
+class _Subscribe:
+    interest: Interest
+    created: bool = False
+
+
+@dataclass(slots=True)
+class _Other:
+    """A request whose response does not matter."""
+
+
+class NsdSubscriber(NsdConnection):
+    """Polls the topics; ``identity`` returns the identity for a topic."""
+
+    session: NsdSession
+
+    def __init__(
+        self, identity: Callable[[str], str], session: NsdSession | None, keep: bool
+    ) -> None:
+        super().__init__()
+        self._identity = identity
+        self._keep = keep
+        self._resumed = session is not None
+        self.session = session or NsdSession()
+        self._topics: dict[Interest, _Topic] = {}
+        # The topic whose list is arriving.
+        self._list: _Topic | None = None
+        self._pause = _SHORTEST_POLL
+
+    # Requests
+
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """See ``WireConnection``."""
+        return [Opened(self._resumed)]
+
+    def subscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``."""
+        self._subscribe(_Subscribe(interest))
+
+    def _subscribe(self, request: _Subscribe) -> None:
+        name = request.interest.name
+        fields = {"identity": self._identity(name), "channel": name, "position": True}
+        known = self.session.positions.get(request.interest)
+        if known is not None:
+            fields |= {"epoch": known.epoch, "after": known.after}
+        self.waiting.append(request)
+        self.send(line(_class="SubscribeRequest", **fields))
+
+    def unsubscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``."""
+        self._topics.pop(interest, None)
+        self.session.positions.pop(interest, None)
+        self._forget(interest.name)
+
+    def _forget(self, name: str) -> None:
+        self.waiting.append(_Other())
+        identity = self._identity(name)
+        self.send(line(_class="UnsubscribeRequest", identity=identity, channel=name))
+
+    def close(self) -> None:
+        """See ``WireConnection``. Identities that are made up are not left behind."""
+        if not self._keep:
+            for interest in self._topics:
+                self._forget(interest.name)
+
+    def wake(self) -> list[WireEvent]:
+        """See ``WireConnection``: poll again."""
+        self.delay = None
+        for topic in self._topics.values():
+            if not topic.polling:
+                self._poll(topic)
+        return []
+
+    def _poll(self, topic: _Topic) -> None:
+        topic.polling = True
+        self.waiting.append(_Get(topic))
+        after = self.session.positions[topic.interest].after
+        self.send(line(_class="GetRequest", identity=topic.identity, after=after))
+
+    # Input
+
+    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+        """See ``WireConnection``."""
+        at = 0
+        while True:
+            if self._list is None and self._begins_list(data, at):
+                self._list = self.waiting.popleft().topic
+                at += len(LIST_START)
+            if self._list is not None:
+                at, done = self._take(self._list, data, at, events)
+                if not done:
+                    return at, len(data) - at + 1
+                continue
+            end = data.find(b"\n", at)
+            if end < 0 or (self._expects_list() and len(data) - at < len(LIST_START)):
+                return at, len(data) - at + 1
+            super().consume(data[at : end + 1], events)
+            at = end + 1
+
+    def _expects_list(self) -> bool:
+        return bool(self.waiting) and isinstance(self.waiting[0], _Get)
+
+    def _begins_list(self, data: bytes, at: int) -> bool:
+        return self._expects_list() and data.startswith(LIST_START, at)
+
+    def _take(
+        self, topic: _Topic, data: bytes, at: int, events: list[WireEvent]
+    ) -> tuple[int, bool]:
+        """Handle the messages that are complete; return where they end, and if the list does."""
+        # There is no line feed within JSON that is written on one line.
+        end = data.find(b"\n", at)
+        if end >= 0:
+            if not data.startswith(LIST_END, end - len(LIST_END)):
+                raise WireError("a list of nsd does not end as it should")
+            self._deliver(topic, data[at : end - len(LIST_END)].lstrip(b","), events)
+            self._end_list(topic)
+            return end + 1, True
+        stop = data.rfind(_BETWEEN, at)
+        while stop >= 0:
+            # The text may also be within a further field of a message; then this is not JSON yet.
+            if self._deliver(topic, data[at : stop + 1].lstrip(b","), events, partial=True):
+                return stop + 2, False
+            stop = data.rfind(_BETWEEN, at, stop)
+        return at, False
+
+    def _deliver(
+        self, topic: _Topic, text: bytes, events: list[WireEvent], partial: bool = False
+    ) -> bool:
+        try:
+            messages = json.loads(b"[%b]" % text)
+            whens = [int(one["when"]) for one in messages]
+            payloads = [_payload(one) for one in messages]
+            senders = [str(one["from"]).encode() for one in messages]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if partial:
+                return False
+            raise WireError("a list has what is not a message of nsd") from None
+        if messages and topic.interest in self.session.positions:
+            self.session.positions[topic.interest].after = whens[-1]
+            self._pause = _SHORTEST_POLL
+            events.append(
+                Messages(
+                    topic.interest.name,
+                    Columns.of(payloads),
+                    offsets=[when - 1 for when in whens],
+                    senders=senders,
+                    headers=_headers(messages),
+                )
+            )
+        return True
+
+    def _end_list(self, topic: _Topic) -> None:
+        self._list = None
+        topic.polling = False
+        self._pause = min(2 * self._pause, _LONGEST_POLL)
+        self.delay = self._pause
+
+    def answered(
+        self, waiting: Any, fields: dict[str, Any], error: str, events: list[WireEvent]
+    ) -> None:
+        """See ``NsdConnection``."""
+        if isinstance(waiting, _Get):
+            waiting.topic.polling = False
+            self._topics.pop(waiting.topic.interest, None)
+            events.append(SubscriptionEnded(waiting.topic.interest, error or "no list of messages"))
+        elif isinstance(waiting, _Subscribe):
+            if error.startswith(_MISSING) and not waiting.created:
+                # The channel of the identity with the topic's name is the topic.
+                self.waiting.append(_Other())
+                self.send(line(_class="OpenRequest", identity=waiting.interest.name))
+                self._subscribe(_Subscribe(waiting.interest, created=True))
+            elif error:
+                events.append(NotSubscribed(waiting.interest, error))
+            else:
+                self._begin(waiting.interest, fields, events)
+
+    def _begin(self, interest: Interest, fields: dict[str, Any], events: list[WireEvent]) -> None:
+        when, epoch = fields.get("when"), str(fields.get("epoch", ""))
+        known = self.session.positions.get(interest)
+        if not isinstance(when, int) and (known is not None or interest.start is None):
+            events.append(NotSubscribed(interest, "the broker does not tell its position"))
+            return
+        after = when if isinstance(when, int) else 0
+        if known is None and interest.start is not None:
+            after = interest.start
+        elif known is not None and fields.get("continues") is not True:
+            why = "the broker has another history now"
+            events.append(Missed(interest.name, why))
+            after = 0
+        elif known is not None and after < known.after:
+            events.append(Missed(interest.name, "a crash of the broker has lost messages"))
+        self.session.positions[interest] = Position(after, epoch)
+        topic = self._topics[interest] = _Topic(interest, self._identity(interest.name))
+        events.append(Subscribed(interest))
+        self._poll(topic)
+
+
+def _payload(message: Mapping[str, Any]) -> bytes:
+    body = message["body"].encode()
+    if not body and isinstance(message.get("data"), str):
+        # Text would be in the body: a field of this name that holds text is the publisher's own.
+        try:
+            payload = base64.b64decode(message["data"], validate=True)
+            payload.decode()
+        except UnicodeDecodeError:
+            return payload
+        except binascii.Error:
+            pass
+    result: bytes = body
+    return result
+
+
+def _headers(messages: list[dict[str, Any]]) -> list[Mapping[str, bytes]] | None:
+    """Return the further fields of each message, as JSON; None if there are none."""
+    found: list[Mapping[str, bytes]] = [
+        {name: json.dumps(one[name]).encode() for name in one.keys() - _OWN} for one in messages
+    ]
+    return found if any(found) else None
