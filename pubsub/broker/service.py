@@ -96,10 +96,26 @@ class BrokerService(MultiService):
         self.topic_lifecycle = TopicLifecycle(
             self.topics, store, self.router, self.queue_keys, durability or DurabilityRules()
         )
-        self.expiry = Expiry(
-            clock,
+        self.expiry = self._make_expiry()
+        self.sessions = self._make_sessions(draw)
+        self.clients = ClientRegistry()
+        self.dispatcher = Dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
+        self._at_tick_end = at_tick_end
+        self._events = self._make_events(draw, redacted) if events else None
+        self._housekeeping = self._make_housekeeping()
+        self.listeners: list[Listener] = []
+        self._shared: dict[Hashable, Any] = {}
+        self._when_open: list[Callable[[], object]] | None = []
+        self._parts = self._make_parts()
+
+    # Parts
+
+    def _make_expiry(self) -> Expiry:
+        limits = self._limits
+        return Expiry(
+            self._clock,
             self.slices,
-            store,
+            self.store,
             self.topics,
             self.topic_lifecycle,
             self.queue_keys,
@@ -107,39 +123,43 @@ class BrokerService(MultiService):
             max(limits.topic_expiry, limits.resume_window) if limits.topic_expiry else 0,
             limits.identity_expiry,
         )
-        self.sessions = SessionRegistry(
+
+    def _make_sessions(self, draw: Callable[[int], int]) -> SessionRegistry:
+        return SessionRegistry(
             lambda: draw(64),
-            clock.seconds,
-            limits.resume_window,
-            limits.max_sessions,
+            self._clock.seconds,
+            self._limits.resume_window,
+            self._limits.max_sessions,
             self.memory,
             self.counters.drop,
         )
-        self.clients = ClientRegistry()
-        self.dispatcher = Dispatcher(self.topics, store, self.router, wall.timestamp, draw(60))
-        self._events: Events | None = None
-        if events:
-            self._events = Events(clock.seconds, at_tick_end, self._publish_events, draw, redacted)
-            self.counters.watcher = self._events.dropped
-            self._audit.watcher = self._events.audited
-        self._housekeeping = Housekeeping(
-            clock,
-            wall,
+
+    def _make_events(self, draw: Callable[[int], int], redacted: Sequence[bytes]) -> Events:
+        events = Events(
+            self._clock.seconds, self._at_tick_end, self._publish_events, draw, redacted
+        )
+        self.counters.watcher = events.dropped
+        self._audit.watcher = events.audited
+        return events
+
+    def _make_housekeeping(self) -> Housekeeping:
+        return Housekeeping(
+            self._clock,
+            self._wall,
             self.router,
             self.sessions,
             self.clients,
             self.slices,
             self._events,
             self.memory,
-            limits.memory_seconds,
+            self._limits.memory_seconds,
         )
-        self.listeners: list[Listener] = []
-        self._shared: dict[Hashable, Any] = {}
-        self._when_open: list[Callable[[], object]] | None = []
-        self._parts = BrokerParts(
-            clock=clock,
-            wall=wall,
-            store=store,
+
+    def _make_parts(self) -> BrokerParts:
+        return BrokerParts(
+            clock=self._clock,
+            wall=self._wall,
+            store=self.store,
             memory=self.memory,
             counters=self.counters,
             topics=self.topics,
@@ -149,7 +169,7 @@ class BrokerService(MultiService):
             clients=self.clients,
             dispatcher=self.dispatcher,
             tokens=self.tokens,
-            verifications=TokenBucket(VERIFICATIONS, clock.seconds),
+            verifications=TokenBucket(VERIFICATIONS, self._clock.seconds),
             queue_keys=self.queue_keys,
             audit=self._audit,
             topic_lifecycle=self.topic_lifecycle,
@@ -157,7 +177,7 @@ class BrokerService(MultiService):
             expiry=self.expiry,
             events=self._events,
             services=IServiceCollection(self),
-            at_tick_end=at_tick_end,
+            at_tick_end=self._at_tick_end,
             when_open=self._call_when_open,
             shared=self._get_shared,
         )
