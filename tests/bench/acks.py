@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker
 from tests.bench.generator import connect, tune
 from tests.bench.wires import WIRES
@@ -25,6 +26,12 @@ from tests.bench.wires.rheos import ACK_SIZE
 _SECOND = 1_000_000_000
 # A delay at the end, in seconds, that shows that the generator did not keep up.
 _LATE = 0.2
+# Of messages that are not acknowledged at the end, in seconds.
+_PATIENCE = 10.0
+
+
+class RateNotReached(BenchError):
+    """The broker does not acknowledge as many messages a second."""
 
 
 class Sized:
@@ -67,7 +74,7 @@ def measure(broker: Broker, connections: int, rate: float, seconds: float, size:
     selector = selectors.DefaultSelector()
     publishers = []
     for number in range(connections):
-        sock = connect(broker.address, wire.publisher_hello(0, f"acks-{number}"))
+        sock = connect(broker.address, wire.publisher_hello([0], f"acks-{number}"))
         tune(sock)
         while not wire.welcomed(sock.recv(4096, socket.MSG_PEEK)):
             pass
@@ -83,14 +90,20 @@ def latencies_of(
     rate: float,
     seconds: float,
 ) -> list[int]:
-    """Publish in turn at ``rate`` and return the latencies; print a warning below that rate."""
+    """Publish in turn at ``rate`` and return the latencies; print a warning below that rate.
+
+    Raises ``RateNotReached`` if acknowledgments are ten seconds behind.
+    """
     connections = len(publishers)
     latencies: list[int] = []
     interval = _SECOND / rate
     start = time.perf_counter_ns()
     sent, warm, end = 0, int(rate), int(rate * (seconds + 1))
+    last = start + int((seconds + 1 + _PATIENCE) * _SECOND)
     while len(latencies) < end:
         now = time.perf_counter_ns()
+        if now > last:
+            raise RateNotReached(f"of {end:,} messages {len(latencies):,} were acknowledged")
         while sent < end and start + sent * interval <= now:
             publisher = publishers[sent % connections]
             publisher.due.append(int(start + sent * interval))

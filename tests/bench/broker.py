@@ -26,8 +26,8 @@ class Broker:
 
     The broker is ready when `ready` matches its output. The first group of the match is its port,
     and a second group, if there is one, the port for publishers. The process runs in a temporary
-    directory with `files`, which only their owner can read. Other paths in `command` must be
-    absolute.
+    directory with `files`, which only their owner can read, and which is deleted at the end. Other
+    paths in `command` must be absolute. `variables` are added to the environment.
     """
 
     def __init__(
@@ -36,11 +36,14 @@ class Broker:
         ready: re.Pattern[str],
         core: int,
         files: Mapping[str, bytes] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.port = self.publish_port = 0
         self._command = command
         self._ready = ready
         self._core = core
+        # The line with the port must not stay in a buffer.
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(variables or {})}
         self._directory = tempfile.TemporaryDirectory(prefix="bench-broker-")
         self._log = Path(self._directory.name, "output")
         for name, content in (files or {}).items():
@@ -73,8 +76,7 @@ class Broker:
                 return subprocess.Popen(
                     self._command,
                     cwd=self._directory.name,
-                    # The line with the port must not stay in a buffer.
-                    env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                    env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -112,6 +114,11 @@ class Broker:
             self._process.kill()
             self._process.wait()
         self._directory.cleanup()
+
+    @property
+    def directory(self) -> Path:
+        """The directory in which the process runs."""
+        return Path(self._directory.name)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -161,7 +168,13 @@ class Broker:
         return _first_line([os.readlink(f"/proc/{self._process.pid}/exe"), "-V"])
 
 
-def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -> Broker:
+def twistd_broker(
+    twistd: Path,
+    wire: Wire,
+    options: Sequence[str],
+    core: int,
+    variables: Mapping[str, str] | None = None,
+) -> Broker:
     """Return this project's broker on a free loopback port, with `options` added."""
     listen = f"{wire.name}=tcp:0:interface={HOST}"
     prepared = PREPARATIONS.get(wire.name, Preparation())
@@ -169,12 +182,19 @@ def twistd_broker(twistd: Path, wire: Wire, options: Sequence[str], core: int) -
     ready = re.compile(rf"{wire.name} on tcp {re.escape(HOST)}:(\d+)")
     # Only durable runs use a file.
     store = [] if any(option.startswith("--store") for option in options) else ["--store=memory"]
-    return Broker([*command, *prepared.options, *store, *options], ready, core, prepared.files)
+    command += [*prepared.options, *store, *options]
+    return Broker(command, ready, core, prepared.files, variables)
 
 
 def twisted_version(twistd: Path) -> str:
     """Return the version of Twisted that `twistd` belongs to."""
     return _first_line([str(twistd), "--version"]).rpartition(" ")[2]
+
+
+def kernel_of(twistd: Path) -> str:
+    """Return which kernel the environment of `twistd` has: compiled or interpreted."""
+    code = "from pubsub.kernel import COMPILED as c; print(c and 'compiled' or 'interpreted')"
+    return _first_line([str(twistd.with_name("python")), "-c", code]) + " kernel"
 
 
 def _first_line(command: Sequence[str]) -> str:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import socket
 import time
 from array import array
+from collections.abc import Iterable
 from functools import partial
 
 from tests.bench import BenchError
 from tests.bench.batches import build_batches
 from tests.bench.plan import RunPlan
-from tests.bench.poller import Poller
+from tests.bench.poller import CheckedPoller, Poller
 from tests.bench.publisher import Publisher
-from tests.bench.subscriber import Subscriber, receive_buffer
+from tests.bench.subscriber import CheckedSubscriber, Subscriber, receive_buffer
 from tests.bench.verify import Stream
 from tests.bench.wires import BrokerTraits, Frame, PollRequest, Wire, traits_of
 
@@ -31,10 +32,18 @@ CONGESTION_CONTROL = b"reno"
 
 
 class Load:
-    """All publishers and subscribers of one run."""
+    """All publishers and subscribers of one run.
+
+    Subscribers check the keys of messages, or with ``every_byte`` the other bytes too.
+    """
 
     def __init__(
-        self, address: Address, wire: Wire, plan: RunPlan, publish_address: Address | None = None
+        self,
+        address: Address,
+        wire: Wire,
+        plan: RunPlan,
+        publish_address: Address | None = None,
+        every_byte: bool = False,
     ) -> None:
         self.plan = plan
         self.publishers: list[Publisher] = []
@@ -43,9 +52,10 @@ class Load:
         """Latencies in nanoseconds."""
         self._sockets: list[socket.socket] = []
         self._last_progress = 0.0
+        self._every_byte = every_byte
         try:
             self._connect(address, publish_address or address, wire)
-            self._answer_late_frame(traits_of(wire))
+            answer_late_frames(self._sockets, traits_of(wire))
         except BaseException:
             self.close()
             raise
@@ -55,11 +65,11 @@ class Load:
         # Subscribers connect first, as they must receive every published message.
         readers = []
         for number in range(topology.subscribers):
-            hello = wire.subscriber_hello(number % topology.topics, f"bench-sub-{number}")
+            hello = wire.subscriber_hello([number % topology.topics], f"bench-sub-{number}")
             readers.append(self._open(address, wire, hello))
         for number in range(topology.publishers):
             topic = number % topology.topics
-            hello = wire.publisher_hello(topic, f"bench-pub-{number}")
+            hello = wire.publisher_hello([topic], f"bench-pub-{number}")
             sock = self._open(publish_address, wire, hello)
             frame = wire.publication(topic, self.plan.payload)
             batches = build_batches(frame, number, self.plan)
@@ -87,11 +97,12 @@ class Load:
             publishers[number] = self.publishers[number]
             publishers[number].streams.append(streams[number])
         if poll_request is None:
-            subscriber = Subscriber(sock, frame, buffer, streams, publishers, self.samples)
-        else:
-            client = f"bench-sub-{len(self.subscribers)}"
-            subscriber = Poller(sock, frame, buffer, streams, publishers, self.samples)
-            subscriber.poll_with(partial(poll_request, client))
+            pushed = CheckedSubscriber if self._every_byte else Subscriber
+            self.subscribers.append(pushed(sock, frame, buffer, streams, publishers, self.samples))
+            return
+        polled = CheckedPoller if self._every_byte else Poller
+        subscriber = polled(sock, frame, buffer, streams, publishers, self.samples)
+        subscriber.poll_with(partial(poll_request, f"bench-sub-{len(self.subscribers)}"))
         self.subscribers.append(subscriber)
 
     def _open(self, address: Address, wire: Wire, hello: bytes) -> socket.socket:
@@ -100,16 +111,6 @@ class Load:
         await_welcome(sock, wire)
         sock.setblocking(False)
         return sock
-
-    def _answer_late_frame(self, expected: BrokerTraits) -> None:
-        """Reply to the late frame before any message, as it would come between messages."""
-        for sock in self._sockets if expected.late_frame else ():
-            sock.settimeout(HANDSHAKE_SECONDS)
-            got = receive(sock, len(expected.late_frame))
-            if got != expected.late_frame:
-                raise BenchError(f"the broker sent {got!r} instead of {expected.late_frame!r}")
-            sock.sendall(expected.late_reply)
-            sock.setblocking(False)
 
     def close(self) -> None:
         """Close every connection."""
@@ -218,11 +219,22 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 
-def await_welcome(sock: socket.socket, wire: Wire) -> None:
+def answer_late_frames(sockets: Iterable[socket.socket], expected: BrokerTraits) -> None:
+    """Reply to the late frame before any message, as it would come between messages."""
+    for sock in sockets if expected.late_frame else ():
+        sock.settimeout(HANDSHAKE_SECONDS)
+        got = receive(sock, len(expected.late_frame))
+        if got != expected.late_frame:
+            raise BenchError(f"the broker sent {got!r} instead of {expected.late_frame!r}")
+        sock.sendall(expected.late_reply)
+        sock.setblocking(False)
+
+
+def await_welcome(sock: socket.socket, wire: Wire, topics: int = 1) -> None:
     """Wait for the broker's reply to the hello. Raises BenchError."""
     answer = b""
     try:
-        while not wire.welcomed(answer):
+        while not wire.welcomed(answer, topics):
             data = sock.recv(4096)
             if not data:
                 raise BenchError("the broker closed a connection during its handshake")

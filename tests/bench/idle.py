@@ -62,7 +62,7 @@ def _connect(stack: ExitStack, address: Address, wire: Wire, numbers: range) -> 
     sockets: list[socket.socket] = []
     waiting: deque[socket.socket] = deque()
     for number in numbers:
-        hello = wire.subscriber_hello(0, f"bench-idle-{number}")
+        hello = wire.subscriber_hello([0], f"bench-idle-{number}")
         sock = stack.enter_context(connect(address, hello, traits_of(wire).greeting))
         sockets.append(sock)
         waiting.append(sock)

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -99,13 +100,24 @@ class Usage:
         return self.acknowledgments / self.broker_cpu_seconds
 
 
+class Counted(Protocol):
+    """The counts of a load so far."""
+
+    @property
+    def delivered(self) -> int:
+        """Messages that subscribers received."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that were acknowledged."""
+
+
 class Meter:
     """Takes the figures from its creation to `stop`."""
 
-    def __init__(self, broker: Broker, load: Load) -> None:
+    def __init__(self, broker: Broker, load: Counted) -> None:
         self._broker = broker
         self._load = load
-        load.samples[:] = array("q")
         self._start = self._now()
 
     def _now(self) -> Usage:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
 import numpy as np
 
 from tests.bench import BenchError
-from tests.bench.subscriber import RECEIVE_BYTES, Subscriber
+from tests.bench.batches import TEXT_KEY_BYTES
+from tests.bench.subscriber import RECEIVE_BYTES, Subscriber, check_every_byte
 from tests.bench.verify import runs
 
 LIST = b'{"_class":"MessageListResponse","messages":['
+_END = b"]}\n"
 _BODY = b'"body":"'
 _WHEN = b'"when":'
 # Hexadecimal digits of a key.
-_DIGITS = 16
+_DIGITS = TEXT_KEY_BYTES
+_NUMBER = re.compile(rb'"when":\d+')
 
 
 class Poller(Subscriber):
@@ -82,3 +86,22 @@ class Poller(Subscriber):
             self._sample(self._publishers[publisher], start, count, now)
         self.delivered += len(bodies)
         return len(line)
+
+
+class CheckedPoller(Poller):
+    """Compares every byte of a list but the numbers, and the keys, which ``Poller`` checks."""
+
+    def _take_line(self, line: bytes, now: int) -> int:
+        messages = plain_messages(line)
+        if len(messages) % self._size:
+            raise BenchError(f"messages have another size: {line[:200]!r}")
+        check_every_byte(messages, self._frame, TEXT_KEY_BYTES)
+        return super()._take_line(line, now)
+
+
+def plain_messages(line: bytes) -> bytes:
+    """Return the messages of a list, each numbered 1 and followed by a comma. Raises BenchError."""
+    if not (line.startswith(LIST) and line.endswith(_END)):
+        raise BenchError(f"a subscriber received {line[:200]!r} instead of a list")
+    messages = line[len(LIST) : -len(_END)]
+    return _NUMBER.sub(b'"when":1', messages) + b"," if messages else b""

@@ -92,7 +92,7 @@ class Returning:
     def __init__(self, address: Address) -> None:
         self.returns = 0
         self._address = address
-        self._open(_WIRE.subscriber_hello(0, "returns"))
+        self._open(_WIRE.subscriber_hello([0], "returns"))
 
     def _open(self, hello: bytes) -> None:
         self._sock = connect(self._address, hello)
@@ -101,7 +101,7 @@ class Returning:
     def come_again(self) -> None:
         """Reset the connection, and resume the session on another one."""
         self.close()
-        self._open(_WIRE.subscriber_hello(0, f"returns;resume={self._session:016x}"))
+        self._open(_WIRE.subscriber_hello([0], f"returns;resume={self._session:016x}"))
         self.returns += 1
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ def _numbers(published: int, cycle: int) -> npt.NDArray[np.uint64]:
 
 
 def _follower(address: Address, frame: Frame, number: int) -> Follower:
-    sock = connect(address, _WIRE.subscriber_hello(0, f"slow-{number}"))
+    sock = connect(address, _WIRE.subscriber_hello([0], f"slow-{number}"))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
     _WIRE.welcomed(receive(sock, ACK_SIZE))
     return Follower(sock, frame)

@@ -42,6 +42,7 @@ def measure_steady(
     load = Load(broker.address, wire, plan, broker.publish_address)
     with closing(load), no_collection():
         _pace(load, rate, WARM_UP_SECONDS)
+        del load.samples[:]
         meter = Meter(broker, load)
         lag = _pace(load, rate, seconds)
         usage = meter.stop()

@@ -6,6 +6,8 @@ import socket
 import time
 from array import array
 
+import numpy as np
+
 from tests.bench import BenchError
 from tests.bench.batches import KEY_BYTES, view_keys
 from tests.bench.plan import KIB
@@ -37,6 +39,7 @@ class Subscriber:
         self.delivered = 0
         self.streams = streams
         self._sock = sock
+        self._frame = frame
         self._head = frame.head
         self._size = frame.size
         self._publishers = publishers
@@ -93,6 +96,30 @@ class Subscriber:
         per_batch = publisher.per_batch
         for batch in range(-(-first // per_batch), -(-(first + count) // per_batch)):
             self._samples.append(now - publisher.sent_at[batch])
+
+
+class CheckedSubscriber(Subscriber):
+    """Compares every byte of a frame except for the key, which ``Subscriber`` checks."""
+
+    def _take(self, frames: int, now: int) -> None:
+        check_every_byte(self._view[: frames * self._size], self._frame, KEY_BYTES)
+        super()._take(frames, now)
+
+
+def check_every_byte(frames: memoryview | bytes, frame: Frame, key_bytes: int) -> None:
+    """Compare complete frames with ``frame``, without what the broker may change and the keys.
+
+    Raises BenchError.
+    """
+    rows = np.frombuffer(frames, np.uint8).reshape(-1, frame.size)
+    due = np.frombuffer(frame.before + b"x" * frame.payload + frame.after, np.uint8)
+    checked = np.ones(frame.size, bool)
+    checked[frame.fixed : frame.offset + key_bytes] = False
+    different = (rows != due) & checked
+    if different.any():
+        row, column = (int(found[0]) for found in different.nonzero())
+        raise BenchError(f"a subscriber received something else at byte {column} of a message: "
+                         f"{rows[row].tobytes()!r}")  # fmt: skip
 
 
 def receive_buffer(frame_size: int) -> bytearray:

@@ -35,8 +35,8 @@ def welcomed(house: House, hello: bytes) -> Client:
 @pytest.mark.parametrize("topic", [0, 7])
 @pytest.mark.parametrize("payload", [16, 64, 1 << 20])
 def test_publications_are_delivered(house: House, topic: int, payload: int) -> None:
-    subscriber = welcomed(house, WIRE.subscriber_hello(topic, "bench-subscriber-1"))
-    publisher = welcomed(house, WIRE.publisher_hello(topic, "bench-publisher-1"))
+    subscriber = welcomed(house, WIRE.subscriber_hello([topic], "bench-subscriber-1"))
+    publisher = welcomed(house, WIRE.publisher_hello([topic], "bench-publisher-1"))
     publication, delivery = WIRE.publication(topic, payload), WIRE.delivery(topic, payload)
     publisher.send((publication.before + bytes(payload)) * 3)
     assert publisher.take() == b""

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.bench import BenchError, idle, steady, throughput
+from tests.bench import BenchError, idle, steady, throughput, traffic
 from tests.bench.broker import Broker
-from tests.bench.peers import sections
-from tests.bench.peers.contenders import Contender, libzmq, ours
+from tests.bench.peers import __main__ as peers_command
+from tests.bench.peers import contenders as contenders_module
+from tests.bench.peers import live, sections
+from tests.bench.peers.__main__ import parse
+from tests.bench.peers.contenders import (
+    Contender,
+    Server,
+    libzmq,
+    ours,
+    path_of,
+    server_named,
+    start_proxy,
+    start_server,
+)
 from tests.bench.peers.docs import millions, replace, table
-from tests.bench.peers.logs import Marked
-from tests.bench.peers.rounds import take_turns
+from tests.bench.peers.kept import Figures, Kept, measure_rows
+from tests.bench.peers.rounds import Results, take_turns
+from tests.bench.rows import Row, live_rows
 from tests.bench.wires import PEER_WIRES, Wire
 from tests.bench.wires.zmq import ready
 
@@ -61,6 +74,25 @@ def test_only_the_complete_reply_is_a_welcome(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
+        ("mqtt", bytes.fromhex("20 02 00 00 90 05 00 01 00 00 00")),
+        ("resp", b"".join(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:%d\r\n" % n for n in (1, 2, 3))),
+    ],
+)
+def test_each_topic_of_a_hello_is_confirmed(name: str, answer: bytes) -> None:
+    wire = PEER_WIRES[name]
+    assert wire.welcomed(answer, 3)
+    assert [wire.welcomed(answer[:end], 3) for end in range(len(answer))].count(True) == 0
+
+
+def test_a_subscription_of_nats_has_the_number_of_its_topic() -> None:
+    wire = PEER_WIRES["nats"]
+    assert b"SUB bench.3 3\r\nSUB bench.14 14\r\n" in wire.subscriber_hello([3, 14], "")
+    assert wire.delivery(14, 5).before == b"MSG bench.14 14 5\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
         ("mqtt", bytes.fromhex("20 02 00 05")),
         ("nats", b"-ERR 'Authorization Violation'\r\n"),
         ("resp", b"-ERR unknown command\r\n"),
@@ -85,6 +117,9 @@ def test_sections_are_written_between_their_marks() -> None:
 def test_tables_and_rates_are_formatted() -> None:
     assert table(["a", "b"], [["c", "1"]]) == "| a | b |\n| --- | ---: |\n| c | 1 |"
     assert [millions(rate) for rate in (11_512_000, 270_000, 8_000)] == ["11.5", "0.270", "0.00800"]
+
+
+ROWS = [Row("a", [[(0, 64)]]), Row("b", [[(0, 64)]])]
 
 
 class Silent(Broker):
@@ -121,6 +156,134 @@ def test_turns_alternate_and_a_failure_leaves_a_gap() -> None:
     assert len(results.failures) == 3
 
 
+class TestKept:
+    """Results in a file"""
+
+    def measured(self, kept: Kept, names: Sequence[str], rate: float) -> list[str]:
+        """Return the cells that were measured."""
+        contenders = [Contender(name, PEER_WIRES["nats"], Silent) for name in names]
+        cells = []
+
+        def measure(broker: Broker, who: Contender, row: Row) -> Figures:
+            cells.append(f"{row}: {who.name}")
+            return {} if who.name == "cannot" else {"rate": rate}
+
+        assert measure_rows(kept, "traffic", ROWS, contenders, 1, measure) == []
+        return cells
+
+    def test_a_run_adds_to_an_earlier_one(self, tmp_path: Path) -> None:
+        path = tmp_path / "results"
+        self.measured(Kept(path, "here"), ["one"], 1.0)
+        self.measured(Kept(path, "here"), ["two"], 2.0)
+        kept = Kept(path, "here")
+        results = kept.results("traffic")
+        assert [results.median(name, "b", lambda run: run["rate"]) for name in ("one", "two")] == [
+            1.0,
+            2.0,
+        ]
+        both = [Contender(name, PEER_WIRES["nats"], Silent) for name in ("one", "two", "three")]
+        assert kept.missing("traffic", ROWS, both[:2]) == 0
+        assert kept.missing("traffic", ROWS, both) == 2
+        assert kept.missing("stored", ROWS, both) == 6
+
+    def test_the_last_figures_of_a_run_count(self, tmp_path: Path) -> None:
+        path = tmp_path / "results"
+        for rate in (1.0, 3.0):
+            self.measured(Kept(path, "here"), ["one"], rate)
+        assert Kept(path, "here").results("traffic").of("one", "a") == [{"rate": 3.0}]
+
+    def test_only_the_rest_is_measured_on_resume(self, tmp_path: Path) -> None:
+        path = tmp_path / "results"
+        self.measured(Kept(path, "here"), ["one", "cannot"], 1.0)
+        resumed = Kept(path, "here", resume=True)
+        assert self.measured(resumed, ["one", "cannot", "two"], 2.0) == ["a: two", "b: two"]
+        assert resumed.results("traffic").of("cannot", "a") == []
+
+    def test_results_of_another_environment_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "results"
+        Kept(path, "here")
+        with pytest.raises(BenchError, match="another environment"):
+            Kept(path, "there")
+        path.write_text(path.read_text() + '["traffic", "a"')
+        with pytest.raises(BenchError, match="not readable"):
+            Kept(path, "here")
+
+
+class TestOptions:
+    """The command line"""
+
+    def test_the_rows_of_applications_come_first(self) -> None:
+        assert parse([]).sections == ["traffic", "stored"]
+        assert parse(["single"]).sections == ["single"]
+
+    @pytest.mark.parametrize("arguments", [["nothing"], ["--rows", "no such row"]])
+    def test_mistakes_are_refused(self, arguments: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            parse(arguments)
+
+    def test_contenders_are_chosen_by_name(self) -> None:
+        names = [one.name for one in live.our_contenders(parse(["--interpreted"]))]
+        assert names == [
+            *("cafe", "cafe, stored", "cafe, interpreted", "rheos", "fast", "spot", "nsd"),
+        ]
+        assert "cafe, interpreted" not in [one.name for one in live.our_contenders(parse([]))]
+
+
+def test_the_table_of_traffic() -> None:
+    results: Results[Figures] = Results()
+    row = next(iter(live_rows())).name
+    for name, rate in (("nats-server 2.15.1", 2e6), ("cafe", 8e6), ("fast", 4e6)):
+        results.runs[name, row].append({"rate": rate, "idle": 0.5 if name == "fast" else 0.0})
+    assert live.traffic_table(results, ["nats-server 2.15.1", "redis", "cafe"]).splitlines() == [
+        "| million deliveries / CPU s | nats-server 2.15.1 | cafe | fast | cafe / best other |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        f"| {row} | 2.00 | 8.00 | 4.00* | 4.00 |",
+    ]
+
+
+def test_a_missing_broker_is_named_and_the_page_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = contenders_module.Server("no-such-broker", "nats", [], "")
+    monkeypatch.setattr(contenders_module, "SERVERS", (absent,))
+    monkeypatch.setattr(peers_command, "log_contenders", lambda _: ([], {}))
+    page = tmp_path / "page.md"
+    arguments = [f"--results={tmp_path / 'results'}", f"--docs={page}", "--only=nothing"]
+    comparison = peers_command.Comparison(parse(["traffic", *arguments]))
+    comparison.run()
+    assert comparison.failures == ["no-such-broker is not installed; run: scripts/setup bench"]
+    assert "not measured: no-such-broker is not installed" in capsys.readouterr().err
+    assert not page.exists()
+
+
+def installed(program: str) -> Server:
+    """Return a server, or skip the test and name what is missing."""
+    server = server_named(program)
+    try:
+        path_of(server)
+    except BenchError as error:
+        pytest.skip(str(error))
+    return server
+
+
+IN_TURN = Row("in turn", [[(0, 20), (1, 300), (0, 16), (12, 17)]], [(0, frozenset({0, 1, 12}))] * 2)
+LONE = Row("lone", [[(0, 64)]] * 3, [(0, frozenset({0}))], lone=2)
+
+
+@pytest.mark.parametrize("program", ["mosquitto", "redis-server", "nats-server", "libzmq"])
+@pytest.mark.parametrize("row", [IN_TURN, LONE], ids=str)
+def test_a_wire_with_its_broker(program: str, row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (throughput, traffic):
+        monkeypatch.setattr(module, "WARM_UP_SECONDS", 0.05)
+    if program == "libzmq":
+        wire, broker = PEER_WIRES["zmq"], start_proxy()
+    else:
+        server = installed(program)
+        wire, broker = PEER_WIRES[server.wire], start_server(server)
+    with broker:
+        assert traffic.measure(broker, wire, row, seconds=0.1).deliveries > 0
+
+
 @pytest.fixture
 def contenders(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
     """Return two brokers, one that pushes messages and one that is polled, without warm-up."""
@@ -153,10 +316,3 @@ def test_a_short_comparison(contenders: list[Contender]) -> None:
         "| nsd / best of the others",
         f"| nsd / {names[0]}",
     ]
-
-
-def test_acknowledgments_are_distinguished_from_errors() -> None:
-    count: Callable[[bytes], int] = Marked(b"$", b"-ERR")
-    assert count(b"$15\r\n1700000000000-0\r\n$1") == 2
-    with pytest.raises(BenchError, match="not stored"):
-        count(b"-ERR full\r\n")

@@ -5,34 +5,61 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
-from tests.bench import BenchError, traffic
+from tests.bench import BenchError, throughput, traffic
 from tests.bench.broker import twistd_broker
-from tests.bench.traffic import Receiver, Row, measure
-from tests.bench.wires import WIRES
+from tests.bench.plan import MIB
+from tests.bench.poller import LIST, plain_messages
+from tests.bench.rows import (
+    CONNECTIONS,
+    Row,
+    chosen,
+    live_rows,
+    payload,
+    stored_rows,
+    stored_window,
+)
+from tests.bench.subscriber import check_every_byte
+from tests.bench.traffic import measure
+from tests.bench.traffic_clients import ListReceiver, Receiver
+from tests.bench.wires import PEER_WIRES, WIRES, Frame
 
 TWISTD = Path(sys.executable).with_name("twistd")
 MESSAGES = [(0, 20), (1, 30), (0, 16), (2, 17)]
+BOTH, ALL_THREE = frozenset({0, 1}), frozenset({0, 1, 2})
+IN_TURN = Row("test", [MESSAGES], [(0, BOTH), (0, ALL_THREE), (0, frozenset({2}))])
+PAIRS = Row("pairs", [MESSAGES[:1], [(1, 40)]], [(0, frozenset({0})), (1, frozenset({1}))])
+LONE = Row("lone", [[(0, 64)]] * 3, [(0, frozenset({0}))], lone=2)
 
 
-def test_messages_of_several_topics_arrive_in_order() -> None:
-    both, all_three = frozenset({0, 1}), frozenset({0, 1, 2})
-    row = Row("test", [MESSAGES], [(0, both), (0, all_three), (0, frozenset({2}))])
-    with twistd_broker(TWISTD, WIRES["cafe"], (), 0) as broker:
-        assert measure(broker, row, seconds=0.2, window=4) > 0
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (throughput, traffic):
+        monkeypatch.setattr(module, "WARM_UP_SECONDS", 0.05)
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_messages_of_several_topics_arrive_in_order(name: str) -> None:
+    with twistd_broker(TWISTD, WIRES[name], (), 0) as broker:
+        assert measure(broker, WIRES[name], IN_TURN, seconds=0.2).deliveries > 0
+
+
+@pytest.mark.parametrize("name", ["cafe", "rheos", "nsd"])
+@pytest.mark.parametrize("row", [PAIRS, LONE], ids=str)
+def test_several_publishers(name: str, row: Row) -> None:
+    with twistd_broker(TWISTD, WIRES[name], (), 0) as broker:
+        assert measure(broker, WIRES[name], row, seconds=0.2).deliveries > 0
 
 
 class TestReceiver:
-    """A subscriber of topics 0 and 2"""
+    """A subscriber of topics 0 and 2 over cafe"""
 
     def receiver(self) -> tuple[Receiver, socket.socket, bytes]:
         broker, sock = socket.socketpair()
         sock.setblocking(False)
-        with patch.object(traffic, "_connect", lambda *_: sock):
-            made = Receiver(("", 0), MESSAGES, frozenset({0, 2}), 0)
+        made = Receiver(sock, WIRES["cafe"], MESSAGES, frozenset({0, 2}), 0)
         return made, broker, made.cycle_bytes()
 
     def test_the_expected_bytes(self) -> None:
@@ -61,3 +88,93 @@ class TestReceiver:
         broker.close()
         with pytest.raises(BenchError, match="closed"):
             receiver.poll()
+
+
+class TestListReceiver:
+    """A subscriber over nsd, which asks for lists"""
+
+    def receiver(self) -> tuple[ListReceiver, socket.socket, list[bytes]]:
+        broker, sock = socket.socketpair()
+        sock.setblocking(False)
+        made = ListReceiver(sock, WIRES["nsd"], MESSAGES, ALL_THREE, 0)
+        made.request_with(lambda after: b"after %d\n" % after)
+        messages = made.cycle_bytes().split(b"},")[:-1]
+        return made, broker, [message + b"}" for message in messages]
+
+    def answer(self, numbered: dict[int, bytes]) -> bytes:
+        each = [m.replace(b'"when":1', b'"when":%d' % n) for n, m in numbered.items()]
+        return LIST + b",".join(each) + b"]}\n"
+
+    def test_the_next_request_names_the_last_number(self) -> None:
+        receiver, broker, messages = self.receiver()
+        broker.sendall(self.answer(dict(zip((8, 9, 10, 115), messages, strict=True))))
+        receiver.poll()
+        receiver.poll(behind=False)
+        assert broker.recv(100) == b"after 0\n"
+        assert receiver.batches == 1
+        receiver.poll()
+        assert broker.recv(100) == b"after 115\n"
+
+    def test_another_order_is_an_error(self) -> None:
+        receiver, broker, messages = self.receiver()
+        broker.sendall(self.answer({1: messages[1], 2: messages[0]}))
+        with pytest.raises(BenchError, match="something else"):
+            receiver.poll()
+
+    def test_a_list_may_be_empty_but_not_something_else(self) -> None:
+        assert plain_messages(LIST + b"]}\n") == b""
+        with pytest.raises(BenchError, match="instead of a list"):
+            plain_messages(b'{"_class":"ErrorResponse"}\n')
+
+
+def test_every_byte_of_frames_is_checked_except_keys_and_what_a_broker_changes() -> None:
+    frame = Frame(b"head-time-", 12, b"\r\n", fixed=5)
+    rest = b"xxxx\r\n"
+    good = b"head-TIME!12345678" + rest
+    check_every_byte(good * 3, frame, 8)
+    for bad in (b"Head-", good[:18] + b"y" + good[19:], good[:-1] + b"\r"):
+        with pytest.raises(BenchError, match="something else"):
+            check_every_byte(good + bad.ljust(len(good), b"x"), frame, 8)
+
+
+class TestRows:
+    """The plan of rows"""
+
+    def test_rows_are_the_same_in_each_call(self) -> None:
+        for rows in (live_rows, stored_rows):
+            assert [*rows()] == [*rows()]
+            names = [row.name for row in rows()]
+            assert len({*names}) == len(names)
+
+    def test_every_publisher_has_subscribers_and_every_subscriber_messages(self) -> None:
+        for row in live_rows():
+            if row.lone:
+                continue
+            assert {publisher for publisher, _ in row.subscribers} == {*range(len(row.batches))}
+            for publisher, topics in row.subscribers:
+                assert topics <= {*row.topics(publisher)}
+
+    def test_every_wire_has_enough_topics(self) -> None:
+        most = max(max(row.topics(0)) for row in live_rows())
+        assert all(wire.topics > most for wire in (*WIRES.values(), *PEER_WIRES.values()))
+
+    def test_jetstream_lets_as_many_stored_messages_wait(self) -> None:
+        for row in stored_rows():
+            window = stored_window(row)
+            assert window >= 2 * len(row.batches[0])
+            assert window * len(row.batches) <= 10_000
+            assert window * max(size for _, size in row.batches[0]) <= 8 * MIB
+        assert len(chosen(stored_rows(), ["50 conn"])[0].batches) == CONNECTIONS
+
+    def test_rows_are_chosen_by_a_part_of_their_name(self) -> None:
+        rows = [*live_rows()]
+        assert chosen(rows, []) == rows
+        assert [row.name for row in chosen(rows, ["10 pairs", "two in"])] == [
+            "10 pairs, 16 to 256 B",
+            "50 to 1, two in flight each, 64 B",
+        ]
+
+    def test_payloads_differ_by_publisher_and_place(self) -> None:
+        made = {payload(n, place, 16) for n in range(10) for place in range(100)}
+        assert len(made) == 1000
+        assert all(len(payload(0, 0, size, text=True)) == size for size in (1, 16, 17))

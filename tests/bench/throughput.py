@@ -27,14 +27,17 @@ class Throughput:
         return self.usage.deliveries * self.plan.payload / self.usage.wall_seconds / 1e6
 
 
-def measure_throughput(broker: Broker, wire: Wire, plan: RunPlan, seconds: float) -> Throughput:
+def measure_throughput(
+    broker: Broker, wire: Wire, plan: RunPlan, seconds: float, every_byte: bool = False
+) -> Throughput:
     """Warm up, measure for `seconds`, then wait for outstanding messages.
 
     Raises BenchError if that stalls.
     """
-    load = Load(broker.address, wire, plan, broker.publish_address)
+    load = Load(broker.address, wire, plan, broker.publish_address, every_byte)
     with closing(load), no_collection():
         load.run(WARM_UP_SECONDS)
+        del load.samples[:]
         meter = Meter(broker, load)
         load.run(seconds)
         usage = meter.stop()

@@ -1,173 +1,92 @@
 """Traffic as applications have it: mixed sizes, several topics, several sets of subscriptions.
 
-``python -m tests.bench.traffic --help``. One protocol (cafe), a new broker for each row, the broker
-on one core and the generator on another. Every byte that a subscriber receives is compared with
-what it must receive, in order, except for the timestamps; at the end nothing may be missing.
+``python -m tests.bench.traffic --help``. A new broker for each row, the broker on one core and the
+generator on another. Every byte that a subscriber receives is compared with what it must receive,
+in order, except for what the broker adds (timestamps, numbers); at the end nothing may be missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
 import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker
-from tests.bench.wires import WIRES
-from tests.bench.wires.cafe import HANDSHAKE_SUB, CafeWire, frame
+from tests.bench.generator import Address, answer_late_frames, await_welcome, connect
+from tests.bench.measure import Meter, Usage, no_collection
+from tests.bench.plan import Topology, make_plan
+from tests.bench.rows import Row, chosen, live_rows
+from tests.bench.throughput import measure_throughput
+from tests.bench.traffic_clients import ListReceiver, Receiver, Sender
+from tests.bench.wires import WIRES, Wire, traits_of
 
-WARM_UP_SECONDS = 1.0
+WARM_UP_SECONDS = 0.5
+# Some protocols do not confirm subscriptions.
+SETTLE_SECONDS = 0.1
 DRAIN_SECONDS = 20.0
-_RECEIVE = 1 << 20
-_BATCH_MESSAGES = 1000
-_WIRE = CafeWire()
-
-Messages = list[tuple[int, int]]
-"""The topic and the size of each message of a batch."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The batch of each publisher, and for each subscriber its publisher and its topics."""
-
-    name: str
-    batches: Sequence[Messages]
-    subscribers: Sequence[tuple[int, frozenset[int]]]
-
-
-def rows() -> Iterator[Row]:
-    """Return the rows of the table."""
-    chance = random.Random(1)
-
-    def batch(topics: int, least: int, most: int) -> Messages:
-        return [(n % topics, chance.randint(least, most)) for n in range(_BATCH_MESSAGES)]
-
-    ten, all_of_200 = frozenset(range(10)), frozenset(range(200))
-    yield Row("1 to 1, 64 B", [batch(1, 64, 64)], [(0, frozenset({0}))])
-    yield Row("1 to 1, 16 to 256 B", [batch(1, 16, 256)], [(0, frozenset({0}))])
-    pairs = [[(n, size) for _, size in batch(1, 16, 256)] for n in range(10)]
-    yield Row("10 pairs, 16 to 256 B", pairs, [(n, frozenset({n})) for n in range(10)])
-    yield Row("10 topics in turn, 64 B", [batch(10, 64, 64)], [(0, ten)])
-    yield Row("200 topics in turn, 16 to 256 B", [batch(200, 16, 256)], [(0, all_of_200)])
-    five = frozenset(range(5))
-    yield Row("50 subscribers of 5 of 10 topics, 64 B", [batch(10, 64, 64)], [(0, five)] * 50)
-    sets = [frozenset(chance.sample(range(10), 5)) for _ in range(50)]
-    yield Row("the same, 50 different sets", [batch(10, 64, 64)], [(0, some) for some in sets])
-
-
-class Sender:
-    """A publisher: sends its batch again and again within a window."""
-
-    def __init__(self, address: tuple[str, int], messages: Messages, number: int) -> None:
-        self.sent = 0
-        self.batch = b"".join(
-            _WIRE.publication(topic, size).before + _payload(number, place, size)
-            for place, (topic, size) in enumerate(messages)
-        )
-        hello = _WIRE.publisher_hello(messages[0][0], f"p{number}")
-        self._socket = _connect(address, hello)
-        self._left = b""
-
-    def pump(self, may_begin: bool) -> None:
-        """Send the rest of a batch, or begin another."""
-        if not self._left:
-            if not may_begin:
-                return
-            self._left = self.batch
-            self.sent += 1
-        try:
-            self._left = self._left[self._socket.send(self._left) :]
-        except BlockingIOError:
-            return
-
-    def close(self) -> None:
-        """End the connection."""
-        self._socket.close()
-
-
-class Receiver:
-    """A subscriber: compares what it receives with what was sent."""
-
-    def __init__(
-        self, address: tuple[str, int], messages: Messages, topics: frozenset[int], publisher: int
-    ) -> None:
-        self.publisher = publisher
-        expected, fixed = bytearray(), bytearray()
-        self.messages = 0
-        for place, (topic, size) in enumerate(messages):
-            if topic in topics:
-                delivery = _WIRE.delivery(topic, size)
-                expected += delivery.before + _payload(publisher, place, size)
-                variable = len(delivery.before) - delivery.fixed
-                fixed += b"\xff" * delivery.fixed + bytes(variable) + b"\xff" * size
-                self.messages += 1
-        self.cycle = len(expected)
-        repeats = 2 + _RECEIVE // self.cycle
-        self._expected = np.frombuffer(bytes(expected) * repeats, np.uint8)
-        self._fixed = np.frombuffer(bytes(fixed) * repeats, np.uint8)
-        self._buffer = np.zeros(_RECEIVE, np.uint8)
-        self.received = 0
-        channels = bytes(sorted(topics))
-        body = bytes([len(channels)]) + channels + b"\1s"
-        self._socket = _connect(address, frame(HANDSHAKE_SUB, body))
-
-    @property
-    def batches(self) -> float:
-        """The batches received."""
-        return self.received / self.cycle
-
-    def cycle_bytes(self) -> bytes:
-        """Return what arrives for one batch, with zeros as timestamps."""
-        return self._expected[: self.cycle].tobytes()
-
-    def poll(self) -> None:
-        """Receive and compare; raises BenchError."""
-        try:
-            count = self._socket.recv_into(self._buffer)  # type: ignore[arg-type]
-        except BlockingIOError:
-            return
-        if not count:
-            raise BenchError("the broker closed a subscriber's connection")
-        start = self.received % self.cycle
-        part = slice(start, start + count)
-        different = (self._buffer[:count] ^ self._expected[part]) & self._fixed[part]
-        if different.any():
-            place = self.received + int(np.flatnonzero(different)[0])
-            raise BenchError(f"a subscriber received something else at byte {place}")
-        self.received += count
-
-    def close(self) -> None:
-        """End the connection."""
-        self._socket.close()
+WINDOW = 4
 
 
 class Run:
-    """The clients of a row, connected to ``broker``."""
+    """The clients of a row, connected to ``broker``. A publisher has ``window`` batches in flight.
 
-    def __init__(self, broker: Broker, row: Row, window: int) -> None:
-        self._stack = ExitStack()
+    A batch is in flight until all subscribers have it and, if the protocol has acknowledgments, it
+    is acknowledged.
+    """
+
+    def __init__(self, broker: Broker, wire: Wire, row: Row, window: int = WINDOW) -> None:
+        self._wire = wire
         self._window = window
-        self.receivers = [
-            Receiver(broker.address, row.batches[publisher], topics, publisher)
-            for publisher, topics in row.subscribers
+        self._sockets: list[socket.socket] = []
+        self._stack = ExitStack()
+        with self._stack:
+            self.receivers = [
+                self._subscribe(broker.address, row, number)
+                for number in range(len(row.subscribers))
+            ]
+            time.sleep(SETTLE_SECONDS)
+            self.senders = [
+                self._publish(broker.publish_address, row, number)
+                for number in range(len(row.batches))
+            ]
+            answer_late_frames(self._sockets, traits_of(wire))
+            self._stack = self._stack.pop_all()
+        self._readers = [
+            [one for one in self.receivers if one.publisher == number]
+            for number in range(len(self.senders))
         ]
-        self.senders = [
-            Sender(broker.address, messages, number) for number, messages in enumerate(row.batches)
-        ]
-        for receiver in self.receivers:
-            self._stack.callback(receiver.close)
-        for sender in self.senders:
-            self._stack.callback(sender.close)
+
+    def _open(self, address: Address, hello: bytes, topics: int) -> socket.socket:
+        sock = self._stack.enter_context(connect(address, hello, traits_of(self._wire).greeting))
+        await_welcome(sock, self._wire, topics)
+        sock.setblocking(False)
+        self._sockets.append(sock)
+        return sock
+
+    def _subscribe(self, address: Address, row: Row, number: int) -> Receiver:
+        publisher, topics = row.subscribers[number]
+        client = f"bench-sub-{number}"
+        sock = self._open(address, self._wire.subscriber_hello(sorted(topics), client), len(topics))
+        poll_request = traits_of(self._wire).poll_request
+        expected = self._wire, row.batches[publisher], topics, publisher
+        if poll_request is None:
+            return Receiver(sock, *expected)
+        receiver = ListReceiver(sock, *expected)
+        receiver.request_with(partial(poll_request, client))
+        return receiver
+
+    def _publish(self, address: Address, row: Row, number: int) -> Sender:
+        topics = row.topics(number)
+        hello = self._wire.publisher_hello(topics, f"bench-pub-{number}")
+        sock = self._open(address, hello, len(topics))
+        return Sender(sock, self._wire, row.batches[number], number)
 
     def __enter__(self) -> Run:
         return self
@@ -176,80 +95,95 @@ class Run:
         self._stack.close()
 
     @property
-    def delivered(self) -> float:
+    def delivered(self) -> int:
         """Messages received by all subscribers."""
-        return sum(one.batches * one.messages for one in self.receivers)
+        return int(sum(one.batches * one.messages for one in self.receivers))
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages acknowledged to all publishers."""
+        return sum(one.acks.count for one in self.senders if one.acks is not None)
 
     def load(self, seconds: float) -> None:
-        """Keep the window of each publisher full."""
+        """Keep the window of each publisher full. Raises BenchError."""
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
-            for number, sender in enumerate(self.senders):
-                own = [one.batches for one in self.receivers if one.publisher == number]
-                sender.pump(sender.sent - min(own) < self._window)
-            self._poll()
+            self._sweep(self._window)
 
     def drain(self) -> None:
         """Wait for all that was sent; raises BenchError if some of it does not arrive."""
         end = time.perf_counter() + DRAIN_SECONDS
-        while any(self.senders[one.publisher].sent > one.batches for one in self.receivers):
+        while any(self._done(number) < one.sent for number, one in enumerate(self.senders)):
             if time.perf_counter() > end:
+                self._check_answers()
                 raise BenchError("messages are missing")
+            self._sweep(0)
+        self._check_answers()
+
+    def _check_answers(self) -> None:
+        if not traits_of(self._wire).unsolicited:
             for sender in self.senders:
-                sender.pump(may_begin=False)
-            self._poll()
+                sender.check_answers()
 
-    def _poll(self) -> None:
-        for receiver in self.receivers:
-            receiver.poll()
+    def _done(self, number: int) -> float:
+        """Return the batches of a publisher that are no longer in flight."""
+        slowest = min([one.batches for one in self._readers[number]])
+        return min(slowest, self.senders[number].acknowledged)
 
-
-def _payload(publisher: int, place: int, size: int) -> bytes:
-    """Return bytes that no other message of a run has at the same place of the stream."""
-    return random.Random(publisher << 32 | place).randbytes(size)
-
-
-def _connect(address: tuple[str, int], hello: bytes) -> socket.socket:
-    made = socket.create_connection(address)
-    made.sendall(hello)
-    answer = b""
-    while not _WIRE.welcomed(answer):
-        answer += made.recv(16 - len(answer))
-    made.setblocking(False)
-    return made
+    def _sweep(self, window: int) -> None:
+        try:
+            for number, sender in enumerate(self.senders):
+                sender.pump(sender.sent - self._done(number) < window)
+            for receiver in self.receivers:
+                receiver.poll(receiver.batches < self.senders[receiver.publisher].sent)
+        except OSError as error:
+            raise BenchError(f"the broker dropped a connection: {error}") from error
 
 
-def measure(broker: Broker, row: Row, seconds: float, window: int) -> float:
-    """Return deliveries per CPU second of the broker; raises BenchError."""
-    with Run(broker, row, window) as run:
+def measure(broker: Broker, wire: Wire, row: Row, seconds: float, window: int = WINDOW) -> Usage:
+    """Measure one row; raises BenchError, also if a message is lost, doubled or out of order."""
+    if row.lone:
+        return _measure_lone(broker, wire, row, seconds)
+    with no_collection(), Run(broker, wire, row, window) as run:
         run.load(WARM_UP_SECONDS)
-        before, cpu = run.delivered, broker.cpu_seconds()
+        meter = Meter(broker, run)
         run.load(seconds)
-        rate = (run.delivered - before) / (broker.cpu_seconds() - cpu)
+        usage = meter.stop()
         run.drain()
-        return rate
+    return usage
+
+
+def _measure_lone(broker: Broker, wire: Wire, row: Row, seconds: float) -> Usage:
+    topic, size = row.batches[0][0]
+    window = row.lone * wire.publication(topic, size).size
+    plan = make_plan(wire, Topology(len(row.batches), 1), size, 1, window)
+    result = measure_throughput(broker, wire, plan, seconds, every_byte=True)
+    if not result.accounting.clean:
+        raise BenchError(f"not all arrived: {result.accounting}")
+    return result.usage
 
 
 def main() -> int:
     """Print a table; return 1 if messages were lost, duplicated or reordered."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.traffic", description=__doc__)
     add = parser.add_argument
+    add("--wire", choices=sorted(WIRES), default="cafe")
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     add("--seconds", type=float, default=5.0)
-    add("--window", type=int, default=4, help="batches in flight of a publisher (default: 4)")
+    add("--window", type=int, default=WINDOW, help="batches in flight of a publisher (default: 4)")
     add("--broker-options", type=shlex.split, default=["--store", "memory"])
-    add("--row", default="", help="only rows whose name contains this text")
+    add("--rows", action="append", default=[], metavar="TEXT",
+        help="only rows whose name contains this text; may be repeated")  # fmt: skip
     options = parser.parse_args()
     os.sched_setaffinity(0, {1})
     print("| | M deliveries per CPU second |\n| --- | ---: |")
     failed = 0
-    for row in rows():
-        if options.row not in row.name:
-            continue
-        with twistd_broker(options.twistd, WIRES["cafe"], options.broker_options, 0) as broker:
+    wire = WIRES[options.wire]
+    for row in chosen(live_rows(), options.rows):
+        with twistd_broker(options.twistd, wire, options.broker_options, 0) as broker:
             try:
-                rate = measure(broker, row, options.seconds, options.window)
-                print(f"| {row.name} | {rate / 1e6:.2f} |", flush=True)
+                usage = measure(broker, wire, row, options.seconds, options.window)
+                print(f"| {row.name} | {usage.per_cpu_second / 1e6:.2f} |", flush=True)
             except BenchError as error:
                 failed = 1
                 print(f"| {row.name} | failed: {error} |", flush=True)

@@ -37,14 +37,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class Server:
-    """A program from Debian. ``port`` in ``arguments`` and ``files`` stands for a free port."""
+    """Another broker. ``{port}`` in ``files`` stands for a free port.
 
-    package: str
+    The program comes from Debian, or is ``bundled`` with the environment: Debian's nats-server is
+    several years old, and PyPI has a current one.
+    """
+
+    program: str
     wire: str
     arguments: Sequence[str]
     ready: str
     version: str = "--version"
     files: Mapping[str, str] = field(default_factory=dict)
+    bundled: bool = False
 
 
 _NATS = """\
@@ -91,6 +96,7 @@ SERVERS = (
         ["-c", "conf"],
         rf"connections on {re.escape(HOST)}:(\d+)(?s:.*)is ready",
         files={"conf": _NATS},
+        bundled=True,
     ),
 )
 
@@ -101,9 +107,18 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def program(name: str) -> str:
-    """Return the path of a program. Raises BenchError with instructions to install it."""
-    found = shutil.which(name) or shutil.which(name, path=":".join(_PATHS))
+def server_named(program: str) -> Server:
+    """Return one of ``SERVERS``."""
+    return next(server for server in SERVERS if server.program == program)
+
+
+def path_of(server: Server) -> str:
+    """Return the path of its program. Raises BenchError with instructions to install it."""
+    name = server.program
+    if server.bundled:
+        found = shutil.which(name, path=str(Path(sys.executable).parent))
+    else:
+        found = shutil.which(name) or shutil.which(name, path=":".join(_PATHS))
     if found is None:
         raise BenchError(f"{name} is not installed; run: scripts/setup bench")
     return found
@@ -118,7 +133,7 @@ def start_server(
         name: text.replace("{port}", port) for name, text in (files or server.files).items()
     }
     return Broker(
-        [program(server.package), *server.arguments, *arguments],
+        [path_of(server), *server.arguments, *arguments],
         re.compile(server.ready),
         BROKER_CORE,
         {name: text.encode() for name, text in contents.items()},
@@ -133,23 +148,24 @@ def start_proxy() -> Broker:
 
 def version(server: Server) -> str:
     """Return the version that the program prints."""
-    command = [program(server.package), server.version]
+    command = [path_of(server), server.version]
     output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     found = re.search(r"\d+\.\d+\.\d+", output.stdout + output.stderr)
     return found[0] if found else ""
 
 
-def peers() -> list[Contender]:
-    """Return all other brokers. Raises BenchError if one is missing."""
-    found = [
-        Contender(
-            f"{server.package} {version(server)}",
-            PEER_WIRES[server.wire],
-            partial(start_server, server),
-        )
-        for server in SERVERS
-    ]
-    return [*found, libzmq()]
+def peers() -> tuple[list[Contender], list[str]]:
+    """Return the other brokers that are installed, and a line for each that is not."""
+    found, missing = [], []
+    for server in SERVERS:
+        try:
+            name = f"{server.program} {version(server)}"
+        except BenchError as error:
+            missing.append(str(error))
+            continue
+        start = partial(start_server, server)
+        found.append(Contender(name, PEER_WIRES[server.wire], start))
+    return [*found, libzmq()], missing
 
 
 def libzmq() -> Contender:
@@ -159,14 +175,18 @@ def libzmq() -> Contender:
 
 
 def ours(
-    twistd: Path, wires: Sequence[str], suffix: str = "", options: Sequence[str] = ()
+    twistd: Path,
+    wires: Sequence[str],
+    suffix: str = "",
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> list[Contender]:
     """Return this broker over each of ``wires``, in the environment of ``twistd``."""
     return [
         Contender(
             name + suffix,
             WIRES[name],
-            partial(twistd_broker, twistd, WIRES[name], options, BROKER_CORE),
+            partial(twistd_broker, twistd, WIRES[name], options, BROKER_CORE, variables),
             ours=True,
         )
         for name in wires

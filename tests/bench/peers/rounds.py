@@ -45,16 +45,20 @@ def take_turns(
     columns: Sequence[Hashable],
     rounds: int,
     measure: Callable[[Broker, Contender, Hashable], Result | None],
+    wanted: Callable[[Contender, Hashable, int], bool] = lambda *_: True,
+    done: Callable[[Contender, Hashable, int, Result], None] = lambda *_: None,
 ) -> Results[Result]:
     """Measure every contender in every column, ``rounds`` times; every other round is reversed.
 
     Other load of the machine then affects all contenders. ``measure`` returns None if a contender
-    has no result in a column.
+    has no result in a column. ``wanted`` is asked before each run, and ``done`` gets each result.
     """
     results: Results[Result] = Results()
     for column in columns:
         for number in range(rounds):
             for contender in contenders if number % 2 else reversed(contenders):
+                if not wanted(contender, column, number):
+                    continue
                 print(f"{column}, round {number + 1}: {contender.name}", file=sys.stderr)
                 try:
                     with contender.start() as broker:
@@ -66,4 +70,5 @@ def take_turns(
                     continue
                 if result is not None:
                     results.runs[contender.name, column].append(result)
+                    done(contender, column, number, result)
     return results

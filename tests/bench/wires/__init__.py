@@ -7,7 +7,7 @@ frames of a run have the same size, so a wire never parses: offsets are arithmet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tests.bench.wires import fast, nats, nsd, zmq
@@ -32,7 +32,7 @@ class Wire(Protocol):
     """The properties of a protocol that the generator needs.
 
     `topic` is a number from 0 to `topics` - 1, which the wire converts to an address of the
-    protocol. `payload` is a size in bytes.
+    protocol. `payload` is a size in bytes. A hello names one or more topics.
     """
 
     @property
@@ -47,14 +47,14 @@ class Wire(Protocol):
     def topics(self) -> int:
         """The number of topics."""
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         """Return all bytes of a publisher before its first message."""
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
         """Return all bytes of a subscriber before its first delivery."""
 
-    def welcomed(self, answer: bytes) -> bool:
-        """Return whether `answer` is the broker's complete reply to a hello.
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
+        """Return whether `answer` is the broker's complete reply to a hello with `topics` topics.
 
         Raises BenchError if the broker refused.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
@@ -33,13 +34,13 @@ class CafeWire:
     max_payload = MAX_PAYLOAD
     topics = 256
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
-        return frame(HANDSHAKE_PUB, bytes([topic]) + _short_string(client))
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
+        return frame(HANDSHAKE_PUB, bytes([topics[0]]) + _short_string(client))
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        return frame(HANDSHAKE_SUB, bytes([1, topic]) + _short_string(client))
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        return frame(HANDSHAKE_SUB, bytes([len(topics), *topics]) + _short_string(client))
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if len(answer) < ACK_SIZE and answer[2:3] in (b"", bytes([HANDSHAKE_ACK])):
             return False
         expected = HEADER.pack(MAGIC, HANDSHAKE_ACK, ACK_SIZE - HEADER.size) + b"\0"

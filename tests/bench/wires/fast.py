@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
@@ -44,17 +45,15 @@ class FastWire:
     max_payload = MAX_PAYLOAD
     topics = 10_000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
-        name = _name(topic)
-        return _head(CREATE, TOKEN) + bytes([len(name)]) + name + b"\0" + _finish(TOKEN)
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
+        return _create(TOKEN, topics) + _finish(TOKEN)
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
         token = _token(client)
-        name = _name(topic)
-        create = _head(CREATE, token) + bytes([len(name)]) + name + b"\0"
-        return create + _head(SUBSCRIBE, token) + _id(topic) + _finish(token)
+        subscribe = b"".join(_head(SUBSCRIBE, token) + _id(topic) for topic in topics)
+        return _create(token, topics) + subscribe + _finish(token)
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if DONE.startswith(answer) and len(answer) < len(DONE):
             return False
         if answer != DONE:
@@ -72,6 +71,11 @@ class FastWire:
 
 def _head(kind: int, token: bytes) -> bytes:
     return bytes([kind, len(token)]) + token
+
+
+def _create(token: bytes, topics: Sequence[int]) -> bytes:
+    names = [_name(topic) for topic in topics]
+    return b"".join(_head(CREATE, token) + bytes([len(name)]) + name + b"\0" for name in names)
 
 
 def _finish(token: bytes) -> bytes:

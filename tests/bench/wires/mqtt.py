@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
 
-CONNECT, PUBLISH, SUBSCRIBE = 0x10, 0x30, 0x82
+CONNECT, PUBLISH, SUBSCRIBE, SUBACK = 0x10, 0x30, 0x82, 0x90
 CONNACK = bytes.fromhex("20 02 00 00")
-SUBACK = bytes.fromhex("90 03 00 01 00")
 MAX_PAYLOAD = 1 << 20
 
 
@@ -18,18 +19,18 @@ class MqttWire:
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         # Clean session, no keep-alive.
         body = _text(b"MQTT") + bytes([4, 2, 0, 0]) + _text(client.encode())
-        # An unused subscription makes the reply the same as for a subscriber.
-        return _packet(CONNECT, body) + _subscribe(b"bench/nothing")
+        # Unused subscriptions make the reply the same as for a subscriber.
+        return _packet(CONNECT, body) + _subscribe([b"bench/nothing"] * len(topics))
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
         body = _text(b"MQTT") + bytes([4, 2, 0, 0]) + _text(client.encode())
-        return _packet(CONNECT, body) + _subscribe(_topic(topic))
+        return _packet(CONNECT, body) + _subscribe([_topic(topic) for topic in topics])
 
-    def welcomed(self, answer: bytes) -> bool:
-        expected = CONNACK + SUBACK
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
+        expected = CONNACK + _packet(SUBACK, b"\0\1" + bytes(topics))
         if not expected.startswith(answer):
             raise BenchError(f"the broker answered an MQTT CONNECT with {answer.hex(' ')}")
         return answer == expected
@@ -56,8 +57,8 @@ def _text(value: bytes) -> bytes:
     return len(value).to_bytes(2, "big") + value
 
 
-def _subscribe(topic: bytes) -> bytes:
-    return _packet(SUBSCRIBE, b"\0\1" + _text(topic) + b"\0")
+def _subscribe(topics: Sequence[bytes]) -> bytes:
+    return _packet(SUBSCRIBE, b"\0\1" + b"".join(_text(topic) + b"\0" for topic in topics))
 
 
 def _topic(number: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
@@ -16,19 +17,20 @@ _WELCOME = re.compile(rb"INFO \{[^\r]*\r\nPONG\r\n")
 
 
 class NatsWire:
-    """A subject is ``bench.<number>``."""
+    """A subject is ``bench.<number>``, and the number is also that of its subscription."""
 
     name = "nats"
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         return CONNECT + b"PING\r\n"
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        return CONNECT + b"SUB %b 1\r\nPING\r\n" % _subject(topic)
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        subscribe = b"".join(b"SUB %b %d\r\n" % (_subject(topic), topic) for topic in topics)
+        return CONNECT + subscribe + b"PING\r\n"
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if b"-ERR" in answer:
             raise BenchError(f"the broker answered a NATS CONNECT with {answer[-80:]!r}")
         return _WELCOME.fullmatch(answer) is not None
@@ -38,7 +40,7 @@ class NatsWire:
         return Frame(before, payload, END, fixed=len(before))
 
     def delivery(self, topic: int, payload: int) -> Frame:
-        before = b"MSG %b 1 %d\r\n" % (_subject(topic), payload)
+        before = b"MSG %b %d %d\r\n" % (_subject(topic), topic, payload)
         return Frame(before, payload, END, fixed=len(before))
 
 

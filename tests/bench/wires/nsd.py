@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
 from tests.bench.wires.preparation import Preparation
@@ -20,19 +22,15 @@ class NsdWire:
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         # Twice, so that publishers and subscribers get the same reply.
-        return _open(_channel(topic)) * 2
+        return b"".join(_open(_channel(topic)) * 2 for topic in topics)
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        channel = _channel(topic)
-        return _open(channel) + (
-            b'{"_class":"SubscribeRequest","identity":"%b","channel":"%b"}\n'
-            % (client.encode(), channel)
-        )
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        return b"".join(_open(_channel(topic)) + _subscribe(client, topic) for topic in topics)
 
-    def welcomed(self, answer: bytes) -> bool:
-        expected = 2 * SUCCESS
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
+        expected = 2 * topics * SUCCESS
         if not expected.startswith(answer):
             raise BenchError(f"the broker answered nsd requests with {answer!r}")
         return answer == expected
@@ -61,6 +59,13 @@ TRAITS = BrokerTraits(poll_request=poll_request)
 
 def _open(identity: bytes) -> bytes:
     return b'{"_class":"OpenRequest","identity":"%b"}\n' % identity
+
+
+def _subscribe(client: str, topic: int) -> bytes:
+    return b'{"_class":"SubscribeRequest","identity":"%b","channel":"%b"}\n' % (
+        client.encode(),
+        _channel(topic),
+    )
 
 
 def _channel(number: int) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
 
@@ -16,17 +18,17 @@ class RespWire:
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         return command(b"PING") + command(b"CLIENT", b"REPLY", b"OFF")
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        return command(b"SUBSCRIBE", _channel(topic))
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        return command(b"SUBSCRIBE", *[_channel(topic) for topic in topics])
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if answer.startswith(b"-"):
             raise BenchError(f"the broker answered a Redis command with {answer!r}")
         subscribed = answer.startswith(b"*3\r\n$9\r\nsubscribe\r\n") and answer.endswith(
-            b"\r\n:1\r\n"
+            b"\r\n:%d\r\n" % topics
         )
         return answer == b"+PONG\r\n" or subscribed
 

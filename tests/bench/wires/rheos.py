@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from uuid import NAMESPACE_URL, uuid5
 
 from tests.bench import BenchError
@@ -30,19 +31,23 @@ class RheosWire:
     max_payload = MAX_PAYLOAD
     topics = 10_000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
-        # The topic of the client is new, so its acknowledgment reports success.
-        return request(CREATE, PUBLISHER, _name(topic)) + request(CREATE, PUBLISHER, client)
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
+        # The topic of the client is new, so the last acknowledgment reports success. There are as
+        # many requests as in the hello of a subscriber.
+        names = [_name(topic) for topic in topics]
+        return b"".join(request(CREATE, PUBLISHER, name) for name in (*names, *names[1:], client))
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
         me = _client_id(client)
-        return request(CREATE, me, _name(topic)) + request(SUBSCRIBE, me, _name(topic))
+        return b"".join(
+            request(opcode, me, _name(topic)) for opcode in (CREATE, SUBSCRIBE) for topic in topics
+        )
 
-    def welcomed(self, answer: bytes) -> bool:
-        # The first acknowledgment can be a failure, if another client created the topic before.
-        if len(answer) < 2 * ACK_SIZE:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
+        # Those of CREATE can be failures, if another client created the topic before.
+        if len(answer) < 2 * topics * ACK_SIZE:
             return False
-        if answer[ACK_SIZE] != ACK_MAGIC or answer[ACK_SIZE + 17 :] != SUCCESS:
+        if answer[-ACK_SIZE] != ACK_MAGIC or answer[-1:] != SUCCESS:
             raise BenchError(f"the broker answered rheos requests with {answer.hex(' ')}")
         return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
 
@@ -40,15 +42,15 @@ class SpotWire:
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         return GREETING + ready(client)
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        name = _topic(topic)
-        subscribe = bytes([MORE, 0, MORE, 1, 2]) + last_head(len(name)) + name
-        return GREETING + ready(client) + subscribe
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        names = [_topic(topic) for topic in topics]
+        subscribe = [bytes([MORE, 0, MORE, 1, 2]) + last_head(len(name)) + name for name in names]
+        return GREETING + ready(client) + b"".join(subscribe)
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         if answer[: len(GREETING)] != GREETING[: len(answer)]:
             raise BenchError(f"the broker greeted a spot socket with {answer[:32].hex(' ')}")
         if len(answer) < READY_START or len(answer) < READY_START + answer[READY_START - 1]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.bench import BenchError
 from tests.bench.wires.frame import Frame
 from tests.bench.wires.spot import COMMAND, GREETING, MORE, READY_START, last_head
@@ -25,14 +27,15 @@ class ZmqWire:
     max_payload = MAX_PAYLOAD
     topics = 1000
 
-    def publisher_hello(self, topic: int, client: str) -> bytes:
+    def publisher_hello(self, topics: Sequence[int], client: str) -> bytes:
         return GREETING + ready(b"PUB")
 
-    def subscriber_hello(self, topic: int, client: str) -> bytes:
-        name = b"\x01" + _topic(topic)
-        return GREETING + ready(b"SUB") + last_head(len(name)) + name
+    def subscriber_hello(self, topics: Sequence[int], client: str) -> bytes:
+        names = [b"\x01" + _topic(topic) for topic in topics]
+        subscribe = [last_head(len(name)) + name for name in names]
+        return GREETING + ready(b"SUB") + b"".join(subscribe)
 
-    def welcomed(self, answer: bytes) -> bool:
+    def welcomed(self, answer: bytes, topics: int = 1) -> bool:
         # The first ten bytes are for peers of earlier versions.
         if answer[10:12] not in (b"", b"\3", b"\3\1"):
             raise BenchError(f"the proxy greeted with {answer[:32].hex(' ')}")

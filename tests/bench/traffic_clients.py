@@ -1,0 +1,180 @@
+"""Publishers and subscribers of mixed traffic, over any wire. Every byte received is compared."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tests.bench import BenchError
+from tests.bench.plan import KIB
+from tests.bench.poller import plain_messages
+from tests.bench.publisher import Acknowledgments
+from tests.bench.rows import Messages, payload
+from tests.bench.wires import Frame, Wire
+
+# Small enough that it stays in the cache of the processor, with what it is compared with.
+_RECEIVE = 256 * KIB
+
+
+class Sender:
+    """A publisher: sends its batch again and again."""
+
+    def __init__(self, sock: socket.socket, wire: Wire, messages: Messages, number: int) -> None:
+        frames = [wire.publication(topic, size) for topic, size in messages]
+        self.sent = 0
+        """Batches, the last of them perhaps partially."""
+        self.messages = len(messages)
+        answer = frames[0].answer
+        self.acks = None if answer is None else Acknowledgments(sock, answer)
+        self._batch = memoryview(b"".join(_wholes(frames, number)))
+        self._left = self._batch[:0]
+        self._socket = sock
+
+    @property
+    def acknowledged(self) -> float:
+        """Batches that are acknowledged; without acknowledgments, those sent."""
+        return self.sent if self.acks is None else self.acks.count / self.messages
+
+    def pump(self, may_begin: bool) -> None:
+        """Send the rest of a batch, or begin another, and read acknowledgments."""
+        if not self._left and may_begin:
+            self._left = self._batch
+            self.sent += 1
+        with contextlib.suppress(BlockingIOError):
+            if self._left:
+                self._left = self._left[self._socket.send(self._left) :]
+        if self.acks is not None:
+            self.acks.poll()
+
+    def check_answers(self) -> None:
+        """Raise BenchError if the broker has sent something, such as an error."""
+        if self.acks is not None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            data = self._socket.recv(64)
+            raise BenchError(f"a publisher received {data.hex(' ') or 'end of stream'}")
+
+
+class Receiver:
+    """A subscriber: compares what it receives with what the publisher sends to its topics."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        wire: Wire,
+        messages: Messages,
+        topics: frozenset[int],
+        publisher: int,
+    ) -> None:
+        self.publisher = publisher
+        self.received = 0
+        """Bytes."""
+        places = [place for place, (topic, _) in enumerate(messages) if topic in topics]
+        self.messages = len(places)
+        frames = [wire.delivery(*messages[place]) for place in places]
+        expected = b"".join(_wholes(frames, publisher, places))
+        self.cycle = len(expected)
+        repeats = 2 + _RECEIVE // self.cycle
+        self._expected = np.frombuffer(expected * repeats, np.uint8)
+        changing = any(frame.fixed < frame.offset for frame in frames)
+        self._fixed = np.frombuffer(_fixed(frames) * repeats, np.uint8) if changing else None
+        self._buffer = np.zeros(_RECEIVE, np.uint8)
+        self._difference = np.zeros(_RECEIVE, np.uint8)
+        self._socket = sock
+
+    @property
+    def batches(self) -> float:
+        """The batches received."""
+        return self.received / self.cycle
+
+    def cycle_bytes(self) -> bytes:
+        """Return what arrives for one batch, with the wire's own bytes where a broker differs."""
+        return self._expected[: self.cycle].tobytes()
+
+    def poll(self, behind: bool = True) -> None:
+        """Receive and compare; raises BenchError. ``behind`` is false if nothing can arrive."""
+        try:
+            count = self._socket.recv_into(self._buffer)  # type: ignore[arg-type]
+        except BlockingIOError:
+            return
+        if not count:
+            raise BenchError("the broker closed a subscriber's connection")
+        self._compare(count)
+
+    def _compare(self, count: int) -> None:
+        """Compare the first ``count`` bytes of the buffer."""
+        start = self.received % self.cycle
+        part = slice(start, start + count)
+        difference = self._difference[:count]
+        np.bitwise_xor(self._buffer[:count], self._expected[part], out=difference)
+        if self._fixed is not None:
+            np.bitwise_and(difference, self._fixed[part], out=difference)
+        if difference.any():
+            place = self.received + int(np.flatnonzero(difference)[0])
+            raise BenchError(f"a subscriber received something else at byte {place}")
+        self.received += count
+
+
+class ListReceiver(Receiver):
+    """A subscriber that asks for lists of messages.
+
+    The numbers of messages are replaced before the comparison, so ``received`` counts bytes with
+    the shortest number.
+    """
+
+    def request_with(self, make_request: Callable[[int], bytes]) -> None:
+        """Set the function that makes the request for the messages after a number."""
+        self._make_request = make_request
+        self._after = 0
+        self._line: list[bytes] | None = None
+
+    def poll(self, behind: bool = True) -> None:
+        """See ``Receiver``. A request is sent only if messages are in flight."""
+        if self._line is None:
+            if not behind:
+                return
+            self._socket.sendall(self._make_request(self._after))
+            self._line = []
+        try:
+            data = self._socket.recv(_RECEIVE)
+        except BlockingIOError:
+            return
+        if not data:
+            raise BenchError("the broker closed a subscriber's connection")
+        self._line.append(data)
+        if data.endswith(b"\n"):
+            line = b"".join(self._line)
+            self._line = None
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        messages = plain_messages(line)
+        for start in range(0, len(messages), _RECEIVE):
+            piece = messages[start : start + _RECEIVE]
+            self._buffer[: len(piece)] = np.frombuffer(piece, np.uint8)
+            self._compare(len(piece))
+        if messages:
+            number = line[line.rindex(b'"when":') + len(b'"when":') :]
+            self._after = int(number[: number.index(b",")])
+
+
+def _wholes(
+    frames: list[Frame], publisher: int, places: list[int] | None = None
+) -> Iterator[bytes]:
+    """Return complete frames; a message's place in the batch decides its payload."""
+    for place, frame in zip(places or range(len(frames)), frames, strict=True):
+        data = payload(publisher, place, frame.payload, frame.text)
+        yield frame.before + data + frame.after
+
+
+def _fixed(frames: list[Frame]) -> bytes:
+    """Return ff for each byte that the broker may not change, and zero for the others."""
+    return b"".join(
+        b"\xff" * frame.fixed
+        + bytes(frame.offset - frame.fixed)
+        + b"\xff" * (frame.size - frame.offset)
+        for frame in frames
+    )
