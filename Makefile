@@ -9,7 +9,7 @@
 # make hooks      have git run make lint's checks before each commit
 # make changelog  print what the next section of CHANGELOG.md would be
 # make bench      measure; ARGS='--help' says how
-# make peers      compare with mosquitto, redis-server, nats-server and libzmq; writes to docs/
+# make peers      compare with mosquitto, redis-server, nats-server and libzmq; writes the tables
 
 PYTHON ?= python3
 BIN := .venv/bin

@@ -90,7 +90,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--twistd", type=Path, default=Path(sys.executable).with_name("twistd"))
     add("--docs", type=Path, default=Path("docs/performance.md"), metavar="FILE",
         help="page to write the tables into (default: docs/performance.md)")  # fmt: skip
-    add("--dry", action="store_true", help="print the tables and do not write the page")
+    add("--readme", type=Path, default=Path("README.md"), metavar="FILE",
+        help="page to write a summary of the first table into (default: README.md)")  # fmt: skip
+    add("--dry", action="store_true", help="print the tables and do not write pages")
     options = parser.parse_args(arguments)
     unknown = set(options.sections) - set(SECTIONS)
     if unknown:
@@ -138,8 +140,10 @@ class Comparison:
         if name == stored.SECTION:
             text, failures = stored.run(self._wanted(self._storing), self._logs, options, kept)
             return text, failures, kept.missing(name, stored.ROWS, self._storing)
+        free = [contender for contender in self._contenders if contender.name != live.STORED]
+        contenders = self._wanted(free)
         text, failures = UNIFORM[name](contenders, options)
-        return text, failures, len(self._contenders) - len(contenders)
+        return text, failures, len(free) - len(contenders)
 
     def _wanted(self, contenders: Sequence[Contender]) -> list[Contender]:
         wanted = tuple(self._options.only) or ""
@@ -153,7 +157,12 @@ class Comparison:
             why = f"{left} cells are not measured" if left else "brokers are missing"
             print(f"{name} is not written into {page}: {why}", file=sys.stderr)
             return
-        update(page, [("environment", self._environment), (name, text)])
+        about = "environment" if name in LEADING else "uniform environment"
+        update(page, [(about, self._environment), (name, text)])
+        if name == live.SECTION:
+            names = [one.name for one in self._contenders]
+            summary = live.summary_table(self._kept.results(name), names)
+            update(self._options.readme, [("summary", summary)])
 
 
 def _environment(options: argparse.Namespace) -> str:

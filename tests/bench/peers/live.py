@@ -67,6 +67,17 @@ def traffic_table(results: Results[Figures], names: Sequence[str]) -> str:
     return table(["million deliveries / CPU s", *names, "cafe / best other"], lines)
 
 
+# In the README.
+_SUMMARY = (CAFE, STORED, "nats-server", "redis-server", "mosquitto")
+
+
+def summary_table(results: Results[Figures], names: Sequence[str]) -> str:
+    """Return the same for fewer brokers."""
+    wanted = [n for of in _SUMMARY for n in names if n == of or n.startswith(f"{of} ")]
+    rows = [[row.name, *(_cell(results, n, row) for n in wanted)] for row in live_rows()]
+    return table(["million deliveries / CPU s", *wanted], rows)
+
+
 _OURS = (CAFE, STORED, INTERPRETED, "rheos", "fast", "spot", "nsd")
 
 
