@@ -52,11 +52,11 @@ def tshark(capture: bytes, arguments: Sequence[str], lua: str = "") -> bytes:
     program = shutil.which("tshark")
     if program is None:
         missing("tshark")
-    command = [program, "-r", "-", "-n", "-X", f"lua_script:{lua or script()}", *arguments]
     with tempfile.TemporaryDirectory() as home:
+        file = Path(home, "capture.pcap")
+        file.write_bytes(capture)
         ended = subprocess.run(
-            command,
-            input=capture,
+            [program, "-r", file, "-n", "-X", f"lua_script:{lua or script()}", *arguments],
             capture_output=True,
             timeout=PATIENCE,
             check=False,

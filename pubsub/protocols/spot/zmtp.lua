@@ -20,7 +20,9 @@ local function read_head(context, tvb, at, before)
   if rest < 2 then
     return nil
   end
-  local flags, size, head = tvb(at, 1):uint(), tvb(at + 1, 1):uint(), 2
+  -- A long list of topics is read again with each of its segments: no ranges are made here.
+  local start, head = tvb:raw(at, math.min(rest, 9)), 2
+  local flags, size = start:byte(1, 2)
   if flags > MORE + LONG + COMMAND or flags >= COMMAND and flags % 2 == MORE then
     return nil, { "malformed", string.format("flags 0x%02x", flags) }
   end
@@ -28,7 +30,11 @@ local function read_head(context, tvb, at, before)
     if rest < 9 then
       return nil
     end
-    head, size = 9, tvb(at + 1, 4):uint() * 2 ^ 32 + tvb(at + 5, 4):uint()
+    -- Not an integer of Lua 5.4, which would overflow.
+    head, size = 9, 0.0
+    for index = 2, 9 do
+      size = size * 256 + start:byte(index)
+    end
   end
   local client = context.sender == "client"
   local limit = client and context.options["max-message"] or context.frames.max_reply
@@ -37,6 +43,7 @@ local function read_head(context, tvb, at, before)
   elseif client and before >= context.frames.max_frames then
     return nil, { "length", "more than " .. context.frames.max_frames .. " frames" }
   end
+  size = math.floor(size)
   local frame = { at = at, flags = flags, size = size, body = at + head, stop = at + head + size }
   frame.command, frame.more = flags >= COMMAND, flags % 2 == MORE
   return frame
