@@ -93,7 +93,7 @@ class RheosWire(ClientWire):
     """
 
     name = "rheos"
-    traits = Traits(Level.STORED, senders=True, unsubscribes=False)
+    traits = Traits(Level.STORED, unsubscribes=False)
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
