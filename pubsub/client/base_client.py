@@ -48,7 +48,8 @@ class Client:
         self._wire = options.wire
         self._publishing: LinkDriver | None = None
         self._subscribing: LinkDriver | None = None
-        # Of subscriptions with a start: one for each, as each has its own position.
+        # Of subscriptions that need a connection of their own: those with a start, and of a single
+        # topic.
         self._reading: list[LinkDriver] = []
         self._closed = False
 
@@ -194,12 +195,18 @@ class Client:
         wire, target = self._wire_for(start)
         for topic in topics:
             self._check_topic(topic, wire)
+        own = start is not None or wire.single_topic
+        if wire.single_topic and len(set(topics)) > 1:
+            raise NotExpressible(
+                f"a subscription over {wire.name} has one topic here: subscribe to each, or "
+                f"{wire.single_topic}"
+            )
         if prefixes and not wire.traits.prefixes:
             raise NotExpressible(f"{wire.name} cannot subscribe to prefixes; use spot")
         interests = [Interest(topic, start=start) for topic in dict.fromkeys(topics)]
         interests += [Interest(one, prefix=True, start=start) for one in dict.fromkeys(prefixes)]
         feed = Feed(interests, self._options.feed_bytes, events)
-        driver = self._subscriber() if start is None else self._reader(wire, target)
+        driver = self._reader(wire, target) if own else self._subscriber()
         link = driver.link
         assert isinstance(link, SubscribingLink)
         feed.on_room = driver.step_soon
@@ -323,7 +330,11 @@ class Client:
         else:
             _log.info("%s: %s", self._options.target, notice)
         if self._options.on_event is not None:
-            self._options.on_event(notice)
+            try:
+                self._options.on_event(notice)
+            except Exception:
+                # A link calls this while it changes its state.
+                _log.exception("%s: on_event failed", self._options.target)
 
     async def close(self, flush: bool = True) -> None:
         """Send what is queued, say goodbye and close.

@@ -162,7 +162,7 @@ class Subscription:
 
         Raises TimeoutError after ``seconds``, ClientError.
         """
-        return self._thread.run(self._inner.next_item(), seconds)
+        return self._thread.run(self._inner.next_item(seconds))
 
     def close(self) -> None:
         """See ``pubsub.client.Subscription.close``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from pubsub.client.client_errors import ClientError
+from pubsub.client.client_errors import ClientClosed, ClientError
 from pubsub.client.messages import MessageBatch
 from pubsub.client.notices import Gap, Notice
 from pubsub.client.tickets import Ticket
@@ -86,8 +86,7 @@ class Feed:
         """Nothing more will be put; ``error`` is raised after what is queued."""
         if not self.ended:
             self.ended, self.error = True, error
-            if error is not None:
-                self.accepted.fail(error)
+            self.accepted.fail(error or ClientClosed("the subscription was closed"))
             self._changed()
 
     def _changed(self) -> None:

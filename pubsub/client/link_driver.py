@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from pubsub.client.client_tls import TlsOptions
 from pubsub.client.link import Command, Link
 from pubsub.client.publishing_link import PublishingLink
 from pubsub.client.runtime import Cancel, Runtime, Transport
 from pubsub.client.subscribing_link import SubscribingLink
+
+_log = logging.getLogger("pubsub.client")
 
 
 class LinkDriver:
@@ -124,7 +128,13 @@ class _Attempt:
     def received(self, data: bytes) -> None:
         driver = self._driver
         if driver.happened(self):
-            driver.link.received(data, driver.now())
+            try:
+                driver.link.received(data, driver.now())
+            except Exception:
+                # A defect must not leave the link without its timer.
+                _log.exception("%s: input could not be handled", driver.link.where)
+                self.end(abort=True)
+                self.lost("input could not be handled")
             driver.step()
 
     def writable(self, writable: bool) -> None:

@@ -13,7 +13,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
@@ -32,19 +31,14 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def run(self, work: Coroutine[Any, Any, _Result], seconds: float | None = None) -> _Result:
-        """Return the result of ``work``. Raises its error, or TimeoutError after ``seconds``.
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Return the result of ``work``. Raises its error.
 
         An exception in the calling thread, such as KeyboardInterrupt, cancels ``work``.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result(seconds)
-        except FutureTimeout:
-            if future.done():
-                raise
-            future.cancel()
-            raise TimeoutError(f"nothing within {seconds:g} s") from None
+            return future.result()
         except BaseException:
             with contextlib.suppress(RuntimeError):
                 future.cancel()

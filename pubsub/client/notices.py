@@ -26,7 +26,10 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """The subscriptions were made again. ``resumed`` if their session was continued."""
+    """The broker has accepted the subscriptions again. ``resumed`` if it continues their session.
+
+    Where messages may be missing, a Gap comes before.
+    """
 
     resumed: bool
     reason: str

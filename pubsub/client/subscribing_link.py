@@ -52,6 +52,9 @@ class SubscribingLink(Link):
         # Subscriptions that a resumed session may still have.
         self._dropped: list[Interest] = []
         self._interrupted = False
+        # After a reconnection: the subscriptions without a reply, and what is told after the last.
+        self._repeated: set[Interest] = set()
+        self._reconnected: Reconnected | None = None
 
     # For the client
 
@@ -112,10 +115,12 @@ class SubscribingLink(Link):
             self.connection.subscribe(interest)
         if self._interrupted:
             self._interrupted = False
-            self._tell(Reconnected(resumed, self.trouble))
+            self._repeated = set(self._interests)
+            self._reconnected = Reconnected(resumed, self.trouble)
             if not (resumed and self.wire.traits.survives):
                 state = "its session was resumed" if resumed else "its session was lost"
                 self._tell_gaps(f"the connection was interrupted ({self.trouble}); {state}")
+            self._tell_reconnected()
 
     def handle(self, event: WireEvent, now: float) -> None:
         """See ``Link``."""
@@ -125,8 +130,10 @@ class SubscribingLink(Link):
             case Subscribed():
                 for feed in self._interests.get(event.interest, ()):
                     feed.confirm(event.interest)
+                self._answered(event.interest)
             case NotSubscribed():
                 self._refused(event.interest, event.reason)
+                self._answered(event.interest)
             case SubscriptionEnded():
                 if event.interest is None:
                     self._tell(Ended(event.reason))
@@ -136,6 +143,17 @@ class SubscribingLink(Link):
                 self._missed(event)
             case _:
                 pass
+
+    def _answered(self, interest: Interest) -> None:
+        self._repeated.discard(interest)
+        self._tell_reconnected()
+
+    def _tell_reconnected(self) -> None:
+        """Tell it once the broker has replied to all subscriptions."""
+        notice = self._reconnected
+        if notice is not None and not self._repeated:
+            self._reconnected = None
+            self._tell(notice)
 
     def _deliver(self, event: Messages) -> None:
         feeds = self._routes.get(event.topic)
@@ -187,6 +205,7 @@ class SubscribingLink(Link):
     def interrupted(self) -> None:
         """See ``Link``."""
         self._interrupted = True
+        self._reconnected = None
         self._tell(Disconnected(self.trouble))
 
     def failed(self, error: ClientError) -> None:

@@ -69,12 +69,25 @@ class Subscription:
         if ticket.error is not None:
             raise ticket.error
 
-    async def next_item(self) -> Item | None:
-        """Return the next batch or notice; None at the end. Raises ClientError."""
-        feed = self._feed
+    async def next_item(self, seconds: float | None = None) -> Item | None:
+        """Return the next batch or notice; None at the end.
+
+        Raises TimeoutError after ``seconds``, and ClientError. Nothing is lost by either, nor if
+        the caller is cancelled.
+        """
+        feed, runtime = self._feed, self._runtime
+        deadline = None if seconds is None else runtime.now() + seconds
         while (item := feed.get()) is None and not feed.ended:
-            self._waiter = waiter = self._runtime.waiter()
-            await waiter.awaitable
+            left = None if deadline is None else deadline - runtime.now()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nothing within {seconds:g} s")
+            self._waiter = waiter = runtime.waiter()
+            cancel = None if left is None else runtime.call_later(left, waiter.wake)
+            try:
+                await waiter.awaitable
+            finally:
+                if cancel is not None:
+                    cancel()
         return item
 
     def close(self) -> None:

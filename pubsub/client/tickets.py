@@ -9,7 +9,7 @@ _Result = TypeVar("_Result")
 
 
 class Ticket(Generic[_Result]):
-    """Has a result or an error once; ``notify`` is then called, also if it is set later.
+    """Has a result or an error once; those that wait for it are then called.
 
     ``deadline`` is when the link gives it up, None for never.
     """
@@ -21,7 +21,7 @@ class Ticket(Generic[_Result]):
         self.done = False
         self.result: _Result | None = None
         self.error: Exception | None = None
-        self._notify: Callable[[], None] | None = None
+        self._notify: list[Callable[[], None]] = []
 
     def succeed(self, result: _Result) -> None:
         """Set the result, unless the ticket is done."""
@@ -37,11 +37,11 @@ class Ticket(Generic[_Result]):
 
     def when_done(self, notify: Callable[[], None]) -> None:
         """Call ``notify`` once the ticket is done."""
-        self._notify = notify
+        self._notify.append(notify)
         if self.done:
             self._tell()
 
     def _tell(self) -> None:
-        notify, self._notify = self._notify, None
-        if notify is not None:
+        waiting, self._notify = self._notify, []
+        for notify in waiting:
             notify()

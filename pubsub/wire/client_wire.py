@@ -45,7 +45,8 @@ class Traits:
     ``level`` is what ``confirm`` reaches. ``resumes`` if ``WireConnection.session`` lets the next
     connection continue without loss of the messages published in between, while the broker runs;
     ``survives`` if it does so also after a restart of the broker. ``history`` if a subscription can
-    begin at an offset. The next four tell what the wire shows or takes beside topic and payload.
+    begin at an offset. ``offsets`` and ``timestamps`` are shown with messages; ``senders`` and
+    ``headers`` can be given to a message that is published.
     ``unsubscribes`` and ``prefixes`` are requests that it has.
     """
 
@@ -82,6 +83,8 @@ class ClientWire(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
+    single_topic: str = ""
+    """If not empty, a connection subscribes to one topic; the text says what would change that."""
 
     def __init__(self, options: WireOptions) -> None:
         self.options = options

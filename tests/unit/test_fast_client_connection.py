@@ -70,7 +70,7 @@ class WireTests(SynchronousTestCase):
     def test_the_token_is_not_shown(self) -> None:
         wire = make_wire()
         connection = wire.connect(Role.PUBLISHER)
-        for shown in (wire, wire.options, connection, vars(connection)["_barriers"]):
+        for shown in (wire, wire.options, connection, vars(connection)["barriers"]):
             assert OWNER.decode() not in repr(shown)
 
 
@@ -177,7 +177,11 @@ class BrokerTests(SynchronousTestCase):
         writer = self.writer(fast_wire.Fast(self, max_payload=100))
         writer.connection.publish("news", Columns.one(bytes(101)))
         writer.connection.confirm()
-        assert writer.take() == [Opened(), Rejected("TOO_LARGE", permanent=False)]
+        assert writer.take() == [
+            Opened(),
+            Confirmed(1, Level.HANDLED, 1, "TOO_LARGE"),
+            Rejected("TOO_LARGE", permanent=False),
+        ]
 
     def test_a_listener_that_sends_no_errors(self) -> None:
         reader = self.reader(fast_wire.Fast(self, errors=False))

@@ -85,7 +85,7 @@ class FastConnection(WireConnection):
         super().__init__()
         self.token = token
         self._request = encode(Unsubscribe(token, NO_TOPIC))
-        self._barriers: deque[Barrier] = deque()
+        self.barriers: deque[Barrier] = deque()
         self._opened = False
 
     # Requests
@@ -106,7 +106,7 @@ class FastConnection(WireConnection):
 
     def barrier(self, barrier: Barrier) -> None:
         """Have an ERROR show that everything that was sent has been handled."""
-        self._barriers.append(barrier)
+        self.barriers.append(barrier)
         self.send(self._request)
 
     def ping(self) -> None:
@@ -148,20 +148,24 @@ class FastConnection(WireConnection):
         if not isinstance(packet, Error):
             raise WireError(f"{type(packet).__name__} is not expected")
         if _ends_connection(packet):
+            self.ending(packet, events)
             permanent = packet.code == ErrorCode.INVALID_REQUEST
             events.append(Rejected(name_of(packet.code), permanent))
             return True
         if (packet.offending, packet.topic_id) != (UNSUBSCRIBE, NO_TOPIC):
             self.refused(packet, events)
             return False
-        if not self._barriers:
+        if not self.barriers:
             raise WireError("an ERROR without a request")
-        return self._reached(self._barriers.popleft(), packet.code, events)
+        return self._reached(self.barriers.popleft(), packet.code, events)
+
+    def ending(self, error: Error, events: list[WireEvent]) -> None:
+        """Report what ``error``, after which the broker closes, shows about requests."""
 
     def refused(self, error: Error, events: list[WireEvent]) -> None:
         """Handle the refusal of a request."""
-        if self._barriers:
-            self._barriers[0].errors.append(error)
+        if self.barriers:
+            self.barriers[0].errors.append(error)
 
     def _reached(self, barrier: Barrier, code: int, events: list[WireEvent]) -> bool:
         if isinstance(barrier.event, Opened):

@@ -181,6 +181,12 @@ class PublisherConnection(FastConnection):
             if name in self._topics and self._topics[name].state is State.EXISTS:
                 del self._topics[name]
 
+    def ending(self, error: Error, events: list[WireEvent]) -> None:
+        """See ``FastConnection``. Of one message it is known that it was the one refused."""
+        barrier = next((one for one in self.barriers if isinstance(one, ConfirmBarrier)), None)
+        if error.offending == PUBLISH and barrier is not None and barrier.published == 1:
+            events.append(Confirmed(1, Level.HANDLED, 1, name_of(error.code)))
+
     def reached(self, barrier: Barrier, events: list[WireEvent]) -> None:
         """See ``FastConnection``."""
         if isinstance(barrier, ConfirmBarrier):

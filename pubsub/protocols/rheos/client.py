@@ -100,6 +100,8 @@ class RheosWire(ClientWire):
         values = options.values
         codec = Codec(values["layout"], values["checksum"] == "crc32")
         self._form = Format(codec, values["envelope"] == "topic")
+        if not self._form.envelope:
+            self.single_topic = "set envelope=topic in the listener and in the URL"
         self._client_id = _client_id(options.client_id)
         data_length = codec.layout.data_length
         # The room that is left for the message does not depend on the length of the topic's name.
