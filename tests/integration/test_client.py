@@ -133,14 +133,14 @@ def test_a_broker_that_is_killed_and_started_again(start: Start, shell: str) -> 
             await client.publish("cafe/7", b"before", confirm=True)
             found = await collect(messages, 1)
             first.kill()
-            # Disconnected, then, when the broker is back, Reconnected and the Gap.
+            # Disconnected, then, when the broker is back, the Gap and Reconnected.
             found += await collect(messages, 1)
             start(*options)
             found += await collect(messages, 2)
             await client.publish("cafe/7", b"after", confirm=True)
             return found + await collect(messages, 1)
 
-    before, lost, back, gap, after = run(shell, scenario)
+    before, lost, gap, back, after = run(shell, scenario)
     assert (before.payload, after.payload) == (b"before", b"after")
     assert type(lost).__name__ == "Disconnected"
     assert not back.resumed
