@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -36,7 +36,7 @@ class Work(Generic[_Result]):
         (outcome,) = self._outcome
         if isinstance(outcome, Failure):
             outcome.raiseException()
-        return cast(_Result, outcome)
+        return outcome
 
 
 class MemoryStream:
