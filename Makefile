@@ -62,10 +62,10 @@ mypy: .venv/.installed-dev
 fragments: .venv/.installed-dev
 	$(BIN)/towncrier build --draft >/dev/null
 
-# The variable turns off an announcement of mkdocs-material about its successor.
+# With --quiet, mkdocs would not count warnings. The variable turns off an announcement of mkdocs-material.
 docs: .venv/.installed-dev
 	$(BIN)/python scripts/tables.py --check
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 hooks: .venv/.installed-dev
 	$(BIN)/pre-commit install

@@ -202,7 +202,8 @@ def _member(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, (staticmethod, classmethod)):
         yield f"`{name}{_signature(value.__func__)}`: {_prose(value)}"
     elif inspect.isfunction(value):
-        yield f"`{name}{_signature(value)}`: {_prose(value)}"
+        asynchronous = "await " if inspect.iscoroutinefunction(value) else ""
+        yield f"`{asynchronous}{name}{_signature(value)}`: {_prose(value)}"
 
 
 def _signature(item: Any) -> str:

@@ -1,12 +1,14 @@
 """Every code block of the documents is run here, run by another test, or marked as not run.
 
-One broker serves the blocks of all pages; ``document_runs.py`` says how a block is run.
+One broker serves the pages that show no output; each other page has one of its own, with a new
+history. ``document_runs.py`` says how a block is run.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,15 +35,32 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def broker(home: Path) -> Iterator[Broker]:
-    """Yield the broker of all pages."""
+@contextmanager
+def serving(home: Path) -> Iterator[Broker]:
+    """Start a broker with every protocol and HTTP, whose history is in memory."""
     with brokers(home) as start:
         yield start(
             *listen("cafe", "nsd", "rheos", "spot", "fast"),
             f"--admin-port=tcp:0:interface={HOST}",
             f"--secret-file={home / 'pubsub.key'}",
         )
+
+
+@pytest.fixture(scope="module")
+def shared_broker(home: Path) -> Iterator[Broker]:
+    """Yield the broker of the pages that show no output."""
+    with serving(home) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(name: str, home: Path, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """Yield the broker of a page; one with a new history if the page shows output."""
+    if any(block.note == "output" for block in BLOCKS[name]):
+        with serving(home) as own:
+            yield own
+    else:
+        yield request.getfixturevalue("shared_broker")
 
 
 @pytest.mark.parametrize("name", RUN)
