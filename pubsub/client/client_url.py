@@ -48,7 +48,9 @@ class Target:
             )
         used = None if self.side.token is TokenUse.NONE else token
         try:
-            return self.side.make_wire(WireOptions(client_id, used, self.values))
+            return self.side.make_wire(
+                WireOptions(client_id, used, self.values, self.host, self.port, self.tls)
+            )
         except ConfigurationError as error:
             raise InvalidUrl(str(error)) from None
 

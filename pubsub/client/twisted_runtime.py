@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -61,15 +62,16 @@ class TwistedRuntime(Runtime):
 
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
-        endpoint: Any = HostnameEndpoint(self._reactor, host, port, timeout=_CONNECT_SECONDS)
+        reactor = self._reactor
+        factory: Any = Factory.forProtocol(lambda: _Stream(observer))
         try:
             if tls is not None:
-                endpoint = wrapClientTLS(_creator(host, tls), endpoint)
+                factory = TLSMemoryBIOFactory(_creator(host, tls), True, factory, reactor)
         except Exception as error:
-            why = str(error)
-            call = self._reactor.callLater(0, observer.lost, why)
+            call = reactor.callLater(0, observer.lost, str(error))
             return lambda: call.cancel() if call.active() else None
-        attempt = endpoint.connect(Factory.forProtocol(lambda: _Stream(observer)))
+        endpoint = HostnameEndpoint(reactor, host, port, timeout=_CONNECT_SECONDS)
+        attempt = endpoint.connect(factory)
         attempt.addErrback(lambda failure: observer.lost(_text(failure)))
         return lambda: attempt.cancel()
 

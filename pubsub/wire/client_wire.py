@@ -67,12 +67,16 @@ class WireOptions:
     """What a client was configured with.
 
     ``values`` has the parsed value of each of the protocol's parameters, by name. ``client_id`` is
-    empty if none was given.
+    empty if none was given. ``host``, ``port`` and ``secure`` (over TLS) are for protocols that
+    name them.
     """
 
     client_id: bytes = b""
     token: str | None = field(default=None, repr=False)
     values: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "localhost"
+    port: int = 0
+    secure: bool = False
 
 
 class ClientWire(ABC):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from pubsub.client import (
     ConnectFailed,
+    Disconnected,
     Gap,
     HistoryNeeded,
     InvalidUrl,
     Level,
     NotExpressible,
     NotPublished,
+    OutcomeUnknown,
+    Reconnected,
     SubscriptionRefused,
     TopicNotAddressable,
     Unconfirmable,
@@ -216,3 +221,112 @@ def test_the_token_is_never_shown() -> None:
             return repr(client) + repr(client._options) + repr(vars(client))
 
     assert "very-secret" not in run("asyncio", scenario)
+
+
+@shells
+@pytest.mark.parametrize("protocol", ["nsd", "http"])
+def test_a_wire_with_history_misses_nothing_over_a_restart(
+    start: Start, shell: str, protocol: str, tmp_path: Path
+) -> None:
+    """What was published while the client had no connection arrives, in order, once."""
+    port, other = free_port(), free_port()
+    name = "admin" if protocol == "http" else protocol
+    listener = (
+        f"--admin-port=tcp:{port}:interface={HOST}"
+        if name == "admin"
+        else f"--listen={name}=tcp:{port}:interface={HOST}"
+    )
+    options = (
+        f"--listen=rheos=tcp:{other}:interface={HOST}",
+        f"--store=log:{tmp_path / 'history'}",
+    )
+    first = start(*options, listener)
+
+    async def scenario(connect: Connect) -> list[Any]:
+        async with (
+            connect(f"{protocol}://{HOST}:{port}", client_id="bob") as client,
+            connect(f"rheos://{HOST}:{other}") as publisher,
+            client.subscribe("orders", events=True) as messages,
+        ):
+            await client.publish("orders", b"before", confirm=Level.STORED)
+            found = await collect(messages, 1)
+            first.kill()
+            found += await collect(messages, 1)
+            without = start(*options)
+            # The publisher may not know yet that its broker has gone.
+            while True:
+                try:
+                    await publisher.publish("orders", b"meanwhile", confirm=True)
+                    break
+                except OutcomeUnknown:
+                    pass
+            without.kill()
+            start(*options, listener)
+            found += await collect(messages, 2)
+            await client.publish("orders", b"after", confirm=True)
+            return found + await collect(messages, 1)
+
+    before, lost, back, meanwhile, after = run(shell, scenario)
+    assert isinstance(lost, Disconnected)
+    assert isinstance(back, Reconnected)
+    assert back.resumed
+    payloads = [one.payload for one in (before, meanwhile, after)]
+    assert payloads == [b"before", b"meanwhile", b"after"]
+    assert [one.offset for one in (before, meanwhile, after)] == [0, 1, 2]
+
+
+@shells
+def test_a_start_on_a_wire_without_history_reads_over_the_http_api(
+    start: Start, shell: str
+) -> None:
+    broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
+    api = f"http://{HOST}:{broker.port('admin')}"
+
+    async def scenario(connect: Connect) -> list[Any]:
+        async with connect(url(broker), api=api) as client:
+            await client.publish_many("cafe/7", [b"0", b"1", b"2"], confirm=True)
+            async with client.subscribe("cafe/7", start=1) as messages:
+                found = await collect(messages, 2)
+                await client.publish("cafe/7", b"3")
+                return found + await collect(messages, 1)
+
+    found = run(shell, scenario)
+    assert [(one.offset, one.payload) for one in found] == [(1, b"1"), (2, b"2"), (3, b"3")]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    """Return a directory with an authority's certificate, and a broker's for localhost."""
+    own = trustme.CA()
+    own.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    certificate = own.issue_cert("localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "broker.pem"))
+    return tmp_path
+
+
+@shells
+def test_tls_is_verified(start: Start, shell: str, authority: Path) -> None:
+    pem = authority / "broker.pem"
+    port = free_port()
+    broker = start(
+        f"--listen=cafe=ssl:{port}:interface={HOST}:privateKey={pem}:certKey={pem}",
+    )
+    assert broker.alive
+
+    async def scenario(connect: Connect) -> None:
+        own, other = str(authority / "ca.pem"), str(authority / "other.pem")
+        async with (
+            connect(f"cafe+tls://localhost:{port}", tls_ca=own) as client,
+            client.subscribe("cafe/7") as messages,
+        ):
+            await client.publish("cafe/7", b"secret", confirm=True)
+            (found,) = await collect(messages, 1)
+            assert found.payload == b"secret"
+        wrong = [(f"cafe+tls://{HOST}:{port}", own), (f"cafe+tls://localhost:{port}", other)]
+        for there, ca in wrong:
+            async with connect(there, tls_ca=ca) as client:
+                with pytest.raises(ConnectFailed, match="cannot connect"):
+                    await client.publish("cafe/7", b"", confirm=True)
+
+    run(shell, scenario)

@@ -1,0 +1,186 @@
+"""The WebSocket of the HTTP API, sans-IO: frames, requests and their replies."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import WebSocketURI
+
+from pubsub.wire.client_events import Alive, Closing, Opened, Rejected, WireEvent
+from pubsub.wire.client_wire import WireConnection, WireError, WireOptions
+
+_PATH, _SUBPROTOCOL = "/v1/ws", "pubsub.v1.json"
+# The same handshake would fail again with these.
+_PERMANENT = (400, 401, 403, 404, 426)
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class HttpConnection(WireConnection):
+    """What publishers and subscribers have in common."""
+
+    resumed = False
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__()
+        self._options = options
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        uri = WebSocketURI(options.secure, host, options.port, _PATH, "")
+        self._frames = ClientProtocol(uri, subprotocols=[Subprotocol(_SUBPROTOCOL)], max_size=None)
+        self._numbers = count(1)
+        self._hello = 0
+        self.waiting: dict[int, Any] = {}
+        self._opcode = Opcode.TEXT
+        self._parts: list[bytes] = []
+        self._status = 0
+        self.epoch = ""
+
+    # Requests
+
+    def open(self, topic: str | None = None) -> list[WireEvent]:
+        """See ``WireConnection``."""
+        self._frames.send_request(self._frames.connect())
+        self.push()
+        return []
+
+    def request(self, waiting: object, op: str, **members: object) -> int:
+        """Send a request, whose reply is for ``waiting``; return its number."""
+        number = next(self._numbers)
+        self.waiting[number] = waiting
+        self._frames.send_text(_encode({"id": number, "op": op, **members}).encode())
+        return number
+
+    def request_binary(self, waiting: object, payload: bytes, members: dict[str, object]) -> None:
+        """Send a request that carries a payload."""
+        number = next(self._numbers)
+        self.waiting[number] = waiting
+        head = _encode({"id": number, **members}).encode()
+        self._frames.send_binary(len(head).to_bytes(4, "big") + head + payload)
+
+    def push(self) -> None:
+        """Append what the frames have to send to the output."""
+        for data in self._frames.data_to_send():
+            self.send(data)
+
+    def ping(self) -> None:
+        """See ``WireConnection``."""
+        self.request(None, "ping")
+        self.push()
+
+    def close(self) -> None:
+        """See ``WireConnection``."""
+        if self._frames.state is State.OPEN:
+            self._frames.send_close(1000)
+            self.push()
+
+    # Input
+
+    def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
+        """See ``WireConnection``. The frames keep what is incomplete."""
+        self._frames.receive_data(data)
+        for event in self._frames.events_received():
+            if isinstance(event, Response):
+                self._welcome(event)
+            elif isinstance(event, Frame):
+                self._take(event, events)
+            if self.ended:
+                return len(data), 1
+        if self._frames.handshake_exc is not None and not self._hello:
+            self._refused(self._frames.handshake_exc, events)
+        elif self._frames.parser_exc is not None:
+            raise WireError("not a WebSocket")
+        self.flush(events)
+        self.push()
+        return len(data), 1
+
+    def _welcome(self, response: Response) -> None:
+        self._status = response.status_code
+        if self._status != 101 or self._frames.handshake_exc is not None:
+            return
+        members: dict[str, object] = {}
+        if self._options.token is not None:
+            members["token"] = self._options.token
+        if self._options.client_id:
+            members["sender"] = self._options.client_id.decode(errors="replace")
+        self._hello = self.request(None, "connect", **members)
+
+    def _refused(self, problem: Exception, events: list[WireEvent]) -> None:
+        if not isinstance(problem, InvalidHandshake):
+            raise WireError("not the HTTP API of a broker")
+        reason = f"HTTP {self._status}" if self._status else "no WebSocket"
+        self._end(Rejected(reason, permanent=self._status in _PERMANENT), events)
+
+    def _end(self, event: WireEvent, events: list[WireEvent]) -> None:
+        self.flush(events)
+        events.append(event)
+        self.ended = True
+
+    def _take(self, frame: Frame, events: list[WireEvent]) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self._closed(events)
+            return
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return
+        if frame.opcode is not Opcode.CONT:
+            self._opcode = frame.opcode
+        self._parts.append(bytes(frame.data))
+        if not frame.fin:
+            return
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        payload = None
+        if self._opcode is Opcode.BINARY:
+            start = 4 + int.from_bytes(data[:4], "big")
+            data, payload = data[4:start], data[start:]
+        try:
+            self._handle(json.loads(data), payload, events)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise WireError(f"a frame is not one of {_SUBPROTOCOL}") from None
+
+    def _closed(self, events: list[WireEvent]) -> None:
+        received = self._frames.close_rcvd
+        code, reason = (0, "") if received is None else (received.code, received.reason)
+        why = reason or f"close code {code}"
+        if code == 1001:
+            self._end(Closing("the broker stops"), events)
+        else:
+            self._end(Rejected(why, permanent=code in (1008, 4001)), events)
+
+    def _handle(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
+        if "id" in found:
+            error = found.get("error")
+            self._reply(int(found["id"]), found.get("ok"), error, events)
+        elif "error" in found:
+            raise WireError(str(found["error"]["code"]))
+        else:
+            self.pushed(found, payload, events)
+
+    def _reply(self, number: int, ok: Any, error: Any, events: list[WireEvent]) -> None:
+        waiting = self.waiting.pop(number)
+        if number == self._hello:
+            if error is not None:
+                self._end(Rejected(str(error["code"]), permanent=True), events)
+                return
+            self.epoch = str(ok["epoch"])
+            events.append(Opened(self.resumed))
+        elif waiting is None:
+            events.append(Alive())
+        else:
+            self.answered(waiting, ok, error, events)
+
+    def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
+        """Handle the reply to ``waiting``: ``ok``, unless there is an ``error``."""
+        raise NotImplementedError
+
+    def pushed(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
+        """Handle what is no reply."""
+
+    def flush(self, events: list[WireEvent]) -> None:
+        """Append the events of what was collected."""

@@ -1,0 +1,215 @@
+"""The WebSocket connections that publish and that subscribe, sans-IO."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pubsub.client.http_connection import HttpConnection
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import (
+    Confirmed,
+    Interest,
+    Level,
+    Messages,
+    Missed,
+    NotSubscribed,
+    Subscribed,
+    SubscriptionEnded,
+    WireEvent,
+)
+from pubsub.wire.client_wire import Headers, WireOptions
+
+_LEVELS = {"stored": Level.STORED}
+
+
+@dataclass(slots=True)
+class HttpSession:
+    """The position after the last message of each topic, as ``epoch:offset``."""
+
+    positions: dict[Interest, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The messages between two confirms."""
+
+    published: int = 0
+    refused: int = 0
+    left: int = 0
+    reason: str = ""
+    level: Level = Level.STORED
+
+
+class HttpPublisher(HttpConnection):
+    """Publishes."""
+
+    def __init__(self, options: WireOptions) -> None:
+        super().__init__(options)
+        self._group = _Group()
+        self._closed_groups: deque[_Group] = deque()
+
+    def publish(
+        self,
+        topic: str,
+        columns: Columns,
+        sender: bytes | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """See ``WireConnection``."""
+        members: dict[str, object] = {"op": "publish", "topic": topic}
+        if sender is not None:
+            members["sender"] = sender.decode(errors="replace")
+        if headers:
+            members["headers"] = [
+                {"key": key, "value_base64": base64.b64encode(value).decode()}
+                for key, value in headers.items()
+            ]
+        group = self._group
+        for payload in columns.payloads():
+            self.request_binary(group, payload, members)
+        group.published += columns.count
+        group.left += columns.count
+        self.push()
+
+    def confirm(self) -> None:
+        """See ``WireConnection``."""
+        group, self._group = self._group, _Group()
+        self._closed_groups.append(group)
+        if not group.left:
+            group.left = 1
+            self.request(group, "ping")
+            self.push()
+
+    def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
+        """See ``HttpConnection``."""
+        group: _Group = waiting
+        group.left -= 1
+        if error is not None:
+            group.refused += 1
+            group.reason = group.reason or str(error["message"])
+        elif group.published:
+            group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
+        groups = self._closed_groups
+        while groups and not groups[0].left:
+            done = groups.popleft()
+            events.append(Confirmed(done.published, done.level, done.refused, done.reason))
+
+
+class _Subscribe(NamedTuple):
+    interest: Interest
+
+
+class _Unsubscribe(NamedTuple):
+    interest: Interest
+
+
+@dataclass(slots=True)
+class _Run:
+    """Messages of one topic that arrived one after another."""
+
+    topic: str = ""
+    payloads: list[bytes] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
+
+
+class HttpSubscriber(HttpConnection):
+    """Subscribes, from the positions of ``session`` on."""
+
+    session: HttpSession
+
+    def __init__(self, options: WireOptions, session: HttpSession | None) -> None:
+        super().__init__(options)
+        self.resumed = session is not None
+        self.session = session or HttpSession()
+        self._interests: dict[str, Interest] = {}
+        self._run = _Run()
+
+    def subscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``."""
+        members: dict[str, object] = {"topic": interest.name, "binary": True, "headers": True}
+        position = self.session.positions.get(interest)
+        if position is not None:
+            members["position"] = position
+        elif interest.start is not None:
+            members["start"] = interest.start
+        self.request(_Subscribe(interest), "subscribe", **members)
+        self.push()
+
+    def unsubscribe(self, interest: Interest) -> None:
+        """See ``WireConnection``."""
+        self.session.positions.pop(interest, None)
+        self._interests.pop(interest.name, None)
+        self.request(_Unsubscribe(interest), "unsubscribe", topic=interest.name)
+        self.push()
+
+    def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
+        """See ``HttpConnection``."""
+        if isinstance(waiting, _Unsubscribe):
+            return
+        interest = waiting.interest
+        if error is not None and error["code"] != "already-subscribed":
+            events.append(NotSubscribed(interest, str(error["message"])))
+            return
+        if ok is not None:
+            self._interests[interest.name] = interest
+            if "gap" in ok:
+                events.append(Missed(interest.name, _gap(ok["gap"])))
+            self.session.positions[interest] = f"{ok['epoch']}:{ok['start']}"
+        events.append(Subscribed(interest))
+
+    def pushed(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
+        """See ``HttpConnection``."""
+        if "message" in found:
+            self._add(found["message"], payload, events)
+        elif "gap" in found:
+            self.flush(events)
+            events.append(Missed(None, _gap(found["gap"])))
+        elif "revoked" in found:
+            self.flush(events)
+            interest = self._interests.pop(found["revoked"]["topic"], None)
+            events.append(SubscriptionEnded(interest, "it may not be read any more"))
+
+    def _add(self, row: Any, payload: bytes | None, events: list[WireEvent]) -> None:
+        run, topic = self._run, row["topic"]
+        if run.topic != topic:
+            self.flush(events)
+            run = self._run = _Run(topic)
+        run.payloads.append(_value(row) if payload is None else payload)
+        run.rows.append(row)
+
+    def flush(self, events: list[WireEvent]) -> None:
+        """See ``HttpConnection``."""
+        run, self._run = self._run, _Run()
+        if not run.rows:
+            return
+        interest = self._interests.get(run.topic)
+        if interest is None:
+            return
+        rows = run.rows
+        self.session.positions[interest] = f"{self.epoch}:{rows[-1]['offset'] + 1}"
+        events.append(
+            Messages(
+                run.topic,
+                Columns.of(run.payloads),
+                timestamps=[row["timestamp"] for row in rows],
+                offsets=[row["offset"] for row in rows],
+                senders=[base64.b64decode(row["key"]) for row in rows],
+                headers=[
+                    {one["key"]: _value(one) for one in row.get("headers", ())} for row in rows
+                ],
+            )
+        )
+
+
+def _value(row: Any) -> bytes:
+    if "value_base64" in row:
+        return base64.b64decode(row["value_base64"])
+    value: str = row["value"]
+    return value.encode()
+
+
+def _gap(gap: Any) -> str:
+    return f"offsets {gap['start']} to {gap['stop']}: {gap['reason']}"

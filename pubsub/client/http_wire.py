@@ -1,0 +1,65 @@
+"""The HTTP API as a wire: its WebSocket, of the subprotocol ``pubsub.v1.json``. Sans-IO.
+
+Messages are published and delivered in binary frames, so that payloads are sent as they are. Of
+each topic, the position after the last message is kept, and continued from on the next connection.
+``docs/websocket.md`` is the specification.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Level
+from pubsub.wire.client_side import ClientSide, TokenUse
+from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection
+
+_MAX_FRAME = 1024 * 1024
+# Bytes of a request beside the payload, at most.
+_AROUND = 4096
+
+
+class HttpWire(ClientWire):
+    """The broker's HTTP API."""
+
+    name = "http"
+    traits = Traits(
+        Level.STORED,
+        resumes=True,
+        survives=True,
+        history=True,
+        offsets=True,
+        timestamps=True,
+        senders=True,
+        headers=True,
+    )
+
+    def topic_problem(self, topic: str) -> str:
+        """See ``ClientWire``."""
+        return ""
+
+    def payload_problem(self, columns: Columns) -> str:
+        """See ``ClientWire``."""
+        limit = _MAX_FRAME - _AROUND
+        size = columns.largest
+        return "" if size <= limit else f"{size} bytes are more than {limit}"
+
+    def connect(self, role: Role, session: object = None) -> WireConnection:
+        """See ``ClientWire``."""
+        if role is Role.PUBLISHER:
+            return HttpPublisher(self.options)
+        return HttpSubscriber(self.options, session if isinstance(session, HttpSession) else None)
+
+
+def _no_publisher(options: Any) -> Any:
+    raise NotImplementedError
+
+
+CLIENT = ClientSide(
+    _no_publisher,
+    columns=("key", "headers"),
+    token=TokenUse.OPTIONAL,
+    make_wire=HttpWire,
+    port=7080,
+)
