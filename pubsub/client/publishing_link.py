@@ -125,7 +125,10 @@ class PublishingLink(Link):
             self._deadlines.append(ticket)
 
     def add(self, request: Request) -> None:
-        """Queue messages; ``pump`` sends them."""
+        """Queue messages; ``pump`` sends them. Raises ClientClosed."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            # Closed between the moment at which there was room and this one.
+            raise ClientClosed("the client is closed")
         self._queue.append(request)
         if request.ticket is not None:
             self._watch(request.ticket)

@@ -22,6 +22,8 @@ from pubsub.client import (
     Refusal,
     Uncertain,
 )
+from pubsub.client.publishing_link import Request
+from pubsub.kernel import Columns
 from tests.unit import fast_wire
 from tests.unit.client_runtime import MemoryRuntime
 from tests.unit.raising import raised
@@ -280,6 +282,13 @@ class PublisherTests(LinkCase):
         assert sum(notice.count for notice in refusals) == 1
         raised(ClientClosed, self.runtime.begin(client.publish("news", b"x")).result)
         assert not [call for call in self.house.clock.getDelayedCalls() if not call.active()]
+
+    def test_a_link_that_is_closed_takes_no_messages(self) -> None:
+        client = self.client("spot")
+        self.runtime.run(client.publish("news", b"0", confirm=True))
+        link = client._publishing.link
+        self.runtime.run(client.close())
+        raised(ClientClosed, link.add, Request("news", Columns.one(b"x")))
 
     def test_refusals_that_nobody_waits_for_are_reported(self) -> None:
         house = House({"rheos": {"allow-publish": "allowed"}})
