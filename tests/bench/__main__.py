@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tests.bench import BenchError
 from tests.bench.broker import Broker, twistd_broker, twisted_version
+from tests.bench.client_library import run_client
 from tests.bench.idle import measure_idle, raise_file_limit
 from tests.bench.options import BenchOptions, parse_options
 from tests.bench.plan import Topology, make_plan
@@ -48,6 +49,7 @@ class Session:
             "idle": self._idle,
             "requests": self._requests,
             "slow": self._slow,
+            "client": self._client,
         }
         for mode in dict.fromkeys(self._options.modes):
             runs[mode]()
@@ -102,6 +104,12 @@ class Session:
                 print(f"slow: round {len(report.slow)} of {ROUNDS}", file=sys.stderr)
         except BenchError as error:
             report.errors.append(f"slow: {error}")
+
+    def _client(self) -> None:
+        try:
+            run_client(self._options)
+        except BenchError as error:
+            self.report.errors.append(f"client: {error}")
 
     def _attempt(
         self, label: str, results: list[Result], measure: Callable[[Broker], Result]

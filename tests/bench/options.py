@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench.plan import BATCH_BYTES, KIB, MIB, Topology
 from tests.bench.wires import WIRES
 
-MODES = ("throughput", "steady", "idle", "requests", "slow")
+MODES = ("throughput", "steady", "idle", "requests", "slow", "client")
 SCENARIOS = ("1-1", "1-100", "50-1", "10-pairs")
 SIZES = (64, KIB, 64 * KIB)
 MIN_SIZE = 16
@@ -32,6 +32,7 @@ modes (default: throughput):
                --topics topics and ten times as many subscriptions
   slow         throughput and latency of subscribers of cafe with and without others that do not
                keep up, which lose nothing
+  client       the client library and the generator in turn, over cafe with 64 bytes
 
 scenarios:
   P-S          P publishers and S subscribers on one topic, e.g. 1-1, 1-100, 50-1

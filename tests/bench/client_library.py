@@ -1,0 +1,104 @@
+"""The client library beside the load generator: ``python -m tests.bench client``.
+
+One process publishes and receives messages of 64 bytes over cafe, in turn by the generator and by
+the library, with the same broker. The library is used as its documentation says: ``publish_many``
+of a list of payloads, and ``batches``. Both have as much in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from dataclasses import dataclass
+
+from pubsub.client import Client, MessageBatch, Subscription, connect
+from tests.bench import BenchError
+from tests.bench.broker import Broker, twistd_broker
+from tests.bench.measure import no_collection
+from tests.bench.options import BenchOptions
+from tests.bench.plan import RunPlan, Topology, make_plan
+from tests.bench.throughput import measure_throughput
+from tests.bench.wires import WIRES
+
+ROUNDS = 3
+_SIZE = 64
+_TOPIC = "cafe/0"
+_WINDOW_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Deliveries a second of one round."""
+
+    generator: float
+    library: float
+
+    @property
+    def ratio(self) -> float:
+        """The library's rate in terms of the generator's."""
+        return self.library / self.generator
+
+
+def measure_client(broker: Broker, plan: RunPlan, seconds: float) -> Rates:
+    """Measure both, one after the other. Raises BenchError."""
+    usage = measure_throughput(broker, WIRES["cafe"], plan, seconds).usage
+    with no_collection():
+        library = asyncio.run(_run_library(broker.address, plan, seconds))
+    return Rates(usage.deliveries / usage.wall_seconds, library)
+
+
+async def _run_library(address: tuple[str, int], plan: RunPlan, seconds: float) -> float:
+    url = f"cafe://{address[0]}:{address[1]}"
+    async with (
+        connect(url, queue_bytes=_WINDOW_BYTES, feed_bytes=_WINDOW_BYTES) as client,
+        client.subscribe(_TOPIC) as messages,
+    ):
+        started = time.perf_counter()
+        publishing = asyncio.create_task(_publish(client, plan, started + seconds))
+        received = await _receive(messages, publishing)
+        return received / (time.perf_counter() - started)
+
+
+async def _publish(client: Client, plan: RunPlan, until: float) -> int:
+    payloads = [os.urandom(plan.payload) for _ in range(plan.per_batch)]
+    published = 0
+    while time.perf_counter() < until:
+        await client.publish_many(_TOPIC, payloads)
+        published += len(payloads)
+        # A queue with room lets a publisher go on without end.
+        await asyncio.sleep(0)
+    await client.flush()
+    return published
+
+
+async def _receive(messages: Subscription, publishing: asyncio.Task[int]) -> int:
+    """Return the number of messages, when all that was published has arrived."""
+    received = 0
+    async for batch in messages.batches():
+        if not isinstance(batch, MessageBatch):
+            raise BenchError(f"the connection was not kept: {batch}")
+        received += len(batch)
+        if publishing.done() and received >= publishing.result():
+            break
+    return received
+
+
+def run_client(options: BenchOptions) -> list[Rates]:
+    """Measure ROUNDS rounds with one broker, print them and return them."""
+    wire = WIRES["cafe"]
+    plan = make_plan(wire, Topology(1, 1), _SIZE, options.batch, options.window)
+    print("| million deliveries/s, 64 B | generator | client library | ratio |")
+    print("| --- | ---: | ---: | ---: |")
+    rounds = []
+    with twistd_broker(options.twistd, wire, options.broker_options, options.broker_core) as broker:
+        for number in range(ROUNDS):
+            rates = measure_client(broker, plan, options.seconds)
+            rounds.append(rates)
+            print(
+                f"| round {number + 1} | {rates.generator / 1e6:.2f} | "
+                f"{rates.library / 1e6:.2f} | {rates.ratio:.2f} |"
+            )
+    print(f"\nmedian ratio: {statistics.median(one.ratio for one in rounds):.2f}")
+    return rounds
