@@ -7,6 +7,7 @@ A page has a place for each, which begins with ``<!-- generated: KIND NAME -->``
 ==================== ==============================================================
 ``settings NAME``    the settings of a protocol, of ``listener``, ``broker`` or ``http``
 ``frames NAME``      the frames or requests of a protocol, with their fields
+``filters NAME``     the display filters of a protocol's dissector for Wireshark
 ``errors NAME``      a protocol's answer to each refusal of the broker
 ``api MODULE``       the public names of a module, with signatures and docstrings
 ==================== ==============================================================
@@ -30,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS  # noqa: E402
+from pubsub.dissector.generator import display_filters  # noqa: E402
 from pubsub.plugin import ADMIN, installed_protocols  # noqa: E402
 from pubsub.protocols.cafe import codec as cafe  # noqa: E402
 from pubsub.protocols.cafe import refusals as cafe_refusals  # noqa: E402
@@ -140,6 +142,12 @@ def frames(name: str) -> str:
     return _FRAMES[name]()
 
 
+def filters(name: str) -> str:
+    """Return the display filters of a protocol, and the types of their values."""
+    found = display_filters(installed_protocols()[name])
+    return table(("field", "type"), [(f"`pubsub.{name}.{f.name}`", f.type) for f in found])
+
+
 # Errors
 
 _ERRORS: dict[str, Mapping[type[Any], Any]] = {
@@ -219,7 +227,13 @@ def _prose(item: Any) -> str:
     return text.replace("``", "`")
 
 
-_KINDS = {"settings": settings, "frames": frames, "errors": errors, "api": api}
+_KINDS = {
+    "settings": settings,
+    "frames": frames,
+    "filters": filters,
+    "errors": errors,
+    "api": api,
+}
 
 
 def filled(page: str) -> str:

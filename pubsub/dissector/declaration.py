@@ -191,8 +191,8 @@ class Packets:
 class Member:
     """A member of a JSON object.
 
-    ``type`` is ``string``, ``integer``, ``base64``, ``object`` or ``array``; the objects in the
-    last two are of the class ``of``.
+    ``type`` is ``string``, ``integer``, ``boolean``, ``base64``, ``object`` or ``array``; the
+    objects in the last two are of the class ``of``.
     """
 
     name: str

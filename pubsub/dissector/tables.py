@@ -219,7 +219,8 @@ def _item_fields(item: Item) -> Iterator[WireField]:
 
 
 def _member_fields(member: Member) -> Iterator[WireField]:
-    yield WireField(member.name, "int64" if member.type == "integer" else "string")
+    types = {"integer": "int64", "boolean": "bool"}
+    yield WireField(member.name, types.get(member.type, "string"))
     if member.type == "base64":
         yield WireField(f"{member.name}.decoded", "bytes")
     if member.of:

@@ -208,11 +208,11 @@ def test_expert_items_have_their_kinds(protocol: str) -> None:
         for section in ("refused", "eproto", "malformed")
         for entry in everything.get(section, [])
     }
-    for name, kind in KINDS[protocol].items():
-        entry = named[name]
-        options = entry.get("options", {})
-        units = units_of(protocol, options, [(True, [bytes.fromhex(entry["hex"])])])[0]
-        assert (set(units[0].experts) - HARMLESS).pop() == kind, name
+    listed = {name: named[name] for name in KINDS[protocol]}
+    options = next(iter(listed.values())).get("options", {})
+    streams = [(True, [bytes.fromhex(entry["hex"])]) for entry in listed.values()]
+    for name, units in zip(listed, units_of(protocol, options, streams), strict=True):
+        assert (set(units[0].experts) - HARMLESS).pop() == KINDS[protocol][name], name
 
 
 class TestDatagrams:

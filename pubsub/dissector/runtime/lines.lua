@@ -90,6 +90,11 @@ function CHECKS.integer(context, tree, member, node, source)
   return member.name .. "=" .. node.text
 end
 
+function CHECKS.boolean(context, tree, member, node, source)
+  tree:add(context.fields[member.field], range_of(source, node), node.type == "true")
+  return member.name .. "=" .. node.type
+end
+
 function CHECKS.base64(context, tree, member, node, source)
   local item = tree:add(context.fields[member.field], range_of(source, node), node.text)
   if runtime.is_base64(node.text) then
@@ -120,14 +125,16 @@ function CHECKS.array(context, tree, member, node, source)
   return runtime.count(#node.values, "message")
 end
 
-local JSON_TYPES = { base64 = "string" }
+local JSON_TYPES = { base64 = "string", ["true"] = "boolean", ["false"] = "boolean" }
 
 local function add_member(context, tree, member, node, source)
   local expected = JSON_TYPES[member.type] or member.type
-  if node.type ~= expected then
+  if (JSON_TYPES[node.type] or node.type) ~= expected then
     local text = source.text:sub(node.first, math.min(node.last, node.first + 63))
     local item = tree:add(context.fields.further, range_of(source, node), member.name .. ": " .. text)
-    malformed(context, item, string.format("%s: not of the type %s", member.name, expected))
+    if member.required then
+      malformed(context, item, string.format("%s: not of the type %s", member.name, expected))
+    end
     return nil
   end
   return CHECKS[member.type](context, tree, member, node, source)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import get_args, get_type_hints
+from dataclasses import MISSING, Field, fields
+from typing import Any, get_args, get_type_hints
 
 from pubsub.dissector.declaration import (
     Declaration,
@@ -19,15 +19,21 @@ from pubsub.protocols.nsd.codec import MAX_LINE, MAX_NAME, Message, Request
 _NAME = Hint(least=1, most=MAX_NAME)
 
 
-def _member(name: str, kind: type) -> Member:
+_TYPES = {str: "string", int: "integer", bool: "boolean"}
+
+
+def _member(field: Field[Any], kind: type) -> Member:
     if kind is Message:
-        return Member(name, "object", of=Message.__name__)
-    return Member(name, "integer") if kind is int else Member(name, hint=_NAME)
+        return Member(field.name, "object", of=Message.__name__)
+    # The broker ignores a further field that is not as it should be.
+    required = field.default is MISSING
+    hint = _NAME if required and kind is str else Hint()
+    return Member(field.name, _TYPES[kind], required=required, hint=hint)
 
 
 def _request(request: type) -> JsonObject:
     kinds = get_type_hints(request)
-    members = [_member(field.name, kinds[field.name]) for field in fields(request)]
+    members = [_member(field, kinds[field.name]) for field in fields(request)]
     return JsonObject(f"{request.__name__}Request", members, Sender.CLIENT)
 
 
@@ -42,7 +48,16 @@ _MESSAGE = JsonObject(
     further=True,
 )
 _RESPONSES = [
-    JsonObject("SuccessResponse", sender=Sender.BROKER),
+    # The members of a response to a Subscribe that asks for the position (nsd §3.3).
+    JsonObject(
+        "SuccessResponse",
+        [
+            Member("when", "integer", required=False),
+            Member("epoch", required=False),
+            Member("continues", "boolean", required=False),
+        ],
+        Sender.BROKER,
+    ),
     JsonObject("ErrorResponse", [Member("error")], Sender.BROKER, refusal=True),
     JsonObject("MessageListResponse", [Member("messages", "array", of="Message")], Sender.BROKER),
 ]
