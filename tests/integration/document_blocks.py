@@ -63,7 +63,11 @@ class Block:
 
 def blocks(page: Path) -> Iterator[Block]:
     """Return the blocks of ``page`` in order."""
-    whole = page.read_text()
+    return parse(page, page.read_text())
+
+
+def parse(page: Path, whole: str) -> Iterator[Block]:
+    """Return the blocks in the text of ``page``."""
     for found in _BLOCK.finditer(whole):
         line = whole.count("\n", 0, found.start("text")) + 1
         text = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)

@@ -6,6 +6,7 @@ history. ``document_runs.py`` says how a block is run.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker import HOST, Broker, brokers, listen
-from tests.integration.document_blocks import PAGES, ROOT, blocks
+from tests.integration.document_blocks import PAGES, ROOT, blocks, parse
 from tests.integration.document_runs import PageRun
 from tests.integration.fast_client import make_secret
 
@@ -86,3 +87,35 @@ def test_blocks_that_are_not_run_here_say_why(block: object) -> None:
         assert page in (ROOT / rest).read_text(), f"{rest} does not mention {page}"
     else:
         assert len(rest.split()) >= 3, f"{block}: give the reason"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```lua\nprint(1)\n```", "mark it: lua cannot be run"),
+        ("<!-- runs: never -->\n```sh\ntrue\n```", "no such comment: runs: never"),
+        ("```sh\necho no >&2\nfalse\necho yes\n```", "exit code 1\nno"),
+        ("```python\nraise SystemExit(3)\n```", "exit code 3"),
+        ("```sh\necho a b c\n```\n\n<!-- output -->\n```\na ... d\n```", "got:\na b c"),
+        ("```toml\nmax-topicz = 1\n```", "max-topicz: no such setting"),
+        ("```json\n{\n```", "Expecting"),
+        ("```sh\ntwistd -n pubsub --protocol=x\n```", "option --protocol not recognized"),
+        ("```sh\nmake no-such-target\n```", "No rule to make target"),
+        ("<!-- run: pytest -->\n```python\ndef test_it():\n    assert 0\n```", "1 failed"),
+    ],
+)
+def test_blocks_that_fail_are_noticed(tmp_path: Path, text: str, message: str) -> None:
+    run = PageRun(tmp_path, {})
+    *before, last = parse(ROOT / "page.md", text)
+    for block in before:
+        run.run(block)
+    assert last.is_run
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        run.run(last)
+
+
+def test_a_shell_keeps_its_variables_and_directory(tmp_path: Path) -> None:
+    text = "```sh\nA='x y'\nmkdir d\ncd d\n```\n```sh\necho \"$A\"; basename $PWD; echo 7070\n```\n"
+    run = PageRun(tmp_path, {7070: 1234})
+    for block in parse(ROOT / "page.md", text + "<!-- output -->\n```\nx y\nd\n1234\n```\n"):
+        run.run(block)
