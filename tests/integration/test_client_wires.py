@@ -30,12 +30,13 @@ from tests.integration.broker import HOST, Broker, Start
 from tests.integration.client_shells import SHELLS, Connect, run
 from tests.integration.fast_client import Fast, make_secret, make_token
 
-STORES = ("nsd", "rheos")
+STORES = ("nsd", "rheos", "http")
 """The wires that confirm that a message is stored."""
-SURVIVES = ("nsd",)
+SURVIVES = ("nsd", "http")
 """The wires over which a subscription misses nothing, even if the broker is restarted."""
 LARGEST = {
     "cafe": 1_048_567, "nsd": 1_000_000, "rheos": 65_535, "spot": 1 << 20, "fast": 1 << 20,
+    "http": 1_044_480,
 }  # fmt: skip
 TOO_LARGE = {**LARGEST, "nsd": 1 << 24}
 WIRES = tuple(LARGEST)
@@ -68,8 +69,11 @@ class House:
     def begin(self, *options: str) -> Broker:
         """Start the broker, again if it was killed."""
         listen = [
-            f"--listen={name}=tcp:{port}:interface={HOST}" for name, port in self.ports.items()
+            f"--listen={name}=tcp:{port}:interface={HOST}"
+            for name, port in self.ports.items()
+            if name != "http"
         ]
+        listen.append(f"--admin-port=tcp:{self.ports['http']}:interface={HOST}")
         broker = self.start(
             *listen, f"--secret-file={self.secret}", "--grant=*", f"--store=log:{self.store}",
             "--nsd-max-body=2000000", *options,
