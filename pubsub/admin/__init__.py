@@ -1,1 +1,1 @@
-"""The HTTP API: the history read in ranges, positions of readers, and writing exactly once."""
+"""The HTTP API: publishing, following, WebSockets, the history, positions, writing exactly once."""

@@ -10,6 +10,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ def frame(first: int, data: bytes) -> bytes:
 
 def text(value: object) -> bytes:
     """Return the frame of an object."""
-    return frame(_TEXT, json.dumps(value, ensure_ascii=False).encode())
+    # In ASCII: an id may have lone surrogates, which UTF-8 cannot express.
+    return frame(_TEXT, json.dumps(value).encode())
 
 
 def reply(id: object, members: dict[str, object]) -> bytes:
@@ -69,6 +71,14 @@ def request_of(data: bytes, binary: bool) -> tuple[dict[str, Any], bytes | None]
     if not isinstance(found, dict):
         raise BadRequest("expected a JSON object")
     return found, payload
+
+
+def id_of(request: dict[str, Any]) -> str | float | None:
+    """Remove and return the id of a request; raises BadRequest."""
+    id = request.pop("id", None)
+    if id is None or isinstance(id, str | int) or (isinstance(id, float) and isfinite(id)):
+        return id
+    raise BadRequest("id: expected text or a number")
 
 
 @dataclass(frozen=True, slots=True)

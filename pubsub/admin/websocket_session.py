@@ -20,7 +20,7 @@ from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, ApiError
 from pubsub.admin.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.admin.parameters import invalid
 from pubsub.admin.request_access import RequestAccess
-from pubsub.admin.websocket_frames import BadRequest, frame, refusal, reply, request_of, text
+from pubsub.admin.websocket_frames import BadRequest, frame, id_of, refusal, reply, request_of, text
 from pubsub.admin.websocket_requests import WebSocketRequests
 from pubsub.errors import HandshakeTimeout, Refused
 from pubsub.wire.peer_address import is_local
@@ -176,9 +176,10 @@ class WebSocketSession(LiveResponse):
         try:
             try:
                 members, payload = request_of(data, binary)
+                id = id_of(members)
             except BadRequest as problem:
                 raise invalid(str(problem)) from None
-            id, op = members.pop("id", None), members.pop("op", None)
+            op = members.pop("op", None)
             if not self._connected and op != "connect":
                 raise ApiError(BAD_REQUEST, "not-connected", "the first request must be connect")
             if op == "publish":

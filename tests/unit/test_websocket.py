@@ -183,10 +183,17 @@ class RequestTests(SynchronousTestCase):
         return answer
 
     def test_ids_are_returned_as_they_are(self) -> None:
-        for id in (1, "x", None, [1], {"a": 1.5}):
+        for id in (1, -1.5, 10**400, "x", "", None):
             answer = self.raw(json.dumps({"id": id, "op": "ping"}).encode())
             assert answer == {"id": id, "ok": {}}
         assert self.raw(b'{"op": "ping"}') == {"id": None, "ok": {}}
+        assert self.raw(b'{"op": "ping", "id": "\\ud800"}') == {"id": "\ud800", "ok": {}}
+
+    def test_ids_that_are_not_accepted(self) -> None:
+        for id in (b"[1]", b"{}", b"NaN", b"1e999"):
+            answer = self.raw(b'{"op": "ping", "id": %b}' % id)
+            assert answer["id"] is None
+            assert answer["error"]["message"] == "id: expected text or a number"
 
     def test_frames_that_are_no_requests(self) -> None:
         for data, binary in (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.admin.live_response import HEARTBEAT_SECONDS
@@ -328,4 +330,46 @@ class ManyTests(SynchronousTestCase):
         assert house.connect().answer().error == (503, "limit-reached")
         house.pass_time(15)
         assert {client.close_code for client in clients} == {4008}
+        assert house.broker.counters.connections == 0
+
+
+class NoiseTests(SynchronousTestCase):
+    """Whatever a client sends, it is answered or closed, and nothing is kept"""
+
+    @given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
+    def test_any_bytes(self, reads: list[bytes], shaken: bool) -> None:
+        house = WebHouse(max_message="1K")
+        client = connected(house) if shaken else SocketClient(house)
+        for data in reads:
+            client.client.send(data)
+        house.pass_time(60)
+        client.stream.lose()
+        house.pass_time(60)
+        assert house.broker.counters.connections == 0
+        assert house.broker.memory.used == 0
+        assert house.body_bytes == 0
+
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["connect", "subscribe", "unsubscribe", "publish", "acknowledge"]),
+                st.dictionaries(
+                    st.sampled_from(["topic", "value", "start", "reader", "offset", "token", "x"]),
+                    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                ),
+            ),
+            max_size=10,
+        )
+    )
+    def test_any_requests(self, requests: list[tuple[str, dict[str, object]]]) -> None:
+        house = WebHouse()
+        client = connected(house)
+        for op, members in requests:
+            number = client.send(op, **members)
+            answers = [one for one in client.pull() if one.get("id") == number]
+            assert len(answers) == 1
+            assert ("ok" in answers[0]) != ("error" in answers[0])
+            assert answers[0].get("error", {}).get("code") != "internal"
+        client.stream.lose()
+        house.pass_time(1)
         assert house.broker.counters.connections == 0
