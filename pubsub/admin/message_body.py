@@ -14,7 +14,7 @@ from pubsub.admin.parameters import invalid
 from pubsub.broker.batch import MAX_HEADERS, Headers
 from pubsub.kernel import Columns
 
-MAX_MESSAGES = 10_000
+MAX_MESSAGES = 5_000
 """Messages of one request, whose subscribers receive them at once."""
 HEADER_PREFIX = "pubsub-header-"
 """What the names of request headers begin with that become headers of the message."""

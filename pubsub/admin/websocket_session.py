@@ -16,7 +16,7 @@ from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN, SERVER
 from websockets.protocol import Protocol as Frames
 
-from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, ApiError
+from pubsub.admin.api_error import BAD_REQUEST, INTERNAL, TOO_MANY, UNAVAILABLE, ApiError
 from pubsub.admin.live_response import HEARTBEAT_SECONDS, RESPONSE_BYTES, LiveResponse
 from pubsub.admin.parameters import invalid
 from pubsub.admin.request_access import RequestAccess
@@ -229,8 +229,7 @@ class WebSocketSession(LiveResponse):
         self._request.count_refusal(problem)
         self._send(refusal(id, problem))
         if not self._connected:
-            code = BAD_TOKEN if problem.code == "bad-token" else CloseCode.POLICY_VIOLATION
-            self.close(code, problem.code)
+            self.close(_close_code(problem), problem.code)
 
     # As a subscriber
 
@@ -326,3 +325,12 @@ class WebSocketSession(LiveResponse):
             self.end()
             self._request.unregisterProducer()
             self.channel.upgrade_ended()
+
+
+def _close_code(problem: ApiError) -> int:
+    """Return the code with which a client is refused that has not connected."""
+    if problem.code == "bad-token":
+        return BAD_TOKEN
+    if problem.status in (TOO_MANY, UNAVAILABLE):
+        return CloseCode.TRY_AGAIN_LATER
+    return CloseCode.POLICY_VIOLATION

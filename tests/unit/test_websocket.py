@@ -132,6 +132,13 @@ class ConnectTests(SynchronousTestCase):
         assert client.refused("connect", token=1) == "invalid-request"
         assert client.close_code == 1008
 
+    def test_too_many_unknown_tokens(self) -> None:
+        verifications = self.house.listener.verifications
+        verifications.take(verifications.available())
+        client = SocketClient(self.house)
+        assert client.refused("connect", token="x.y.z") == "rate-limited"
+        assert client.close_code == 1013
+
     def test_it_does_not_come(self) -> None:
         client = SocketClient(self.house)
         self.house.pass_time(9)
