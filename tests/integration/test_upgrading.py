@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from pubsub.broker.listener import SETTINGS as LISTENER_SETTINGS
 from pubsub.client.history_client import HistoryClient
+from pubsub.plugin import ADMIN, installed_protocols
+from pubsub.server.configuration import BROKER_SETTINGS
 from tests.integration.broker import HOST, Start, run
 from tests.sqlite_histories import history
 
@@ -85,6 +89,14 @@ endpoint = "unix:nsd.sock"
 KEPT = 'slow-consumer = "pause"\n'
 
 
+# The rest of version 0.1.0: defaults that have changed, a name that has, and empty defaults.
+CHANGED: dict[str, dict[str, object]] = {
+    "": {"store": "sqlite", "slow-consumer": "pause"},
+    "admin": {"max-streams": 16},
+    "spot": {"handshake-timeout": 10},
+}
+
+
 def lines() -> list[str]:
     """Return the lines at the start of the tables, as patterns."""
     found = []
@@ -150,3 +162,21 @@ def test_names_that_have_changed_end_the_start(tmp_path: Path) -> None:
 def test_a_new_history_reports_nothing(start: Start, tmp_path: Path) -> None:
     broker = start("--listen=cafe=tcp:0", f"--store=log:{tmp_path / 'new'}")
     assert "upgrade" not in broker.output
+
+
+def test_every_name_and_default_that_has_changed_is_listed() -> None:
+    old = tomllib.loads(SETTINGS)
+    own = {protocol.name: protocol.settings for protocol in installed_protocols().values()}
+    tables = {"": (*BROKER_SETTINGS, *LISTENER_SETTINGS), **own, ADMIN.name: ADMIN.settings}
+    for table, settings in tables.items():
+        now = {setting.name: setting for setting in settings}
+        before = {k: v for k, v in (old if not table else old.get(table, {})).items()
+                  if not isinstance(v, dict | list)}  # fmt: skip
+        # The test has to choose a port of its own.
+        before.pop("admin-port", None)
+        for name, value in {**before, **CHANGED.get(table, {})}.items():
+            setting = now.get(name)
+            same = setting is not None and setting.read(value) == setting.read(setting.default)
+            listed = name in CHANGED.get(table, {})
+            assert same or listed, f"[{table}] {name} has changed: list it here and on the page"
+            assert not listed or f"`{name}`" in PAGE, f"[{table}] {name}"
