@@ -159,7 +159,7 @@ def test_turns_alternate_and_a_failure_leaves_a_gap() -> None:
 class TestKept:
     """Results in a file"""
 
-    def measured(self, kept: Kept, names: Sequence[str], rate: float) -> list[str]:
+    def measured(self, kept: Kept, names: Sequence[str], rate: float, rounds: int = 1) -> list[str]:
         """Return the cells that were measured."""
         contenders = [Contender(name, PEER_WIRES["nats"], Silent) for name in names]
         cells = []
@@ -168,7 +168,7 @@ class TestKept:
             cells.append(f"{row}: {who.name}")
             return {} if who.name == "cannot" else {"rate": rate}
 
-        assert measure_rows(kept, "traffic", ROWS, contenders, 1, measure) == []
+        assert measure_rows(kept, "traffic", ROWS, contenders, rounds, measure) == []
         return cells
 
     def test_a_run_adds_to_an_earlier_one(self, tmp_path: Path) -> None:
@@ -188,8 +188,9 @@ class TestKept:
 
     def test_the_last_figures_of_a_run_count(self, tmp_path: Path) -> None:
         path = tmp_path / "results"
-        for rate in (1.0, 3.0):
-            self.measured(Kept(path, "here"), ["one"], rate)
+        self.measured(Kept(path, "here"), ["one"], 1.0, rounds=3)
+        assert len(Kept(path, "here").results("traffic").of("one", "a")) == 3
+        self.measured(Kept(path, "here"), ["one"], 3.0)
         assert Kept(path, "here").results("traffic").of("one", "a") == [{"rate": 3.0}]
 
     def test_only_the_rest_is_measured_on_resume(self, tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_a_missing_broker_is_named_and_the_page_is_not_written(
     monkeypatch.setattr(contenders_module, "SERVERS", (absent,))
     monkeypatch.setattr(peers_command, "log_contenders", lambda _: ([], {}))
     page = tmp_path / "page.md"
-    arguments = [f"--results={tmp_path / 'results'}", f"--docs={page}", "--only=nothing"]
+    arguments = [f"--results={tmp_path / 'results'}", f"--docs={page}", "--only=no-such"]
     comparison = peers_command.Comparison(parse(["traffic", *arguments]))
     comparison.run()
     assert comparison.failures == ["no-such-broker is not installed; run: scripts/setup bench"]

@@ -175,11 +175,14 @@ def main() -> int:
     add("--rows", action="append", default=[], metavar="TEXT",
         help="only rows whose name contains this text; may be repeated")  # fmt: skip
     options = parser.parse_args()
+    rows = chosen(live_rows(), options.rows)
+    if not rows:
+        parser.error(f"no row contains {' or '.join(options.rows)}")
     os.sched_setaffinity(0, {1})
     print("| | M deliveries per CPU second |\n| --- | ---: |")
     failed = 0
     wire = WIRES[options.wire]
-    for row in chosen(live_rows(), options.rows):
+    for row in rows:
         with twistd_broker(options.twistd, wire, options.broker_options, 0) as broker:
             try:
                 usage = measure(broker, wire, row, options.seconds, options.window)

@@ -128,7 +128,8 @@ class Comparison:
             print(f"\n{name}\n\n{text}\n", flush=True)
             # At once, so that a run that ends early keeps its results.
             self._write(name, text, left)
-        self.failures += self._missing
+        wanted = tuple(self._options.only) or ""
+        self.failures += [line for line in self._missing if line.startswith(wanted)]
 
     def _section(self, name: str) -> tuple[str, list[str], int]:
         """Return a section's tables, the failures, and the number of cells to be measured."""

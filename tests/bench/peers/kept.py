@@ -46,17 +46,24 @@ class Kept:
             )
         try:
             for line in lines:
-                section, row, name, number, figures = json.loads(line)
-                self._figures[section, row, name, number] = figures
-        except ValueError as error:
+                self._set(*json.loads(line))
+        except (TypeError, ValueError) as error:
             raise BenchError(f"{path} is not readable: {error}; remove the file") from error
 
     def put(self, section: str, row: str, name: str, number: int, figures: Figures) -> None:
-        """Keep the figures of one run, instead of earlier ones of the same run."""
-        self._figures[section, row, name, number] = figures
+        """Keep the figures of one run. Those of the first round replace earlier ones."""
+        self._set(section, row, name, number, figures)
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps([section, row, name, number, figures]) + "\n")
+
+    def _set(self, section: str, row: str, name: str, number: int, figures: Figures) -> None:
+        if number == 0:
+            # A new measurement of a cell replaces all rounds of the earlier one.
+            earlier = [key for key in self._figures if key[:3] == (section, row, name)]
+            for key in earlier:
+                del self._figures[key]
+        self._figures[section, row, name, number] = figures
 
     def has(self, section: str, row: str, name: str, number: int) -> bool:
         """Return whether a run need not be repeated."""
