@@ -257,6 +257,30 @@ def test_a_missing_broker_is_named_and_the_page_is_not_written(
     assert not page.exists()
 
 
+def test_a_complete_table_is_written_into_both_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(contenders_module, "SERVERS", ())
+    monkeypatch.setattr(peers_command, "log_contenders", lambda _: ([], {}))
+    page, readme, results = (tmp_path / name for name in ("page", "readme", "results"))
+    page.write_text(
+        "<!-- peers: environment -->\n<!-- end -->\n<!-- peers: traffic -->\n<!-- end -->\n"
+    )
+    readme.write_text("<!-- peers: summary -->\n<!-- end -->\n")
+    pages = [f"--results={results}", f"--docs={page}", f"--readme={readme}"]
+    options = parse(["traffic", "--resume", *pages])
+    kept = Kept(results, peers_command.about(options))
+    for one in (libzmq(), *live.our_contenders(options)):
+        for row in live_rows():
+            kept.put("traffic", row.name, one.name, 0, {"rate": 2e6, "idle": 0.0})
+    comparison = peers_command.Comparison(options)
+    comparison.run()
+    assert comparison.failures == []
+    assert "| 1 to 1, 64 B | 2.00 | 2.00 |" in readme.read_text()
+    assert f"| 1 to 1, 64 B {7 * '| 2.00 '}| 1.00 |" in page.read_text()
+    assert "Twisted" in page.read_text()
+
+
 def installed(program: str) -> Server:
     """Return a server, or skip the test and name what is missing."""
     server = server_named(program)

@@ -111,7 +111,7 @@ class Comparison:
         others, self._missing = peers()
         self._contenders = [*others, *live.our_contenders(options)]
         self._storing, self._logs = log_contenders(options.twistd)
-        self._environment = _environment(options)
+        self._environment = about(options)
         self._partial = bool(options.only or options.rows)
         if not (self._partial or options.resume) and set(LEADING) <= set(options.sections):
             discard(options.results)
@@ -158,19 +158,20 @@ class Comparison:
             why = f"{left} cells are not measured" if left else "brokers are missing"
             print(f"{name} is not written into {page}: {why}", file=sys.stderr)
             return
-        about = "environment" if name in LEADING else "uniform environment"
-        update(page, [(about, self._environment), (name, text)])
+        where = "environment" if name in LEADING else "uniform environment"
+        update(page, [(where, self._environment), (name, text)])
         if name == live.SECTION:
             names = [one.name for one in self._contenders]
             summary = live.summary_table(self._kept.results(name), names)
             update(self._options.readme, [("summary", summary)])
 
 
-def _environment(options: argparse.Namespace) -> str:
+def about(options: argparse.Namespace) -> str:
+    """Return the environment of the figures, as a list."""
     cores = (BROKER_CORE, GENERATOR_CORE)
     python = f"CPython {sys.version.split()[0]}, {kernel_of(options.twistd)}"
-    about = environment(python, twisted_version(options.twistd), cores)
-    return "\n".join(f"- {name}: {value}" for name, value in about.items())
+    found = environment(python, twisted_version(options.twistd), cores)
+    return "\n".join(f"- {name}: {value}" for name, value in found.items())
 
 
 def main() -> int:

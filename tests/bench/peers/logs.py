@@ -263,7 +263,9 @@ def _redis_conf(fsync: str) -> dict[str, str]:
 
 
 def _jetstream_conf(more: str) -> dict[str, str]:
-    conf = server_named("nats-server").files["conf"]
+    # A push consumer gets all messages of a stream at once, and is disconnected if more than this
+    # waits for it.
+    conf = server_named("nats-server").files["conf"] + 'max_pending: 512MB\nwrite_deadline: "60s"\n'
     return {"conf": conf + f'jetstream {{ store_dir: "store", max_file_store: 20G, {more} }}\n'}
 
 
