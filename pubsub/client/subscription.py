@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 
+from pubsub.client.client_errors import ClientError
 from pubsub.client.feed import Feed, Item
 from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
@@ -27,7 +28,11 @@ class Subscription:
         feed.on_change = self._wake
 
     async def __aenter__(self) -> Subscription:
-        await self.accepted()
+        try:
+            await self.accepted()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -77,7 +82,7 @@ class Subscription:
         """
         feed, runtime = self._feed, self._runtime
         deadline = None if seconds is None else runtime.now() + seconds
-        while (item := feed.get()) is None and not feed.ended:
+        while (item := self._get()) is None and not feed.ended:
             left = None if deadline is None else deadline - runtime.now()
             if left is not None and left <= 0:
                 raise TimeoutError(f"nothing within {seconds:g} s")
@@ -89,6 +94,14 @@ class Subscription:
                 if cancel is not None:
                     cancel()
         return item
+
+    def _get(self) -> Item | None:
+        try:
+            return self._feed.get()
+        except ClientError:
+            # It may have a connection of its own.
+            self._leave()
+            raise
 
     def close(self) -> None:
         """End the subscription; what has not been iterated over is dropped."""

@@ -20,6 +20,7 @@ from pubsub.client import (
     OutcomeUnknown,
     Reconnected,
     Refusal,
+    SubscriptionRefused,
     Uncertain,
 )
 from pubsub.client.publishing_link import Request
@@ -189,6 +190,21 @@ class SubscriberTests(LinkCase):
         assert [stream.lost for stream in self.runtime.streams] == [True, False]
         self.other("sport", b"t")
         assert contents(self.items(sport)) == [b"t"]
+
+    def test_a_subscription_that_is_refused_keeps_no_connection(self) -> None:
+        """Neither in a block nor if its error is raised by iterating."""
+        runtime = MemoryRuntime(House({"rheos": {"allow-subscribe": "allowed"}}))
+        client = runtime.client("rheos")
+
+        async def enter() -> None:
+            async with client.subscribe("news"):
+                pass
+
+        raised(SubscriptionRefused, runtime.begin(enter()).result)
+        raised(SubscriptionRefused, runtime.begin(client.subscribe("news").next_item()).result)
+        runtime.settle()
+        assert [stream.lost for stream in runtime.streams] == [True, True]
+        assert client._reading == []
 
     def test_input_that_a_defect_cannot_handle(self) -> None:
         reader = self.subscription(self.client("spot"), "news", events=True)
