@@ -152,6 +152,7 @@ BROKER_SETTINGS: tuple[Setting, ...] = (
         "resume-window", SECONDS, 60, "seconds in which a lost session can be resumed; 0: never"
     ),
     Setting("stop-timeout", SECONDS, 10, "seconds that a stopping broker waits for its clients"),
+    Setting("tuning", BOOLEAN, True, "use the tricks of docs/tuning.md; off: slower, nothing else"),
 )
 """The settings of the whole process."""
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import ctypes
 import gc
 
+from pubsub.tuning import FROZEN_START, KEPT_MEMORY, Tuning
+
 # From glibc's malloc.h; the standard library does not define them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Allocations from this size on are mapped, and this many free bytes stay at the heap's end.
 _MAPPED_FROM = 32 * 1024 * 1024
 _KEPT = 64 * 1024 * 1024
+
+
+def tune_memory(tuning: Tuning) -> None:
+    """Use the tricks of ``tuning`` in this process; called when the broker has been made."""
+    if KEPT_MEMORY in tuning:
+        keep_freed_memory()
+    if FROZEN_START in tuning:
+        freeze_startup_objects()
 
 
 def keep_freed_memory() -> None:

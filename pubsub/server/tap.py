@@ -24,14 +24,16 @@ from pubsub.server.clocks import system_wall_clock, use_monotonic_timers
 from pubsub.server.command_line import Options as ParsedOptions
 from pubsub.server.command_line import make_options
 from pubsub.server.configuration import Config, ListenerConfig
-from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
+from pubsub.server.memory_tuning import tune_memory
 from pubsub.server.reload import Reloader
 from pubsub.server.shutdown import ForcedShutdown
 from pubsub.server.upgrade_notes import is_upgrade, report_upgrade
 from pubsub.store.log_store import MEMORY_BYTES, LogOptions, LogStore
 from pubsub.store.memory import MemoryStore
+from pubsub.tuning import Tuning, choose
 from pubsub.wire.listener_service import ListenerService
 from pubsub.wire.reactor_tick import Call, at_tick_end
+from twisted import __version__ as twisted_version
 
 log = Logger()
 # ServiceMaker looks for a module's `Options`, and calls it once `twistd pubsub` is asked for.
@@ -47,9 +49,7 @@ def makeService(options: ParsedOptions) -> IService:
         broker = make_broker(options.config, reactor)
     except PubSubError as error:
         raise SystemExit(f"pubsub: {error}") from None
-    keep_freed_memory()
-    freeze_startup_objects()
-    log.info("kernel: {build_kind}", build_kind=build_kind())
+    tune_memory(_tuning(options.config))
     reloader = Reloader(broker, options.read, reactor)
     reloader.setServiceParent(broker)  # type: ignore[no-untyped-call]
     ForcedShutdown(broker, reactor).setServiceParent(broker)  # type: ignore[no-untyped-call]
@@ -70,7 +70,9 @@ def make_broker(
         report_upgrade(config)
     use_monotonic_timers(reactor)
     wall = wall or system_wall_clock()
-    tick_end = at_tick_end(reactor)
+    tuning = _tuning(config)
+    _report(tuning)
+    tick_end = at_tick_end(reactor, tuning)
     store, nbytes = _make_store(settings, reactor, wall, tick_end)
     max_memory = settings["max-memory"]
     if 0 < max_memory <= nbytes:
@@ -100,10 +102,25 @@ def make_broker(
         at_tick_end=tick_end,
     )
     for listener in config.listeners:
-        _add(broker, listener, reactor)
+        _add(broker, listener, reactor, tuning)
     if config.admin is not None:
-        _add(broker, config.admin, reactor)
+        _add(broker, config.admin, reactor, tuning)
     return broker
+
+
+def _tuning(config: Config) -> Tuning:
+    return choose(config.broker["tuning"], twisted_version)
+
+
+def _report(tuning: Tuning) -> None:
+    """Log what the speed of this broker depends on."""
+    log.info("kernel: {kernel}, tuning: {tuning}", kernel=build_kind(), tuning=tuning)
+    if tuning.untested:
+        log.warn(
+            "tuning: without {names}, as Twisted {version} is not tested",
+            names=", ".join(trick.name for trick in tuning.untested),
+            version=twisted_version,
+        )
 
 
 def _make_store(
@@ -134,7 +151,9 @@ def _make_store(
     return store, MEMORY_BYTES
 
 
-def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -> None:
+def _add(
+    broker: BrokerService, config: ListenerConfig, reactor: IReactorTime, tuning: Tuning
+) -> None:
     listener = broker.make_listener(config.protocol.name, config.settings, config.endpoint)
     try:
         factory = config.protocol.make_factory(listener)
@@ -144,7 +163,7 @@ def _add(broker: BrokerService, config: ListenerConfig, reactor: IReactorTime) -
         log.warn("{protocol}: not served: {reason}", protocol=config.protocol.name, reason=error)
         return
     service = ListenerService(
-        config.protocol.name, config.endpoint, factory, reactor, listener.refuse
+        config.protocol.name, config.endpoint, factory, reactor, listener.refuse, tuning
     )
     broker.add_listener(listener, service)
 

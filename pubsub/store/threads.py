@@ -19,8 +19,8 @@ _Call = tuple[Callable[[], Any], Callable[[Any], object], Callable[[Failure], ob
 class Worker:
     """Runs calls in at most ``threads`` threads; results are handled in the reactor thread.
 
-    Twisted's thread pool does the same, but takes twice the processor time for each call, which is
-    noticeable when commits are small.
+    Twisted's thread pool does the same, but takes one and a half times the processor time for each
+    call, which is noticeable when commits are small.
     """
 
     def __init__(self, name: str, threads: int, reactor: Any) -> None:

@@ -26,6 +26,7 @@ from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from pubsub.tuning import DIRECT_TRANSPORT, LIGHT_TRANSPORT, Tuning
 from pubsub.wire.direct_transport import READ_BYTES, DirectTransport
 
 # Set in the packed address if it is an IPv6 address.
@@ -200,3 +201,10 @@ def serve(
     if any(client[2:]):
         return DirectTransport(sock, protocol, client, port, number, reactor)
     return LightTransport(sock, protocol, client, port)
+
+
+def use_transports(port: tcp.Port, tuning: Tuning) -> None:
+    """Have ``port`` make the transports of ``tuning`` for its connections."""
+    if DIRECT_TRANSPORT in tuning:
+        made = serve if LIGHT_TRANSPORT in tuning else DirectTransport
+        port.transport = made  # type: ignore[assignment]

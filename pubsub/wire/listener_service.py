@@ -29,8 +29,9 @@ from twisted.python.failure import Failure
 
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.interfaces import IDatagramSource
+from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
 from pubsub.wire.accept_errors import count_accept_errors
-from pubsub.wire.light_transport import serve
+from pubsub.wire.light_transport import use_transports
 from pubsub.wire.proxy_protocol import use_proxied_streams
 
 log = Logger()
@@ -59,12 +60,14 @@ class ListenerService(Service):
         factory: IProtocolFactory,
         reactor: object,
         refuse: Callable[[str, str], object] = lambda reason, client: None,
+        tuning: Tuning = TUNED,
     ) -> None:
         self._protocol = protocol
         self._description = description
         self._factory = factory
         self._reactor = reactor
         self._refuse = refuse
+        self._tuning = tuning
         self._endpoint = self._parse()
         self._ports: list[IListeningPort] = []
 
@@ -121,9 +124,11 @@ class ListenerService(Service):
             count_accept_errors(port, self._refuse)
             use_proxied_streams(port.factory)
         if type(port) is tcp.Port:
-            port.transport = serve  # type: ignore[assignment]
+            use_transports(port, self._tuning)
             port.socket.listen(BACKLOG)
-            _tune(port)
+            _set_options(port.socket)
+            if LOOPBACK_RENO in self._tuning:
+                _use_reno_on_loopback(port)
         log.info("{line}", line=f"{self._protocol} on {_where(port)}")
         if IDatagramSource.providedBy(self._factory):
             self._listen_udp(port)
@@ -174,9 +179,8 @@ def _parse(reactor: object, description: str) -> IStreamServerEndpoint:
     return cast(IStreamServerEndpoint, endpoint)
 
 
-def _tune(port: tcp.Port) -> None:
+def _set_options(listening: socket.socket) -> None:
     """Set options that the accepted sockets inherit."""
-    listening = port.socket
     # Writes are batched already.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A peer that vanished without a word is noticed after four minutes, not in two hours.
@@ -184,11 +188,16 @@ def _tune(port: tcp.Port) -> None:
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _use_reno_on_loopback(port: tcp.Port) -> None:
+    """Use a congestion control that does not pace, if ``port`` listens on a loopback address.
+
+    The system's default may pace output, as BBR does. Loopback cannot be congested.
+    """
     if ip_address(port.getHost().host).is_loopback and hasattr(socket, "TCP_CONGESTION"):
-        # The system's default may pace output, as BBR does. Loopback cannot be congested, and
-        # pacing costs up to a third of the throughput.
         with suppress(OSError):
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+            port.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def _where(port: IListeningPort) -> str:

@@ -4,7 +4,7 @@ A delayed call for the end of a tick is created, sorted and run for every tick i
 was published. Twisted also handles every event in a logging context of its own, which nothing here
 reads. Both cost several microseconds when messages arrive one by one. Reactors that loop over
 ``doIteration`` have an end of the tick, which is used here, and events of epoll are handled
-directly.
+directly. Both are tricks (see ``pubsub.tuning``) that can be turned off.
 """
 
 from __future__ import annotations
@@ -16,10 +16,30 @@ from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, Tuning
+
 Call = Callable[[], None]
 _Iterate = Callable[[float | None], None]
 
 log = Logger()
+
+
+class DelayedTickEnds:
+    """Runs calls in a delayed call of ``clock``, in the order in which they were added."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._calls: list[Call] = []
+
+    def add(self, call: Call) -> None:
+        """Run ``call`` after the events of this tick, or of the next one while such calls run."""
+        if not self._calls:
+            self._clock.callLater(0, self._run)
+        self._calls.append(call)
+
+    def _run(self) -> None:
+        calls, self._calls = self._calls, []
+        _run_all(calls)
 
 
 class TickEnds:
@@ -28,9 +48,10 @@ class TickEnds:
     Created once for a reactor; see ``at_tick_end``.
     """
 
-    def __init__(self, reactor: ReactorBase) -> None:
+    def __init__(self, reactor: ReactorBase, plain_events: bool) -> None:
         self._calls: list[Call] = []
-        self._iterate = _events_of(reactor) or reactor.doIteration
+        plain = _plain_events_of(reactor) if plain_events else None
+        self._iterate = plain or reactor.doIteration
         reactor.doIteration = self._tick  # type: ignore[method-assign]
 
     def add(self, call: Call) -> None:
@@ -42,28 +63,28 @@ class TickEnds:
         self._iterate(0 if self._calls else delay)
         if self._calls:
             calls, self._calls = self._calls, []
-            for call in calls:
-                try:
-                    call()
-                except Exception:
-                    log.failure("a call at the end of a tick failed")
+            _run_all(calls)
 
 
-def _events_of(reactor: Any) -> _Iterate | None:
+def _run_all(calls: list[Call]) -> None:
+    for call in calls:
+        try:
+            call()
+        except Exception:
+            log.failure("a call at the end of a tick failed")
+
+
+def _plain_events_of(reactor: Any) -> _Iterate | None:
     """Return ``EPollReactor.doPoll`` without a logging context for every event.
 
-    None for another reactor, and for a Twisted whose private names differ. This saves a sixth of
-    the processor time of messages that arrive one by one.
+    None for another reactor.
     """
     # By name, as the class cannot be imported on systems without epoll.
     if type(reactor).__module__ != "twisted.internet.epollreactor":
         return None
-    try:
-        poll, selectables = reactor._poller.poll, reactor._selectables
-        handle, disconnect = reactor._doReadOrWrite, reactor._disconnectSelectable
-        readable = reactor._POLL_IN
-    except AttributeError:
-        return None
+    poll, selectables = reactor._poller.poll, reactor._selectables
+    handle, disconnect = reactor._doReadOrWrite, reactor._disconnectSelectable
+    readable = reactor._POLL_IN
 
     def iterate(timeout: float | None) -> None:
         for fd, event in poll(-1 if timeout is None else timeout, len(selectables)):
@@ -88,15 +109,20 @@ def _events_of(reactor: Any) -> _Iterate | None:
     return iterate
 
 
-def at_tick_end(reactor: IReactorTime) -> Callable[[Call], object]:
+def at_tick_end(reactor: IReactorTime, tuning: Tuning) -> Callable[[Call], object]:
     """Return a function that runs a call at the end of the tick of ``reactor``.
 
-    For a clock, and for reactors with another loop, it schedules a delayed call.
+    Without the trick, for a clock, and for reactors with another loop, it uses a delayed call. A
+    reactor that is hooked stays so.
     """
-    if not isinstance(reactor, ReactorBase) or not _loops_over_iterations(type(reactor)):
-        return lambda call: reactor.callLater(0, call)
+    if TICK_HOOK not in tuning or not isinstance(reactor, ReactorBase):
+        return DelayedTickEnds(reactor).add
+    if not _loops_over_iterations(type(reactor)):
+        return DelayedTickEnds(reactor).add
     ends = getattr(reactor.doIteration, "__self__", None)
-    return (ends if isinstance(ends, TickEnds) else TickEnds(reactor)).add
+    if not isinstance(ends, TickEnds):
+        ends = TickEnds(reactor, PLAIN_EVENTS in tuning)
+    return ends.add
 
 
 def _loops_over_iterations(kind: type[ReactorBase]) -> bool:

@@ -2,6 +2,9 @@
 
 Nothing here sleeps: a thread reads the output, and a test waits for a line, for the end of the
 process, or for a timeout that only a hanging broker reaches.
+
+The environment variable BROKER_MODE starts brokers in one of ``MODES``, so that the same tests try
+them without tuning, or in another reactor.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -23,6 +27,7 @@ TWISTD = str(Path(sys.executable).with_name("twistd"))
 PATIENCE = 45.0
 DEFECTS = ("Traceback", "Unhandled Error", "Unhandled error")
 STARTED = r"history: "
+MODE = os.environ.get("BROKER_MODE", "default")
 _LISTENING = re.compile(r"\b([\w-]+) on (tcp|udp) 127\.0\.0\.1:(\d+)$")
 _STOPPED = re.compile(
     r"stopped: (?P<published>\d+) published, (?P<delivered>\d+) delivered, "
@@ -30,10 +35,30 @@ _STOPPED = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class Mode:
+    """A way to start a broker: options of twistd, options of pubsub, environment variables."""
+
+    of_twistd: Sequence[str] = ()
+    of_pubsub: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def command(self, twistd: Sequence[str], pubsub: Sequence[str]) -> list[str]:
+        """Return the command with these options of twistd and of pubsub."""
+        return [TWISTD, *self.of_twistd, *twistd, "pubsub", *self.of_pubsub, *pubsub]
+
+
+MODES = {
+    "default": Mode(),
+    "plain": Mode((), ["--tuning=off"], {"PUBSUB_KERNEL": "interpreted"}),
+    "asyncio": Mode(["--reactor=asyncio"]),
+}
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return this process's environment without the variables of a service manager."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LISTEN_", "NOTIFY_"))}
-    return {**kept, "PYTHONUNBUFFERED": "1", **(extra or {})}
+    return {**kept, "PYTHONUNBUFFERED": "1", **MODES[MODE].environment, **(extra or {})}
 
 
 def listen(*protocols: str) -> list[str]:
@@ -56,7 +81,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``twistd <before> pubsub <options>`` to its end."""
     return subprocess.run(
-        [TWISTD, *before, "pubsub", *stored(options)],
+        MODES[MODE].command(before, stored(options)),
         cwd=cwd,
         env=environment(env),
         stdin=subprocess.DEVNULL,
@@ -98,7 +123,7 @@ class Broker:
         self._ended = False
         self._killed = False
         self._process = subprocess.Popen(
-            [*before, TWISTD, "-n", "--pidfile=", "pubsub", *stored(options)],
+            [*before, *MODES[MODE].command(("-n", "--pidfile="), stored(options))],
             cwd=cwd,
             env=environment(env),
             stdin=subprocess.DEVNULL,

@@ -60,6 +60,7 @@ def test_the_example_of_the_specification(broker: Broker) -> None:
             assert client.at_end()
 
 
+@pytest.mark.modes
 def test_one_recv_returns_only_the_acknowledgment(broker: Broker) -> None:
     """The original clients read once, which must return 16 bytes even under a flood (§4.3).
     Messages may follow after 20 ms. A reader that a busy machine delays for longer tries again.
@@ -85,6 +86,7 @@ def test_one_recv_returns_only_the_acknowledgment(broker: Broker) -> None:
     assert proven, "the machine is too busy to tell"
 
 
+@pytest.mark.modes
 def test_messages_of_all_sizes_arrive_once_and_in_order(broker: Broker) -> None:
     chance = random.Random(7)
     sent = [
@@ -162,6 +164,7 @@ def test_subscribe_and_unsubscribe_take_effect(broker: Broker) -> None:
         assert sorted(map(text, subscriber.sync())) == [b"2", b"3"]
 
 
+@pytest.mark.modes
 def test_the_longest_messages_are_delivered(broker: Broker) -> None:
     big = random.Random(1).randbytes(LONGEST)
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
@@ -177,7 +180,7 @@ def test_the_longest_messages_are_delivered(broker: Broker) -> None:
 
 
 def test_large_messages_reuse_freed_memory(start: Start) -> None:
-    broker = start(*listen("cafe"), "--durability=*=none")
+    broker = start(*listen("cafe"), "--durability=*=none", "--tuning=on")
     big = publish(1, bytes(LONGEST))
     with Cafe.subscriber(broker) as subscriber, Cafe.publisher(broker) as publisher:
 
@@ -243,6 +246,7 @@ def test_the_last_frame_arrives_while_the_client_still_sends(
         assert frames[acknowledged:] == answers
 
 
+@pytest.mark.modes
 def test_two_hundred_clients(broker: Broker) -> None:
     subscribers = [Cafe.subscriber(broker, bytes([n % 4])) for n in range(180)]
     publishers = [Cafe.publisher(broker) for n in range(20)]
@@ -274,6 +278,7 @@ def test_a_reset_in_the_middle_of_a_frame(broker: Broker) -> None:
         assert subscriber.sync() == []
 
 
+@pytest.mark.modes
 def test_resets_of_subscribers_under_a_flood(start: Start) -> None:
     broker = start(*listen("cafe"), "--resume-window=0", "--max-connections=2")
     with Cafe.publisher(broker) as publisher, feeding(publisher, publish(1, bytes(1000)) * 50):

@@ -85,6 +85,7 @@ def other(broker: Broker) -> Iterator[Datagrams]:
     made.sock.close()
 
 
+@pytest.mark.modes
 def test_messages_pass_between_udp_tcp_and_nsd(
     broker: Broker, peer: Datagrams, other: Datagrams
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_session_moves_to_another_address(
     assert peer.receive() == [(ERROR, b"\x01")]
 
 
+@pytest.mark.modes
 def test_a_session_moves_from_udp_to_tcp(broker: Broker, peer: Datagrams) -> None:
     """Messages too large for a datagram are delivered on the stream."""
     peer.shake(handshake_sub(b"\x01", b"mover"))
@@ -239,6 +241,7 @@ def test_a_session_moves_from_udp_to_tcp(broker: Broker, peer: Datagrams) -> Non
         assert stream.receive_texts(1) == [bytes(LONGEST + 1)]
 
 
+@pytest.mark.modes
 def test_a_stopping_broker_says_goodbye(broker: Broker, peer: Datagrams, other: Datagrams) -> None:
     peer.shake(handshake_sub())
     other.shake(handshake_pub())

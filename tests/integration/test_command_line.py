@@ -106,6 +106,7 @@ def test_the_start_logs_each_listener_and_the_history(start: Start) -> None:
     assert [line.split(";")[0] for line in lines if "history" in line] == [history]
 
 
+@pytest.mark.modes
 def test_unix_endpoints(start: Start, tmp_path: Path) -> None:
     path = str(tmp_path / "cafe.sock")
     broker = start(f"--listen=cafe=unix:{path}", f"--listen=nsd=unix:{tmp_path / 'nsd.sock'}")
@@ -156,6 +157,7 @@ def test_the_command_line_overrides_the_file(start: Start, tmp_path: Path) -> No
         assert third.answer()["error"] == "TOO MANY CONNECTIONS"
 
 
+@pytest.mark.modes
 def test_without_options_every_protocol_is_on_its_default_port(start: Start) -> None:
     """In a separate network namespace, as the default ports may be in use."""
     unshare, ip = shutil.which("unshare"), shutil.which("ip")

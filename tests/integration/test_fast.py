@@ -39,6 +39,7 @@ def secret(tmp_path: Path) -> Path:
     return make_secret(tmp_path / "secret")
 
 
+@pytest.mark.modes
 def test_from_nothing_to_a_message(start: Start, tmp_path: Path) -> None:
     """The steps of the documentation: a secret, a broker, tokens, a message."""
     made = pubsub("secret", str(tmp_path / "secret"))

@@ -77,6 +77,7 @@ class Fast(Client):
         return self.error()
 
 
+@pytest.mark.modes
 @pytest.mark.parametrize("gently", [True, False], ids=["stopped", "killed"])
 def test_durable_state_survives_a_restart(house: House, gently: bool) -> None:
     first = house.open("--durability=*=sync")
@@ -180,6 +181,7 @@ def test_unstored_topics(house: House) -> None:
         assert [(m["when"], m["body"]) for m in nsd.get("ada")] == [(1, "stored")]
 
 
+@pytest.mark.modes
 def test_a_cafe_subscriber_resumes_from_the_file(house: House) -> None:
     """The subscriber missed more than memory holds."""
     broker = house.open("--max-memory=200M")
@@ -242,6 +244,7 @@ def test_invalid_settings_are_one_line_errors(
     assert complaint in line
 
 
+@pytest.mark.modes
 def test_a_full_disk_is_an_error_and_recovers(house: House) -> None:
     """A limit on the size of files stands for the disk; it can be changed from outside."""
     broker = house.open("--durability=*=sync", before=("prlimit", "--fsize=2000000:"))

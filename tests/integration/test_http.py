@@ -59,6 +59,7 @@ def durable(start: Start, tmp_path: Path) -> Broker:
     return start(*listen("cafe"), ADMIN, f"--store=log:{tmp_path}/h")
 
 
+@pytest.mark.modes
 @pytest.mark.parametrize("store", ["memory", "log:h"])
 def test_written_messages_are_read(start: Start, store: str) -> None:
     client = client_of(start(*listen("nsd"), ADMIN, f"--store={store}"))
@@ -276,6 +277,7 @@ def stalled(broker: Broker, target: str) -> Iterator[socket.socket]:
         yield sock
 
 
+@pytest.mark.modes
 def test_a_reader_that_does_not_read_does_not_delay_others(durable: Broker) -> None:
     client = client_of(durable)
     for batch in range(12):

@@ -68,6 +68,7 @@ def fill(stack: contextlib.ExitStack, served: Served, count: int) -> list[socket
     return subscribers
 
 
+@pytest.mark.modes
 def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
     start: Start, tmp_path: Path
 ) -> None:
@@ -82,6 +83,7 @@ def test_subscribers_that_half_close_and_do_not_read_are_gone_in_time(
         until(lambda: open_sockets(broker) == before, "the sockets are closed")
 
 
+@pytest.mark.modes
 def test_clients_that_do_not_take_their_last_bytes_are_gone_in_time(
     start: Start, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_clients_that_do_not_take_their_last_bytes_are_gone_in_time(
         assert broker.wait() in (0, -signal.SIGTERM)
 
 
+@pytest.mark.modes
 def test_clients_that_read_get_the_error_and_need_not_close(start: Start, tmp_path: Path) -> None:
     broker, streams = serve(start, "cafe", tmp_path, KINDS, *PATIENT)
     before = open_sockets(broker)
@@ -136,6 +139,7 @@ def test_a_stop_does_not_wait_for_those_that_neither_read_nor_close(
         assert broker.wait(PATIENCE / 2) in (0, -signal.SIGTERM)
 
 
+@pytest.mark.modes
 def test_nsd_answers_clients_that_have_closed_their_half(start: Start, tmp_path: Path) -> None:
     """The answer comes from the file, while the end of the input has been seen already."""
     options = f"--store=sqlite:{tmp_path / 'history.db'}", "--nsd-max-body=4000"
@@ -159,6 +163,7 @@ def test_nsd_answers_clients_that_have_closed_their_half(start: Start, tmp_path:
                 assert [m["body"] for m in json.loads(answer)["messages"]] == bodies
 
 
+@pytest.mark.modes
 def test_http_answers_clients_that_have_closed_their_half(start: Start) -> None:
     broker = start(*listen("cafe"), f"--admin-port=tcp:0:interface={HOST}")
     with socket.create_connection((HOST, broker.port("admin"))) as client:

@@ -249,6 +249,7 @@ def test_half_a_frame_does_not_extend_the_idle_timeout(start: Start) -> None:
                 pass
 
 
+@pytest.mark.modes
 def test_at_the_limit_of_open_files_connections_are_refused_and_counted(start: Start) -> None:
     broker = start(*listen("cafe"), before=("prlimit", "--nofile=64"))
     clients = [Client(broker.port("cafe")) for _ in range(100)]

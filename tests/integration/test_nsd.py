@@ -162,6 +162,7 @@ def test_the_error_for_a_long_line_arrives_while_the_client_still_sends(broker: 
         assert client.at_end()
 
 
+@pytest.mark.modes
 @pytest.mark.parametrize("in_base64", [False, True], ids=["plain", "base64"])
 def test_a_long_list_is_streamed(start: Start, in_base64: bool) -> None:
     """The list is larger than the broker's memory, and the client delays its reading."""

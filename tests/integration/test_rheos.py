@@ -94,6 +94,7 @@ def test_a_conversation_in_every_format(start: Start, layout: str, checksum: str
         assert ada.at_end()
 
 
+@pytest.mark.modes
 def test_takeover_and_back(broker: Broker) -> None:
     with connect(broker) as ada, connect(broker) as ben:
         ada.do(CREATE, b"news")
@@ -154,6 +155,7 @@ def test_half_a_request_before_a_half_close(broker: Broker) -> None:
         assert cy.at_end()
 
 
+@pytest.mark.modes
 def test_stopping_delivers_accepted_messages(broker: Broker) -> None:
     count = 20_000
     with connect(broker) as ada, connect(broker) as ben:

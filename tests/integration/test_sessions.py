@@ -98,6 +98,7 @@ def broker_saw_it_go(broker: Broker) -> None:
             barrier.sync()
 
 
+@pytest.mark.modes
 def test_live_messages_follow_the_missed_ones_under_traffic(broker: Broker) -> None:
     """A subscriber disconnects and resumes repeatedly under traffic: no gap, no repeat."""
     seen: list[int] = []
@@ -223,6 +224,7 @@ def test_a_history_that_is_too_short_is_reported(start: Start) -> None:
     broker.wait_line(r"dropped: 15 for client 'bob@[\d.:]+' on topic '.*': expired")
 
 
+@pytest.mark.modes
 @pytest.mark.parametrize("slow_bytes", ["128K", "1M"])
 def test_an_evicted_slow_reader_resumes(start: Start, slow_bytes: str) -> None:
     """Messages not written to the old connection are delivered after resumption."""

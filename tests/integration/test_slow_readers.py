@@ -70,6 +70,7 @@ def stuck(broker: Broker, client: bytes = b"stuck") -> Cafe:
     return Cafe.subscriber(broker, b"\x01", client, receive_buffer=16 * 1024)
 
 
+@pytest.mark.modes
 def test_auto_holds_nobody_and_loses_nothing(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-seconds=1")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
@@ -118,6 +119,7 @@ def test_catch_up_seconds_limit_the_time_behind(start: Start) -> None:
         broker.wait_line(r"dropped: \d+ for client 'stuck@[\d.:]+' on topic 'cafe/1': disconnected")
 
 
+@pytest.mark.modes
 def test_pause_holds_the_publisher_and_loses_nothing(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=pause")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
@@ -154,6 +156,7 @@ def test_pause_ends_with_the_disconnection_of_the_slow_subscriber(start: Start) 
     assert broker.output.count(" disconnected: ") == 1
 
 
+@pytest.mark.modes
 def test_drop_counts_dropped_messages(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=drop", "--slow-bytes=256K")
     with stuck(broker) as slow, Cafe.subscriber(broker) as quick, Cafe.publisher(broker) as source:
@@ -174,6 +177,7 @@ def test_drop_counts_dropped_messages(start: Start) -> None:
     assert totals["delivered"] == FLOOD + len(received)
 
 
+@pytest.mark.modes
 def test_disconnect_holds_no_publisher(start: Start) -> None:
     broker = start(
         *listen("cafe"), "--slow-consumer=disconnect", "--slow-bytes=512K", "--resume-window=0"
@@ -199,6 +203,7 @@ def test_disconnect_after_slow_seconds(start: Start) -> None:
         assert source.sync() == []
 
 
+@pytest.mark.modes
 def test_a_client_that_does_not_read_its_replies_is_not_read(start: Start) -> None:
     """Each frame has an error as its reply; these must not accumulate without bound."""
     broker = start(*listen("cafe"), "--allow-publish=other")
@@ -213,6 +218,7 @@ def test_a_client_that_does_not_read_its_replies_is_not_read(start: Start) -> No
             other.sync()
 
 
+@pytest.mark.modes
 def test_memory_is_bounded_and_its_largest_holder_is_evicted(start: Start) -> None:
     bound = 32 * MIB
     broker = start(

@@ -47,6 +47,7 @@ def host(member: Member, others: list[Member], connect: Open) -> None:
         other.saw("hosts 1 more topics")
 
 
+@pytest.mark.modes
 def test_a_message_reaches_every_broker_once_from_every_protocol(
     start: Start, connect: Open
 ) -> None:

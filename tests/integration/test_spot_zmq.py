@@ -200,6 +200,7 @@ def test_a_socket_of_another_type_is_refused(broker: Broker, connect: Open) -> N
     broker.wait_line("refused: 1 on spot: socket-type")
 
 
+@pytest.mark.modes
 def test_a_unix_socket(start: Start, connect: Open, tmp_path: Path) -> None:
     path = tmp_path / "spot"
     start(f"--listen=spot=unix:{path}")
@@ -208,6 +209,7 @@ def test_a_unix_socket(start: Start, connect: Open, tmp_path: Path) -> None:
     assert reader.receive() == [b"", b"\x01", b"t", b"x"]
 
 
+@pytest.mark.modes
 def test_many_messages_in_order(broker: Broker, connect: Open) -> None:
     reader = connect(zmq.DEALER, endpoint(broker))
     reader.zmq.rcvhwm = 0

@@ -48,6 +48,7 @@ def send_on(client: Cafe, first: int) -> None:
         pass
 
 
+@pytest.mark.modes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stopping_under_traffic(broker: Broker, number: signal.Signals) -> None:
     accepted = 5000
@@ -105,6 +106,7 @@ def test_no_connection_is_admitted_while_stopping(broker: Broker) -> None:
         assert reader.receive() == (DISCONNECT, b"")
 
 
+@pytest.mark.modes
 def test_a_backlog_is_delivered_first(start: Start) -> None:
     """A subscriber that is behind at the signal still gets its queued messages."""
     broker = start(*listen("cafe"), "--slow-consumer=disconnect")
@@ -139,6 +141,7 @@ def stopping_with_unread_messages(broker: Broker) -> Iterator[Cafe]:
         yield stuck
 
 
+@pytest.mark.modes
 def test_a_subscriber_that_never_reads_is_aborted_at_the_deadline(start: Start) -> None:
     broker = start(*listen("cafe"), "--slow-consumer=pause", "--stop-timeout=1")
     with stopping_with_unread_messages(broker) as stuck:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from twisted.internet import main
+from twisted.internet import main, tcp
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
@@ -18,14 +18,17 @@ from twisted.internet.interfaces import (
     ISystemHandle,
     ITCPTransport,
 )
+from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from pubsub.tuning import DIRECT_TRANSPORT, LIGHT_TRANSPORT, TUNED
 from pubsub.wire.direct_transport import READ_BYTES, DirectTransport
-from pubsub.wire.light_transport import LightTransport, serve
+from pubsub.wire.light_transport import LightTransport, serve, use_transports
 from tests.unit.test_direct_transport import Link, Peer, Port, Producer, Reactor
+from tests.unit.tunings import without
 
 DONE = Failure(ConnectionDone())
 
@@ -229,3 +232,18 @@ class AddressTests(SynchronousTestCase):
         assert kind is DirectTransport
         assert made.bufferSize == READ_BYTES
         assert made.getPeer() == IPv6Address("TCP", "fe80::1%lo", 4711, 0, 1)
+
+
+class TuningTests(SynchronousTestCase):
+    """The transports of a port"""
+
+    def test_each_can_be_turned_off(self) -> None:
+        for tuning, made in (
+            (TUNED, serve),
+            (without(LIGHT_TRANSPORT), DirectTransport),
+            (without(DIRECT_TRANSPORT), tcp.Server),
+            (without(DIRECT_TRANSPORT, LIGHT_TRANSPORT), tcp.Server),
+        ):
+            port = tcp.Port(0, Factory())
+            use_transports(port, tuning)
+            assert port.transport is made

@@ -24,14 +24,22 @@ from pubsub.broker.service import BrokerService
 from pubsub.errors import ConfigurationError, StartError
 from pubsub.server.clocks import system_wall_clock
 from pubsub.store.memory import MemoryStore
+from pubsub.tuning import LOOPBACK_RENO, TUNED, Tuning
 from pubsub.wire.light_transport import LightTransport
 from pubsub.wire.listener_service import BACKLOG, ListenerService
 from tests.unit.cafe_wire import Cafe
 from tests.unit.streams import logged
+from tests.unit.tunings import without
 
 
-def service_at(endpoint: str, factory: Any = None) -> ListenerService:
-    return ListenerService("toy", endpoint, factory or Factory.forProtocol(Protocol), reactor)
+def service_at(endpoint: str, factory: Any = None, tuning: Tuning = TUNED) -> ListenerService:
+    factory = factory or Factory.forProtocol(Protocol)
+    return ListenerService("toy", endpoint, factory, reactor, tuning=tuning)
+
+
+def congestion_control(of: socket.socket) -> bytes:
+    """Return the name of its congestion control."""
+    return of.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
 
 
 def port_of(service: ListenerService) -> tcp.Port:
@@ -178,6 +186,18 @@ class ListenTests(TestCase):
             transport.write(b"hello")
             assert client.recv(10) == b"hello"
             transport.connectionLost(Failure(ConnectionDone()))
+
+    def test_loopback_has_reno_if_it_is_tuned(self) -> None:
+        if not hasattr(socket, "TCP_CONGESTION"):
+            raise SkipTest("TCP_CONGESTION is of Linux")
+        with socket.socket() as untouched:
+            default = congestion_control(untouched)
+        for tuning, expected in ((TUNED, b"reno"), (without(LOOPBACK_RENO), default)):
+            service = service_at("tcp:0:interface=127.0.0.1", tuning=tuning)
+            self.addCleanup(service.stopService)
+            service.startService()
+            assert congestion_control(port_of(service).socket) == expected
+            assert port_of(service).socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     def test_a_stopped_listener_accepts_nothing(self) -> Deferred[Any]:
         service = service_at("tcp:0:interface=127.0.0.1")

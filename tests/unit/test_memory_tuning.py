@@ -7,7 +7,9 @@ import gc
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory
+from pubsub.server.memory_tuning import freeze_startup_objects, keep_freed_memory, tune_memory
+from pubsub.tuning import FROZEN_START, KEPT_MEMORY
+from tests.unit.tunings import without
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -36,7 +38,9 @@ class AllocatorTests(SynchronousTestCase):
                 return 1
 
         self.library(Library)
-        keep_freed_memory()
+        tune_memory(without(KEPT_MEMORY, FROZEN_START))
+        assert calls == []
+        tune_memory(without(FROZEN_START))
         assert calls == [(M_MMAP_THRESHOLD, 32 * 2**20), (M_TRIM_THRESHOLD, 64 * 2**20)]
 
     def test_another_c_library_is_not_changed(self) -> None:
@@ -51,5 +55,7 @@ class CollectorTests(SynchronousTestCase):
     def test_existing_objects_are_left_out_of_collections(self) -> None:
         self.addCleanup(gc.unfreeze)
         gc.unfreeze()
+        tune_memory(without(KEPT_MEMORY, FROZEN_START))
+        assert gc.get_freeze_count() == 0
         freeze_startup_objects()
         assert gc.get_freeze_count() > 1000

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.selectreactor import SelectReactor
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from pubsub.tuning import PLAIN_EVENTS, TICK_HOOK, TUNED, Tuning, choose
 from pubsub.wire.reactor_tick import at_tick_end
+from tests.unit.tunings import without
 
 
 class Ready:
@@ -55,9 +59,9 @@ class TurnEnd(TestCase):
         self.reactor = reactor
         return calls
 
-    def check_order(self, reactor: Any) -> None:
+    def check_order(self, reactor: Any, tuning: Tuning = TUNED) -> None:
         calls = self.made(reactor)
-        add = at_tick_end(reactor)
+        add = at_tick_end(reactor, tuning)
 
         def first() -> None:
             calls.append("first")
@@ -79,26 +83,29 @@ class TurnEnd(TestCase):
     def test_select(self) -> None:
         self.check_order(SelectReactor())
 
-    def test_an_epoll_reactor_with_other_names_inside(self) -> None:
-        reactor = EPollReactor()
+    def test_epoll_with_logging_contexts(self) -> None:
+        self.check_order(EPollReactor(), without(PLAIN_EVENTS))
+
+    def test_a_version_of_twisted_with_other_names_inside(self) -> None:
+        reactor: Any = EPollReactor()
         poller = reactor._poller
         del reactor._poller
-        add = at_tick_end(reactor)
+        with pytest.raises(AttributeError):
+            at_tick_end(reactor, TUNED)
+        before = reactor.doIteration
+        at_tick_end(reactor, choose(True, "99.1.0"))
+        assert reactor.doIteration == before
         reactor._poller = poller
-        calls: list[str] = []
-        add(lambda: calls.append("end"))
-        reactor.doIteration(None)
-        assert calls == ["end"]
 
     def test_a_reactor_is_hooked_once(self) -> None:
         reactor = EPollReactor()
-        first, second = at_tick_end(reactor), at_tick_end(reactor)
+        first, second = at_tick_end(reactor, TUNED), at_tick_end(reactor, TUNED)
         assert first == second
 
     def test_a_failing_call(self) -> None:
         reactor: Any = EPollReactor()
         calls = self.made(reactor)
-        add = at_tick_end(reactor)
+        add = at_tick_end(reactor, TUNED)
         add(lambda: [][0])
         add(lambda: calls.append("after"))
         reactor.doIteration(0)
@@ -111,7 +118,7 @@ class TurnEnd(TestCase):
         failing = Ready(calls, fail=True)
         self.addCleanup(failing.close)
         reactor.addReader(failing)
-        add = at_tick_end(reactor)
+        add = at_tick_end(reactor, TUNED)
         add(lambda: calls.append("end"))
         reactor.doIteration(0)
         assert sorted(calls) == ["end", "lost", "read", "read"]
@@ -124,15 +131,45 @@ class TurnEnd(TestCase):
             failing = Ready(calls, fail=True, fail_at_end=True)
             self.addCleanup(failing.close)
             reactor.addReader(failing)
-        at_tick_end(reactor)
+        at_tick_end(reactor, TUNED)
         reactor.doIteration(0)
         assert calls == ["read", "lost", "read", "lost"]
         assert len(self.flushLoggedErrors(ValueError)) == 4  # type: ignore[no-untyped-call]
 
+    def test_the_hook_is_a_trick(self) -> None:
+        reactor: Any = EPollReactor()
+        before = reactor.doIteration
+        self.check_delayed(reactor, at_tick_end(reactor, without(TICK_HOOK)))
+        assert reactor.doIteration == before
+
     def test_reactors_with_another_loop(self) -> None:
         reactors: list[Any] = [Clock(), AsyncioSelectorReactor()]
         for reactor in reactors:
-            at_tick_end(reactor)(lambda: None)
-            (delayed,) = reactor.getDelayedCalls()
-            assert delayed.getTime() <= reactor.seconds()
-            delayed.cancel()
+            self.check_delayed(reactor, at_tick_end(reactor, TUNED))
+
+    def check_delayed(self, reactor: Any, add: Callable[[Any], object]) -> None:
+        """Check that one delayed call is for all calls of a tick."""
+        add(lambda: None)
+        add(lambda: None)
+        (delayed,) = reactor.getDelayedCalls()
+        assert delayed.getTime() <= reactor.seconds()
+        delayed.cancel()
+
+    def test_delayed_calls_are_run_in_order(self) -> None:
+        clock = Clock()
+        add = at_tick_end(clock, TUNED)
+        calls: list[str] = []
+
+        def first() -> None:
+            calls.append("first")
+            add(lambda: calls.append("of the next turn"))
+
+        add(first)
+        add(lambda: [][0])
+        add(lambda: calls.append("last"))
+        assert calls == []
+        # A clock, unlike a reactor, runs in one step what is added meanwhile.
+        clock.advance(0)
+        assert calls == ["first", "last", "of the next turn"]
+        assert clock.getDelayedCalls() == []
+        assert len(self.flushLoggedErrors(IndexError)) == 1  # type: ignore[no-untyped-call]

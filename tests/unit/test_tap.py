@@ -148,12 +148,32 @@ class MakeServiceTests(TapCase):
         broker = self.service(MEMORY, "--proto=cafe")
         kinds = [type(service).__name__ for service in broker]
         assert kinds == ["ListenerService", "Reloader", "ForcedShutdown"]
-        assert f"kernel: {build_kind()}" in lines
+        assert f"kernel: {build_kind()}, tuning: on" in lines
 
     def test_objects_of_the_start_are_not_collected_again(self) -> None:
         gc.unfreeze()
         self.service(MEMORY, "--proto=cafe")
         assert gc.get_freeze_count() > 1000
+
+    def test_without_tuning_nothing_of_the_process_is_changed(self) -> None:
+        gc.unfreeze()
+        lines = logged(self)
+        self.service(MEMORY, "--proto=cafe", "--tuning=off")
+        assert gc.get_freeze_count() == 0
+        assert f"kernel: {build_kind()}, tuning: off" in lines
+
+    def test_an_untested_version_of_twisted_is_reported(self) -> None:
+        self.patch(tap, "twisted_version", "99.1.0")  # type: ignore[no-untyped-call]
+        lines = logged(self)
+        self.service(MEMORY, "--proto=cafe")
+        assert f"kernel: {build_kind()}, tuning: on in part" in lines
+        (line,) = (line for line in lines if line.startswith("tuning: "))
+        assert line.startswith("tuning: without tick-hook, ")
+        assert line.endswith(", as Twisted 99.1.0 is not tested")
+        lines.clear()
+        self.service(MEMORY, "--proto=cafe", "--tuning=off")
+        assert f"kernel: {build_kind()}, tuning: off" in lines
+        assert not [line for line in lines if line.startswith("tuning: ")]
 
     def test_an_error_ends_the_process_with_one_line(self) -> None:
         error = raised(SystemExit, self.service, MEMORY, "--proto=fast")

@@ -1,0 +1,128 @@
+"""The tricks on the path of a message: the list of them, and which are in use.
+
+A trick makes the broker faster and has no other effect. ``--tuning=off`` turns all of them off.
+Those that rest on the inside of Twisted are used only with versions of Twisted with which the tests
+have been run. docs/tuning.md has the same list, and the way of a message that it belongs to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TESTED_TWISTED = frozenset({"26.4.0", "26.10.0"})
+"""Versions of Twisted for tricks that rest on its inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trick:
+    """One trick.
+
+    ``rests_on`` names what it needs of Twisted, CPython or the system, and ``figure`` what it
+    gives. ``inside`` is True if it needs names or an order of calls that Twisted does not promise.
+    """
+
+    name: str
+    module: str
+    effect: str
+    rests_on: str
+    figure: str
+    inside: bool = False
+
+
+TICK_HOOK = Trick(
+    "tick-hook",
+    "pubsub/wire/reactor_tick.py",
+    "Calls at the end of a tick follow the events of the tick, without a delayed call for each "
+    "tick.",
+    "`ReactorBase.mainLoop` calls `doIteration` of the instance",
+    "1 to 1 and 50 to 1, one message at a time: 1.5, with plain-events, which needs it; in "
+    "batches 1.2",
+    inside=True,
+)
+PLAIN_EVENTS = Trick(
+    "plain-events",
+    "pubsub/wire/reactor_tick.py",
+    "Events of epoll are handled without a logging context for each; nothing reads that context.",
+    "`_poller`, `_selectables`, `_doReadOrWrite` and `_disconnectSelectable` of `EPollReactor`",
+    "one message at a time: 1.2 to 1.4",
+    inside=True,
+)
+DIRECT_TRANSPORT = Trick(
+    "direct-transport",
+    "pubsub/wire/direct_transport.py",
+    "A write sends at once. Twisted's waits for the next writable event, which costs two calls of "
+    "epoll_ctl and a tick.",
+    "`dataBuffer`, `offset`, `_writeDisconnecting` and `_maybePauseProducer` of `FileDescriptor`",
+    "one message at a time: 1.4, to ten subscribers 1.7; in batches 1.1 to 1.4",
+    inside=True,
+)
+LIGHT_TRANSPORT = Trick(
+    "light-transport",
+    "pubsub/wire/light_transport.py",
+    "A connection begins with a transport that has a file descriptor and no buffers. It needs "
+    "direct-transport, which takes its place.",
+    "`Port.transport` is called with the arguments of `tcp.Server`",
+    "one message at a time: 1.03 to 1.1; 1,550 bytes for an idle connection instead of 880",
+    inside=True,
+)
+KEPT_MEMORY = Trick(
+    "kept-memory",
+    "pubsub/server/memory_tuning.py",
+    "Up to 64 MiB of freed memory stay with the process for the next large message.",
+    "mallopt(3) of glibc",
+    "1 MiB, not stored: 4.4; below 256 KiB nothing",
+)
+FROZEN_START = Trick(
+    "frozen-start",
+    "pubsub/server/memory_tuning.py",
+    "The garbage collector does not traverse the objects of the start.",
+    "`gc.freeze` of CPython",
+    "nothing for a delivery; a full collection takes 30 ms, in which no message is handled",
+)
+LOOPBACK_RENO = Trick(
+    "loopback-reno",
+    "pubsub/wire/listener_service.py",
+    "Listeners on loopback addresses use the congestion control reno, which does not pace.",
+    "TCP_CONGESTION of Linux",
+    "where BBR is the default of a quiet system, up to 1.5 with several messages in flight; "
+    "otherwise nothing",
+)
+
+TRICKS: tuple[Trick, ...] = (
+    TICK_HOOK,
+    PLAIN_EVENTS,
+    DIRECT_TRANSPORT,
+    LIGHT_TRANSPORT,
+    KEPT_MEMORY,
+    FROZEN_START,
+    LOOPBACK_RENO,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The tricks in use, and those that are not because Twisted's version is not a tested one."""
+
+    on: frozenset[Trick]
+    untested: tuple[Trick, ...] = ()
+
+    def __contains__(self, trick: Trick) -> bool:
+        return trick in self.on
+
+    def __str__(self) -> str:
+        if not self.on:
+            return "off"
+        return "on in part" if self.untested else "on"
+
+
+TUNED = Tuning(frozenset(TRICKS))
+"""All tricks are in use."""
+
+
+def choose(wanted: bool, twisted_version: str) -> Tuning:
+    """Return what to use with this version of Twisted; nothing if tuning is not ``wanted``."""
+    if not wanted:
+        return Tuning(frozenset())
+    tested = twisted_version in TESTED_TWISTED
+    on = frozenset(trick for trick in TRICKS if tested or not trick.inside)
+    return Tuning(on, tuple(trick for trick in TRICKS if trick not in on))
