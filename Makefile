@@ -1,7 +1,8 @@
 # make run        start the broker with every protocol on loopback; ARGS='--proto=cafe --port=7070'
 # make test       run all tests, and print the coverage of the unit and contract tests
 # make test-unit  the unit tests alone
-# make test-long  the property tests with 2000 random examples each
+# make test-long  the property tests with 2000 random examples each, and all integration tests with
+#                 brokers without tuning, and with brokers in asyncio's reactor
 # make kernel     compile the kernel in place; make run and make test do so after a change of it
 # make fuzz       compare the forms of the kernel under sanitizers; ARGS='--seconds 600'
 # make lint       ruff, mypy and the form of the changelog's fragments
@@ -34,6 +35,8 @@ test: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=smoke $(BIN)/trial --temp-directory=.venv/trial tests.unit
 	$(BIN)/pytest -q -p no:twisted tests/bench tests/dissector
 	$(BIN)/pytest -q tests/integration tests/crash
+	BROKER_MODE=plain $(BIN)/pytest -q -m modes tests/integration
+	BROKER_MODE=asyncio $(BIN)/pytest -q -m modes tests/integration
 	$(BIN)/pytest -q -p no:twisted tests/spark tests/browser
 
 test-unit: .venv/.installed-dev
@@ -41,6 +44,8 @@ test-unit: .venv/.installed-dev
 
 test-long: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=long $(BIN)/pytest -q -p no:twisted -m hypothesis tests/unit
+	BROKER_MODE=plain $(BIN)/pytest -q tests/integration
+	BROKER_MODE=asyncio $(BIN)/pytest -q tests/integration
 
 kernel: .venv/.installed-dev
 	scripts/kernel

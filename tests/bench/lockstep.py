@@ -108,8 +108,8 @@ def until(clients: list[Client], amounts: list[int]) -> int:
 def measure(port: int, load: tuple[int, int, int, int, int]) -> float:
     """Return the ns for a delivery, the median of the repetitions."""
     publishers, subscribers, size, count, repetitions = load
-    senders = [Client(port, _WIRE.publisher_hello(1, f"p{n}")) for n in range(publishers)]
-    receivers = [Client(port, _WIRE.subscriber_hello(1, f"s{n}")) for n in range(subscribers)]
+    senders = [Client(port, _WIRE.publisher_hello([1], f"p{n}")) for n in range(publishers)]
+    receivers = [Client(port, _WIRE.subscriber_hello([1], f"s{n}")) for n in range(subscribers)]
     clients = senders + receivers
     until(clients, [ACK_SIZE] * len(clients))
     data = (_WIRE.publication(1, size).before + bytes(size)) * count
