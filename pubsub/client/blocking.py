@@ -11,9 +11,9 @@ does not survive a fork: the new process makes its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from pubsub.client import asyncio_runtime, base_client, subscription
 from pubsub.client.client_options import ClientOptions, read_options
@@ -23,6 +23,8 @@ from pubsub.client.messages import Message, MessageBatch
 from pubsub.client.notices import Notice
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_wire import Headers
+
+_Result = TypeVar("_Result")
 
 __all__ = ["Client", "Subscription", "connect"]
 
@@ -81,6 +83,13 @@ class Client:
         """See ``pubsub.client.Client.publish_many``."""
         work = self._client.publish_many(topic, payloads, confirm, sender=sender, headers=headers)
         return self._thread.run(work)
+
+    def call(self, work: Callable[[base_client.Client], Coroutine[Any, Any, _Result]]) -> _Result:
+        """Return the result of ``work(client)``, which runs in the client's thread.
+
+        Many requests in one call cost less than one call for each.
+        """
+        return self._thread.run(work(self._client))
 
     def flush(self) -> None:
         """See ``pubsub.client.Client.flush``."""

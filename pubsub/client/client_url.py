@@ -7,7 +7,7 @@ Credentials are never part of a URL, because URLs are logged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -41,7 +41,6 @@ class Target:
 
     def wire(self, client_id: bytes, token: str | None) -> ClientWire:
         """Return the wire of a client. Raises InvalidUrl."""
-        assert self.side.make_wire is not None
         if self.side.token is TokenUse.NEEDED and token is None:
             raise InvalidUrl(
                 f"{self.name}:// needs a token: give token= or token_file=, or set PUBSUB_TOKEN"
@@ -102,7 +101,9 @@ def find_side(name: str) -> ClientSide:
 
         protocol = installed_protocols().get(name)
         side = None if protocol is None else protocol.client
-    if side is None or side.make_wire is None:
+        if protocol is not None and side is not None and not side.port:
+            side = replace(side, port=protocol.port)
+    if side is None:
         known = ", ".join(f"{one}://" for one in (*WIRES, "https"))
         raise InvalidUrl(f"there is no client for {name!r}; choose from {known}")
     return side

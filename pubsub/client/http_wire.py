@@ -7,8 +7,6 @@ each topic, the position after the last message is kept, and continued from on t
 
 from __future__ import annotations
 
-from typing import Any
-
 from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import Level
@@ -52,14 +50,9 @@ class HttpWire(ClientWire):
         return HttpSubscriber(self.options, session if isinstance(session, HttpSession) else None)
 
 
-def _no_publisher(options: Any) -> Any:
-    raise NotImplementedError
-
-
 CLIENT = ClientSide(
-    _no_publisher,
+    HttpWire,
     columns=("key", "headers"),
     token=TokenUse.OPTIONAL,
-    make_wire=HttpWire,
     port=7080,
 )

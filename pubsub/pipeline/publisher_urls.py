@@ -1,4 +1,4 @@
-"""From the URL of a sink to HTTP, or to the blocking publisher of an installed protocol."""
+"""From the URL of a sink to HTTP, or to the client library's client of an installed protocol."""
 
 from __future__ import annotations
 
@@ -7,36 +7,50 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from pubsub.client.blocking import Client, connect
+from pubsub.client.notices import Notice
 from pubsub.errors import ConfigurationError
 from pubsub.pipeline.connector_options import Credentials, SinkOptions
+from pubsub.pipeline.sink_publisher import SinkPublisher
 from pubsub.plugin import installed_protocols
 from pubsub.settings import Setting, read_all
-from pubsub.wire.blocking_publisher import Address, BlockingPublisher
-from pubsub.wire.client_side import ClientSide, PublisherOptions, TokenUse
+from pubsub.wire.client_side import ClientSide, TokenUse
 
 _HTTP = ("http", "https")
 _HTTP_COLUMNS = ("key", "headers")
 _TLS = "+tls"
-_CLIENT = b"spark"
+_CLIENT = "spark"
+# A broker holds publishers for a slow subscriber, by default for less time than this.
+_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherFactory:
     """Makes the publishers of a sink's tasks, and is pickled into them.
 
-    ``make_publisher`` is pickled by reference: a worker imports the client of one protocol and
-    looks for no plugins.
+    ``options`` are those beside the URL that belong to the protocol; ``timeout`` is that of the
+    client library, in seconds.
     """
 
-    make_publisher: Callable[[PublisherOptions], BlockingPublisher]
-    address: Address
-    values: Mapping[str, Any]
+    url: str
+    options: Mapping[str, str]
     credentials: Credentials
+    timeout: float = _SECONDS
 
-    def __call__(self) -> BlockingPublisher:
+    def __call__(self) -> SinkPublisher:
         """Return a publisher, not connected yet. Raises OSError if the token cannot be read."""
-        token = self.credentials.read()
-        return self.make_publisher(PublisherOptions(self.address, self.values, token, _CLIENT))
+        return SinkPublisher(self.url, self._connect)
+
+    def _connect(self, on_event: Callable[[Notice], None]) -> Client:
+        given: dict[str, Any] = dict(self.options)
+        return connect(
+            self.url,
+            client_id=_CLIENT,
+            token=self.credentials.read(),
+            timeout=self.timeout,
+            on_event=on_event,
+            **given,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +82,9 @@ def find_destination(options: SinkOptions) -> Destination:
     _check_token(name, client, options.credentials)
     _check_options(options, client.options)
     _check_parameters(name, parameters, client.parameters)
-    values = _parse(client.options, options.of_protocol, "option ")
-    values |= _parse(client.parameters, parameters, "option url: ?")
-    assert parts.hostname is not None
-    address = Address(parts.hostname, parts.port or protocol.port, parts.scheme.endswith(_TLS))
-    publishers = PublisherFactory(client.make_publisher, address, values, options.credentials)
+    _parse(client.options, options.of_protocol, "option ")
+    _parse(client.parameters, parameters, "option url: ?")
+    publishers = PublisherFactory(options.url, dict(options.of_protocol), options.credentials)
     return Destination(client.columns, publishers)
 
 
@@ -116,8 +128,8 @@ def _check_parameters(name: str, given: Mapping[str, str], taken: Sequence[Setti
             )
 
 
-def _parse(settings: Sequence[Setting], given: Mapping[str, str], prefix: str) -> dict[str, Any]:
+def _parse(settings: Sequence[Setting], given: Mapping[str, str], prefix: str) -> None:
     try:
-        return read_all(settings, given)
+        read_all(settings, given)
     except ValueError as error:
         raise ConfigurationError(f"{prefix}{error}") from None

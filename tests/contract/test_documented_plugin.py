@@ -22,19 +22,24 @@ import json, sys
 from pubsub.pipeline.connector_options import sink_options
 from pubsub.pipeline.dissect import dissect, dissectors
 from pubsub.pipeline.publisher_urls import client_options, find_destination
-from pubsub.wire.blocking_publisher import NotPublished
+from pubsub.client import NotPublished
+from pubsub.client.blocking import connect
 
 with find_destination(sink_options({"url": sys.argv[1]}, client_options())).publishers() as toy:
     toy.add("news", b"one")
     toy.add("news", b"two")
     toy.finish()
+with connect(sys.argv[1]) as client, client.subscribe("news") as messages:
+    client.publish("news", b"three", confirm=True)
+    received = messages.next(30).payload.decode()
+with find_destination(sink_options({"url": sys.argv[1]}, client_options())).publishers() as toy:
     toy.add("forbidden", b"three")
     try:
         toy.finish()
     except NotPublished as error:
         refused = str(error)
 found = dissect(dissectors(), "toy", b"DANCE now")
-print(json.dumps([refused, found.fields, found.understood, found.fault]))
+print(json.dumps([received, refused, found.fields, found.understood, found.fault]))
 """
 
 
@@ -69,7 +74,8 @@ def test_it_is_served_with_the_limits_of_every_listener(start: Start, home: Path
 def test_a_url_selects_it(start: Start, home: Path) -> None:
     made = start(*listen("toy"), "--allow-publish=news", env=path(home))
     output = run_python(CLIENT, f"toy://{HOST}:{made.port('toy')}", env=path(home))
-    refused, fields, understood, fault = json.loads(output)
+    received, refused, fields, understood, fault = json.loads(output)
+    assert received == "three"
     assert refused.endswith("a message refused: ERR not-authorized")
     assert (fields, understood) == ({"verb": "DANCE"}, 5)
     assert fault == "no request 'DANCE' of this form"

@@ -74,7 +74,7 @@ def test_a_stream_over_every_protocol(
 
 def test_a_refused_message_fails_the_query(spark: SparkSession, broker: Broker) -> None:
     url = f"nsd://{HOST}:{broker.port('nsd')}"
-    with pytest.raises(Exception, match="the value is not UTF-8"):
+    with pytest.raises(Exception, match="the payload is not UTF-8"):
         write(spark.sql("SELECT 'out' topic, X'FF' value"), url)
     with pytest.raises(Exception, match="MESSAGE TOO BIG"):
         write(spark.sql("SELECT 'out' topic, repeat('x', 1001) value"), url)

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pubsub.pipeline.connector_options import Credentials
+from pubsub.pipeline.publisher_urls import PublisherFactory
 from pubsub.pipeline.schemas import MESSAGES_SCHEMA
-from pubsub.protocols.cafe.client import CafePublisher
-from pubsub.protocols.fast.client import FastPublisher
-from pubsub.protocols.nsd.client import NsdPublisher
-from pubsub.protocols.rheos.client import RheosPublisher
-from pubsub.protocols.spot.client import SpotPublisher
-from pubsub.wire.blocking_publisher import Address, BlockingPublisher
+from pubsub.pipeline.sink_publisher import SinkPublisher
 from tests.histories import history
 from tests.integration.broker import HOST, Broker, Start
 from tests.integration.fast_client import make_token
@@ -27,19 +24,22 @@ NAMES = ["a,b", 'q"uote', "it's", "sl/ash", "\N{PARTY POPPER}", " space ", "[x]"
 MEBIBYTE = 1024**2
 
 
-def publishers(broker: Broker, secret: Path) -> dict[str, BlockingPublisher]:
+def publishers(broker: Broker, secret: Path) -> dict[str, SinkPublisher]:
     """Return a publisher for each protocol."""
-    where = {name: Address(HOST, broker.port(name)) for name in ("cafe", "nsd", "rheos", "spot")}
+    token = make_token(secret).decode()
     return {
-        "cafe": CafePublisher(where["cafe"]),
-        "nsd": NsdPublisher(where["nsd"]),
-        "rheos": RheosPublisher(where["rheos"]),
-        "spot": SpotPublisher(where["spot"]),
-        "fast": FastPublisher(Address(HOST, broker.port("fast")), make_token(secret).decode()),
+        name: publisher(broker, name, token if name == "fast" else None)
+        for name in ("cafe", "nsd", "rheos", "spot", "fast")
     }
 
 
-def publish(client: BlockingPublisher, topic: str, *payloads: bytes) -> None:
+def publisher(broker: Broker, protocol: str, token: str | None = None) -> SinkPublisher:
+    """Return a publisher for a protocol's listener."""
+    where = f"{protocol}://{HOST}:{broker.port(protocol)}"
+    return PublisherFactory(where, {}, Credentials(token))()
+
+
+def publish(client: SinkPublisher, topic: str, *payloads: bytes) -> None:
     """Publish over a connection of its own."""
     with client:
         for payload in payloads:
@@ -74,7 +74,7 @@ def test_all_five_protocols(spark: SparkSession, broker: Broker, secret: Path) -
 
 def test_unusual_topic_names(spark: SparkSession, broker: Broker) -> None:
     for number, name in enumerate(NAMES):
-        publish(SpotPublisher(Address(HOST, broker.port("spot"))), name, b"%d" % number)
+        publish(publisher(broker, "spot"), name, b"%d" % number)
     wait_for_messages(broker, len(NAMES))
     everything = read(spark, broker).select("topic", "value").collect()
     assert {row.topic: int(row.value) for row in everything} == {
@@ -89,7 +89,7 @@ def test_unusual_topic_names(spark: SparkSession, broker: Broker) -> None:
 def test_large_payloads(spark: SparkSession, broker: Broker) -> None:
     """A hundred payloads of a mebibyte, more than an Arrow batch should hold."""
     sent = [bytes([number]) * MEBIBYTE for number in range(100)]
-    publish(SpotPublisher(Address(HOST, broker.port("spot"))), "large", *sent)
+    publish(publisher(broker, "spot"), "large", *sent)
     wait_for_messages(broker, len(sent))
     frame = read(spark, broker).selectExpr("offset", "sha2(value, 256) digest")
     found = {row.offset: row.digest for row in frame.collect()}
@@ -97,7 +97,7 @@ def test_large_payloads(spark: SparkSession, broker: Broker) -> None:
 
 
 def test_a_thousand_topics(spark: SparkSession, broker: Broker) -> None:
-    with SpotPublisher(Address(HOST, broker.port("spot"))) as client:
+    with publisher(broker, "spot") as client:
         for number in range(5000):
             client.add(f"many/{number % 1000}", b"%d" % number)
         client.finish()
@@ -111,7 +111,7 @@ def test_a_thousand_topics(spark: SparkSession, broker: Broker) -> None:
 
 def test_nothing_to_read(spark: SparkSession, broker: Broker) -> None:
     assert read(spark, broker).count() == 0
-    publish(SpotPublisher(Address(HOST, broker.port("spot"))), "full", b"x")
+    publish(publisher(broker, "spot"), "full", b"x")
     wait_for_messages(broker, 1)
     assert read(spark, broker, subscribe="empty").count() == 0
     assert read(spark, broker, subscribePattern="empt.*").count() == 0
@@ -123,7 +123,7 @@ def test_several_brokers(spark: SparkSession, start: Start, tmp_path: Path) -> N
     both = [serve(start, tmp_path / f"{number}") for number in range(2)]
     for number, broker in enumerate(both):
         publish(
-            CafePublisher(Address(HOST, broker.port("cafe"))),
+            publisher(broker, "cafe"),
             "cafe/1",
             *[b"%d-%d" % (number, index) for index in range(100 + number)],
         )
@@ -176,7 +176,7 @@ def test_events(spark: SparkSession, start: Start, tmp_path: Path, secret: Path)
 
 
 def test_selected_columns(spark: SparkSession, broker: Broker) -> None:
-    publish(CafePublisher(Address(HOST, broker.port("cafe"))), "cafe/1", b"x")
+    publish(publisher(broker, "cafe"), "cafe/1", b"x")
     wait_for_messages(broker, 1)
     frame = (
         spark.read.format("pubsub")
@@ -188,7 +188,7 @@ def test_selected_columns(spark: SparkSession, broker: Broker) -> None:
 
 
 def test_from_sql(spark: SparkSession, broker: Broker) -> None:
-    publish(CafePublisher(Address(HOST, broker.port("cafe"))), "cafe/1", b"x")
+    publish(publisher(broker, "cafe"), "cafe/1", b"x")
     wait_for_messages(broker, 1)
     read(spark, broker).createOrReplaceTempView("messages")
     assert spark.sql("SELECT sum(length(value)) FROM messages").collect()[0][0] == 1

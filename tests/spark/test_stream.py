@@ -10,11 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from pubsub.protocols.cafe.client import CafePublisher
-from pubsub.wire.blocking_publisher import Address
-from tests.integration.broker import HOST, Broker, Start
+from tests.integration.broker import Broker, Start
 from tests.spark.http_brokers import client_of, run_once, serve, stream, url_of, values
-from tests.spark.test_source import publish, wait_for_messages
+from tests.spark.test_source import publish, publisher, wait_for_messages
 from tests.waiting import until
 
 Run = Callable[..., list[bytes]]
@@ -23,7 +21,7 @@ Run = Callable[..., list[bytes]]
 def send(broker: Broker, *payloads: bytes, channel: int = 1) -> None:
     """Publish, and wait until the messages can be read."""
     before = client_of(broker).bounds().next
-    publish(CafePublisher(Address(HOST, broker.port("cafe"))), f"cafe/{channel}", *payloads)
+    publish(publisher(broker, "cafe"), f"cafe/{channel}", *payloads)
     wait_for_messages(broker, before + len(payloads))
 
 

@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from pubsub.errors import ConfigurationError
 from pubsub.kernel import Columns
-from pubsub.protocols.cafe.client import DEFAULT_CHANNELS, CafeWire
+from pubsub.protocols.cafe.channels import CHANNELS
+from pubsub.protocols.cafe.client import CafeWire
 from pubsub.protocols.cafe.client_connection import CafeConnection
 from pubsub.protocols.cafe.codec import (
     Disconnect,
@@ -50,7 +51,7 @@ NINE = Interest("cafe/9")
 
 
 def make_wire(client_id: bytes = b"bob") -> CafeWire:
-    return CafeWire(WireOptions(client_id, values={"channels": DEFAULT_CHANNELS}))
+    return CafeWire(WireOptions(client_id, values={"channels": CHANNELS.parse("0-255")}))
 
 
 def opened(role: Role) -> WireConnection:

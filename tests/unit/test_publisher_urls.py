@@ -1,4 +1,4 @@
-"""The sink over the protocols: from a URL to a publisher, and from rows to its bytes."""
+"""The sink over the protocols: from a URL to a client, and from rows to what it publishes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from twisted.trial.unittest import SynchronousTestCase
 
-from pubsub.errors import ConfigurationError, PubSubError
+from pubsub.client import NotPublished, OutcomeUnknown, Refusal, Uncertain
+from pubsub.client.notices import Notice
+from pubsub.errors import ConfigurationError
+from pubsub.pipeline import publisher_urls
 from pubsub.pipeline.connector_options import sink_options
 from pubsub.pipeline.publisher_urls import Destination, client_options, find_destination
 from pubsub.pipeline.sink import BatchWriter, TaskResult, current_batch
 from pubsub.pipeline.source import PubSubSource
-from pubsub.wire.blocking_publisher import BlockingPublisher, NotPublished
-from tests.unit import cafe_wire, fast_wire, nsd_lines, rheos_wire
 from tests.unit.raising import raised
-from tests.unit.sockets import HouseSocket, ScriptedSocket, connect_to
-from tests.unit.streams import House
+from tests.unit.sink_clients import RecordingClient
 from tests.unit.test_pipeline_sink import frame, struct
 
 
@@ -27,53 +27,29 @@ def destination(url: str, **given: str) -> Destination:
     return find_destination(sink_options({"url": url, **given}, client_options()))
 
 
-def publish_one(client: BlockingPublisher, topic: str) -> None:
-    client.add(topic, b"x")
-    client.finish()
-
-
 class UrlTests(SynchronousTestCase):
-    """The address that is connected to, and the first bytes sent"""
+    """What a task connects to, and as whom"""
 
-    def first_bytes(self, url: str, topic: str, **given: str) -> tuple[tuple[str, int], bytes]:
-        """Return the address that a publisher connects to, and what it sends without a reply."""
-        made = ScriptedSocket()
-        calls = connect_to(self, made)
-        publishers = destination(url, **given).publishers
+    def test_a_task_connects_as_spark(self) -> None:
+        client = RecordingClient()
+        self.patch(publisher_urls, "connect", client.connect)  # type: ignore[no-untyped-call]
+        publishers = destination("cafe://h:17", channels="9:orders").publishers
         assert publishers is not None
-        with publishers() as client:
-            raised(PubSubError, publish_one, client, topic)
-        ((address, _),) = calls
-        return address, bytes(made.sent)
+        with publishers():
+            pass
+        assert (client.url, client.options["client_id"]) == ("cafe://h:17", "spark")
+        assert client.options["channels"] == "9:orders"
+        assert client.options["token"] is None
+        assert client.closed
 
-    def test_cafe(self) -> None:
-        address, sent = self.first_bytes("cafe://h", "cafe/3")
-        assert (address, sent) == (("h", 7070), cafe_wire.hs_pub(3, b"spark"))
-        address, sent = self.first_bytes("cafe://h:17", "orders", channels="9:orders")
-        assert (address, sent) == (("h", 17), cafe_wire.hs_pub(9, b"spark"))
-
-    def test_nsd(self) -> None:
-        address, sent = self.first_bytes("nsd://h", "orders")
-        assert address == ("h", 7071)
-        assert sent.splitlines()[0] == b'{"_class":"OpenRequest","identity":"orders"}'
-
-    def test_rheos(self) -> None:
-        address, sent = self.first_bytes("rheos://h", "news")
-        assert address == ("h", 7072)
-        assert sent.startswith(rheos_wire.create(sent[5:21]))
-        _, sent = self.first_bytes("rheos://h?layout=original&checksum=crc32", "news")
-        request = rheos_wire.original(rheos_wire.CREATE, sent[6:22], b"news")
-        assert sent.startswith(rheos_wire.sealed(request))
-
-    def test_spot(self) -> None:
-        address, sent = self.first_bytes("spot://[::1]:7373", "news")
-        assert address == ("::1", 7373)
-        assert sent.startswith(b"\xff")
-
-    def test_fast(self) -> None:
-        address, sent = self.first_bytes("fast://h", "news", token="a.b.c")
-        assert address == ("h", 7074)
-        assert sent.startswith(fast_wire.unsubscribe(b"a.b.c"))
+    def test_the_token_is_passed_and_not_shown(self) -> None:
+        client = RecordingClient()
+        self.patch(publisher_urls, "connect", client.connect)  # type: ignore[no-untyped-call]
+        publishers = destination("fast://h", token="a.b.c").publishers
+        assert publishers is not None
+        assert "a.b.c" not in repr(publishers)
+        with publishers():
+            assert client.options["token"] == "a.b.c"
 
     def test_destinations_have_their_optional_columns(self) -> None:
         assert destination("http://h").optional_columns == ("key", "headers")
@@ -97,45 +73,54 @@ class WriterTests(SynchronousTestCase):
         """Return the result of a task with these rows."""
         return self.writer(url, columns, **given).write(iter(frames))
 
+    def recording(self, reply: Notice | None = None) -> RecordingClient:
+        """Return the client that tasks use."""
+        client = RecordingClient(reply)
+        self.patch(publisher_urls, "connect", client.connect)  # type: ignore[no-untyped-call]
+        return client
+
     def test_they_are_published_before_the_task_ends(self) -> None:
-        house = House({"nsd": {}})
-        socket = HouseSocket(house, "nsd")
-        connect_to(self, socket)
+        client = self.recording()
         result = self.write(
             "nsd://h",
             "topic string, value string, key string",
             frame(topic=["a", "b"], value=["1", "2"], key=["ada", None]),
-            frame(topic=["a"], value=["3"], key=["bob"]),
+            frame(topic=["a", "a"], value=["3", "4"], key=["bob", "bob"]),
         )
         assert isinstance(result, TaskResult)
-        assert (result.messages, result.parts) == (3, ())
-        page = self.successResultOf(house.store.read(0, None, 2**20))
-        found = [(b.topic, b.sender, payload) for b in page.batches for payload in b.payloads()]
-        assert sorted(found) == [("a", b"ada", b"1"), ("a", b"bob", b"3"), ("b", b"", b"2")]
-        assert socket.closed
+        assert (result.messages, result.parts) == (4, ())
+        assert client.published == [
+            ("a", [b"1"], b"ada"),
+            ("a", [b"3", b"4"], b"bob"),
+            ("b", [b"2"], None),
+        ]
+        assert client.closed
+
+    def test_a_window_at_a_time(self) -> None:
+        client = self.recording()
+        values = [b"%d" % number for number in range(2500)]
+        self.write("nsd://h", "value binary", frame(value=values), topic="a")
+        assert [len(payloads) for _, payloads, _ in client.published] == [1000, 1000, 500]
 
     def test_a_topic_for_rows_without_one(self) -> None:
-        socket = ScriptedSocket([nsd_lines.SUCCESS * 5])
-        connect_to(self, socket)
+        client = self.recording()
         rows = frame(topic=["a", None], value=[b"1", b"2"])
         self.write("nsd://h", "topic string, value binary", rows, topic="rest")
-        opened = [line for line in bytes(socket.sent).splitlines() if b"OpenRequest" in line]
-        assert [line.rstrip(b"\n") + b"\n" for line in opened] == [
-            b'{"_class":"OpenRequest","identity":"a"}\n',
-            b'{"_class":"OpenRequest","identity":"rest"}\n',
-        ]
+        assert [topic for topic, _, _ in client.published] == ["a", "rest"]
 
     def test_a_refusal_fails_the_task_and_closes_the_connection(self) -> None:
-        socket = ScriptedSocket([nsd_lines.SUCCESS, nsd_lines.error("full")])
-        connect_to(self, socket)
         rows = frame(topic=["a"], value=["1"])
-        error = raised(NotPublished, self.write, "nsd://h", "topic string, value string", rows)
-        assert "full" in str(error)
-        assert socket.closed
+        for reply, kind in (
+            (Refusal(1, "full"), NotPublished),
+            (Uncertain(1, "full"), OutcomeUnknown),
+        ):
+            client = self.recording(reply)
+            error = raised(kind, self.write, "nsd://h", "topic string, value string", rows)
+            assert "full" in str(error)
+            assert client.closed
 
     def test_there_is_nothing_to_commit(self) -> None:
         writer = self.writer("nsd://h", "topic string, value string")
-        connect_to(self, ScriptedSocket())
         results: list[WriterCommitMessage | None] = [TaskResult("query", 1), None]
         writer.commit(results)
         writer.abort(results)
