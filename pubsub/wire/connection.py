@@ -20,7 +20,7 @@ from pubsub.errors import FrameTimeout, HandshakeTimeout, Refused
 from pubsub.wire.direct_transport import READ_BYTES
 from pubsub.wire.life_cycle import Event
 from pubsub.wire.peer_address import host_of
-from pubsub.wire.read_buffer import PayloadHandler, ReadBuffer
+from pubsub.wire.read_buffer import ReadBuffer
 from pubsub.wire.replies import Condition, ReplyQueue
 from pubsub.wire.stream_client import StreamClient
 
@@ -59,15 +59,6 @@ class Connection(StreamClient):
         on before the next call can achieve anything.
         """
         raise NotImplementedError
-
-    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """How to handle the frame of ``need`` bytes that begins with ``head``.
-
-        For a message whose payload ends the frame: the offset of the payload in the frame, and
-        its handler. None for any other frame, and for one that cannot be handled now: it is left
-        to ``consume``.
-        """
-        return None
 
     def refusal(self, error: Refused) -> bytes:
         """The reply to a client that is not admitted, or whose time is over."""
@@ -133,7 +124,7 @@ class Connection(StreamClient):
         if buffer is not None:
             if not buffer.add(data, self.delimiter):
                 return
-            data = buffer.take_frame(self.large_payload)
+            data = buffer.take()
         done, need = self.consume(data)
         if done < len(data) or self._read_buffer is not None:
             self._keep_partial(data, done, need)

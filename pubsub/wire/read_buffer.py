@@ -1,27 +1,19 @@
 """The partial frame of a connection: its bytes, its charge to the memory budget, the size of reads.
 
-The bytes are kept as they were received and joined once. The payload of a large message is joined
-separately, so that it is not copied out of its frame again. Knows no transport and no protocol.
+The bytes are kept as they were received and joined once. Knows no transport and no protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pubsub.broker.memory_budget import MemoryBudget
     from pubsub.interfaces import MemoryHolder
 
-PayloadHandler: TypeAlias = Callable[[bytes], None]
-LargePayload: TypeAlias = Callable[[bytes, int], "tuple[int, PayloadHandler] | None"]
-"""See ``Connection.large_payload``."""
-
 # Partial frames of this many bytes and more are charged to the memory budget; smaller ones are
 # part of the estimate for a connection.
 _CHARGED_BYTES = 4096
-# From this length on a frame may be a message whose payload is joined separately.
-_LARGE_BYTES = 16 * 1024
 # A frame may take this many seconds more for each _ARRIVAL_BYTES that have arrived.
 _ARRIVAL_BYTES = 64 * 1024
 # Chunks of one partial frame; more are joined, as many small ones take more memory than their
@@ -99,22 +91,6 @@ class ReadBuffer:
         """Remove and return the bytes. They stay charged until ``start`` or ``clear``."""
         chunks, self._chunks = self._chunks, []
         return b"".join(chunks)
-
-    def take_frame(self, large_payload: LargePayload) -> bytes:
-        """As ``take``, but first hand a large message's payload to the handler it has."""
-        if self._need < _LARGE_BYTES:
-            return self.take()
-        chunks, self._chunks = self._chunks, []
-        found = large_payload(chunks[0], self._need)
-        if found is None:
-            return b"".join(chunks)
-        payload_start, handle = found
-        last = chunks[-1]
-        frame_end = len(last) - (self._nbytes - self._need)
-        chunks[0], chunks[-1] = chunks[0][payload_start:], last[:frame_end]
-        self._age = 0
-        handle(b"".join(chunks))
-        return last[frame_end:]
 
     def overdue(self, seconds: float) -> bool:
         """Count a second of waiting for the client; return whether the frame takes too long.

@@ -46,7 +46,7 @@ from pubsub.protocols.cafe.codec import (
     encode,
     needed,
 )
-from pubsub.protocols.cafe.heads import PUBLISH_HEAD, learn_publish
+from pubsub.protocols.cafe.heads import learn_publish
 from pubsub.protocols.cafe.refusals import code_of, error
 from pubsub.protocols.cafe.served_client import State
 
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from pubsub.interfaces import Encoding
     from pubsub.protocols.cafe.channels import Channels
     from pubsub.protocols.cafe.served_client import ServedClient
-    from pubsub.wire.read_buffer import PayloadHandler
 
 # Clients read the acknowledgment with one recv and would lose what came with it (cafe §4.3).
 ACK_GAP = 0.02
@@ -117,16 +116,6 @@ class Conversations:
             except CafeError as problem:
                 at = self._malformed(client, problem, data, at)
         return at, HEADER.size
-
-    def large_payload(
-        self, client: ServedClient, head: bytes, need: int
-    ) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection.large_payload``: a PUBLISH."""
-        learnt = learn_publish(head, 0) if client.state is State.PUBLISHER else None
-        if learnt is None or learnt[0].frame_length(head) != need:
-            return None
-        channel = learnt[1]
-        return PUBLISH_HEAD, lambda payload: self._publish(client, channel, Columns.one(payload))
 
     def _check_new(self, client: ServedClient, data: bytes, at: int) -> bool:
         """Fail a NEW client that sends another frame than it may, even a malformed one."""

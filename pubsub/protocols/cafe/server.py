@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pubsub.broker.publisher import PublishingConnection
     from pubsub.broker.sessions import Session
     from pubsub.broker.topics import Topic
-    from pubsub.wire.read_buffer import PayloadHandler
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("channels", CHANNELS, "0-255", "channels offered, and the topics they stand for"),
@@ -75,10 +74,6 @@ class CafeConnection(Connection):
     def consume(self, data: bytes) -> tuple[int, int]:
         """See ``Connection``."""
         return self._conversations.consume(self, data)
-
-    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``."""
-        return self._conversations.large_payload(self, head, need)
 
     @property
     def label(self) -> str:

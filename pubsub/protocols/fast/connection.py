@@ -46,7 +46,6 @@ from pubsub.protocols.fast.refusals import code_of
 from pubsub.protocols.fast.subscriptions import Subscriptions
 from pubsub.wire.connection import Connection, ConnectionFactory
 from pubsub.wire.known_heads import KnownHeads
-from pubsub.wire.read_buffer import PayloadHandler
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
@@ -109,16 +108,6 @@ class FastConnection(Connection):
                 # The packet may contain a token, so events show none of it.
                 self.fail(reason, answer, frame=b"")
         return at, need
-
-    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a PUBLISH, unless it has to wait for its token."""
-        found = None if self._waits_for_token else learn_publish(head, 0, self._server.max_payload)
-        if found is None:
-            return None
-        frame, source = found
-        if frame.frame_length(head) != need or self._must_wait(source.token):
-            return None
-        return len(frame.data), lambda payload: self._publish(source, Columns.one(payload))
 
     def _handle(self, packet: Packet) -> None:
         topic_id = 0 if isinstance(packet, Create) else packet.topic_id

@@ -25,7 +25,6 @@ from pubsub.protocols.spot.zmtp import (
     Unit,
     ZmtpError,
     decode,
-    frame_head,
     ping_seconds,
     pong,
 )
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from pubsub.broker.listener import Listener
     from pubsub.broker.slices import SlicedWork, Work
     from pubsub.protocols.spot.role import Role
-    from pubsub.wire.read_buffer import PayloadHandler
 
 NODE = b"X-Node"
 """The property of READY by which brokers of this kind recognize each other (spot §2.4)."""
@@ -43,8 +41,6 @@ EPOCH = b"X-Epoch"
 """The property by which a broker tells another one the epoch of its history (spot §7.7)."""
 MAX_MALFORMED = 10
 """Malformed messages after which the connection is closed (spot §6.1)."""
-# Bytes before the body of a frame that is not a short one (RFC 37).
-_LONG_HEAD = 9
 
 
 class ZmtpConnection(Connection):
@@ -139,22 +135,6 @@ class ZmtpConnection(Connection):
         if columns.count:
             role.receive(columns)
         return columns.end
-
-    def large_payload(self, head: bytes, need: int) -> tuple[int, PayloadHandler] | None:
-        """See ``Connection``: a publication whose prefix is known."""
-        role = None if self._paused or self._role is None else self._role
-        publication = None if role is None else self.known.at(head, 0)
-        if role is None or publication is None:
-            return None
-        before = publication.prefix + frame_head(need - len(publication.prefix) - _LONG_HEAD)
-        if not head.startswith(before):
-            return None
-
-        def handle(payload: bytes) -> None:
-            self._partial_unit = None
-            role.receive(Columns.one(payload, publication))
-
-        return len(before), handle
 
     def _handle_message(self, role: Role, unit: Unit, before: bytes) -> None:
         """Handle a message of which ``before`` are the bytes before its last frame."""
