@@ -18,6 +18,7 @@ from pubsub.commands.destination import Destination
 from pubsub.errors import PubSubError
 
 _SECONDS = 30.0
+_PORT = 7080
 _ADVICE = {
     "bad-token": "give a valid token with --token-file or PUBSUB_TOKEN",
     "not-authorized": "give a token that permits it with --token-file or PUBSUB_TOKEN",
@@ -33,6 +34,10 @@ class ApiError(PubSubError):
         super().__init__(text)
         self.code = code
         self.details = details or {}
+
+
+class CutOff(ApiError):
+    """A reply that ended before its end."""
 
 
 class Api:
@@ -58,7 +63,11 @@ class Api:
         """Yield the JSON object of each line of a reply."""
         with self._request("GET", path, query) as response:
             while line := self._read(response, True):
+                if not line.endswith(b"\n"):
+                    raise self._cut_off("the last line is not whole")
                 yield json.loads(line)
+            if response.length:
+                raise self._cut_off(f"{response.length} bytes are missing")
 
     def bounds(self, timestamp: int | None = None) -> dict[str, Any]:
         """Return ``first``, ``next`` and, with ``timestamp`` in µs, ``offset``."""
@@ -71,7 +80,10 @@ class Api:
         try:
             return response.readline() if line else response.read()
         except (OSError, HTTPException) as error:
-            raise ApiError(f"{self._url}: the reply was cut off: {error}; try again") from None
+            raise self._cut_off(_reason(error)) from None
+
+    def _cut_off(self, why: str) -> CutOff:
+        return CutOff(f"{self._url}: the reply was cut off: {why}; try again")
 
     def _request(
         self, method: str, path: str, query: Mapping[str, object] | None = None
@@ -94,12 +106,12 @@ class Api:
         return response
 
     def _connection(self) -> HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
+        host, port = self._parts.hostname or "", self._parts.port or _PORT
         match self._parts.scheme:
             case "http":
                 return HTTPConnection(host, port, timeout=_SECONDS)
             case "https" | "http+tls":
-                context = ssl.create_default_context(cafile=self._destination.tls_ca)
+                context = _tls_context(self._destination)
                 return HTTPSConnection(host, port, timeout=_SECONDS, context=context)
             case other:
                 raise ApiError(f"{self._url}: the HTTP API is at http:// or https://, not {other}:")
@@ -115,6 +127,20 @@ class Api:
         text = str(details.get("message", "") or f"HTTP {response.status} {response.reason}")
         advice = _ADVICE.get(code)
         return ApiError(f"{self._url}: {text}" + (f"; {advice}" if advice else ""), code, details)
+
+
+def _tls_context(destination: Destination) -> ssl.SSLContext:
+    """Return the context that verifies the broker. Raises ApiError."""
+    try:
+        context = ssl.create_default_context(cafile=destination.tls_ca)
+        if destination.tls_cert is not None:
+            context.load_cert_chain(destination.tls_cert, destination.tls_key)
+    except OSError as error:
+        raise ApiError(
+            f"a certificate or key cannot be used: {error.strerror or error}; check --tls-ca, "
+            "--tls-cert and --tls-key"
+        ) from None
+    return context
 
 
 def topic_path(name: str) -> str:

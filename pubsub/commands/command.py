@@ -21,7 +21,14 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _COMPLETE = "_PUBSUB_COMPLETE"
 
 _SUBCOMMANDS = {
+    "pub": Subcommand("pubsub.commands.pub", "publish messages"),
+    "sub": Subcommand("pubsub.commands.sub", "print the messages of topics as they come"),
+    "tail": Subcommand("pubsub.commands.tail", "print the last messages of topics"),
     "topics": Subcommand("pubsub.commands.topics", "list and delete topics"),
+    "replay": Subcommand(
+        "pubsub.commands.replay", "publish messages of the history again, or write them to a file"
+    ),
+    "bench": Subcommand("pubsub.commands.bench", "measure the rate and the latency of a broker"),
     "context": Subcommand("pubsub.commands.context", "name brokers, and choose one"),
     "secret": Subcommand(
         "pubsub.commands.secret", "write a new master secret to a file for its owner only"

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pubsub.commands.contexts import Context, check_name, load
-from pubsub.commands.destination import check_url
+from pubsub.commands.destination import check_url, complete_context
 from pubsub.errors import ConfigurationError
 
 
@@ -26,11 +26,12 @@ def context() -> None:
 @click.option("--client-id", metavar="ID", help="The name or id of this client on the wire.")
 @click.option("--token-file", metavar="FILE", help="File with the token; read when it is needed.")
 @click.option("--tls-ca", metavar="FILE", help="Certificates of the authorities to trust, in PEM.")
+@click.option("--tls-cert", metavar="FILE", help="The client's certificate, in PEM.")
+@click.option("--tls-key", metavar="FILE", help="The key of the certificate, in PEM.")
 @click.option("--replace", is_flag=True, help="Replace a context of this name.")
 def add(
-    name: str, url: str, api: str | None, client_id: str | None, token_file: str | None,
-    tls_ca: str | None, replace: bool,
-) -> None:  # fmt: skip
+    name: str, url: str, api: str | None, client_id: str | None, replace: bool, **files: str | None
+) -> None:
     """Add the broker at URL as NAME. The first context is used at once."""
     check_name(name)
     for one in (url, *([api] if api else [])):
@@ -38,7 +39,8 @@ def add(
     contexts = load(os.environ)
     if name in contexts.named and not replace:
         raise ConfigurationError(f"the context {name!r} exists; replace it with --replace")
-    contexts.named[name] = Context(url, api, client_id, _absolute(token_file), _absolute(tls_ca))
+    paths = {option: _absolute(path) for option, path in files.items()}
+    contexts.named[name] = Context(url, api, client_id, **paths)
     if contexts.current is None:
         contexts.current = name
     contexts.save()
@@ -73,7 +75,7 @@ def list_contexts(as_json: bool) -> None:
 
 
 @context.command("use")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_context)
 def use(name: str) -> None:
     """Have commands connect to the context NAME."""
     contexts = load(os.environ)
@@ -84,7 +86,7 @@ def use(name: str) -> None:
 
 
 @context.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_context)
 def remove(name: str) -> None:
     """Remove the context NAME. Its token file stays."""
     contexts = load(os.environ)
@@ -96,7 +98,7 @@ def remove(name: str) -> None:
 
 
 @context.command("show")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_context)
 def show(name: str | None) -> None:
     """Show the context NAME, or the one in use, as JSON."""
     contexts = load(os.environ)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +28,8 @@ class Context:
     client_id: str | None = None
     token_file: str | None = None
     tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +51,8 @@ class Contexts:
 
     def save(self) -> None:
         """Write the file, or nothing of it. Raises OSError."""
+        import tempfile
+
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         shown = {
             "current": self.current,

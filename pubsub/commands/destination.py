@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from pubsub.commands.contexts import Context, load
 from pubsub.errors import ConfigurationError
 
 DEFAULT_URL = "http://127.0.0.1:7080"
+_CHANGED = ("api", "client_id", "token_file", "tls_ca", "tls_cert", "tls_key")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -31,7 +32,9 @@ class Destination:
     client_id: str | None
     token_file: str | None
     tls_ca: str | None
-    given: bool = True
+    tls_cert: str | None
+    tls_key: str | None
+    given: bool
 
     def token(self, environment: Mapping[str, str] = os.environ) -> str | None:
         """Return the token of the file, else that of ``PUBSUB_TOKEN``. Raises OSError."""
@@ -64,9 +67,12 @@ def destination_options(command: _Command) -> _Command:
     def option(name: str, help: str, metavar: str) -> None:
         nonlocal command
         command = click.option(
-            name, metavar=metavar, help=help, expose_value=False, callback=_remember
-        )(command)
+            name, metavar=metavar, help=help, expose_value=False, callback=_remember,
+            shell_complete=complete_context if name == "--context" else None,
+        )(command)  # fmt: skip
 
+    option("--tls-key", "The key of the client's certificate, in PEM.", "FILE")
+    option("--tls-cert", "The client's certificate, in PEM.", "FILE")
     option("--tls-ca", "Certificates of the authorities to trust, in PEM.", "FILE")
     option("--client-id", "The name or id of this client on the wire.", "ID")
     option("--token-file", "File with the token (default: PUBSUB_TOKEN).", "FILE")
@@ -77,6 +83,13 @@ def destination_options(command: _Command) -> _Command:
         f"the context in use, else {DEFAULT_URL}).", "URL",
     )  # fmt: skip
     return command
+
+
+def complete_context(
+    _context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the names of contexts that begin with ``incomplete``."""
+    return [name for name in load(os.environ).named if name.startswith(incomplete)]
 
 
 def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
@@ -98,13 +111,13 @@ def resolve(options: Mapping[str, str | None], environment: Mapping[str, str]) -
     if options["url"] is not None and options["context"] is not None:
         raise click.UsageError("--url and --context exclude each other")
     base, given = _base(options, environment)
-    changed = {name: options[name] for name in ("api", "client_id", "token_file", "tls_ca")}
-    base = replace(base, **{name: value for name, value in changed.items() if value is not None})
+    changed = {name: options[name] for name in _CHANGED if options[name] is not None}
+    base = replace(base, **changed)  # type: ignore[arg-type]
     check_url(base.url)
     api = base.api or environment.get("PUBSUB_API") or None
     if api is None and urlsplit(base.url).scheme.partition("+")[0] in ("http", "https"):
         api = base.url
-    return Destination(base.url, api, base.client_id, base.token_file, base.tls_ca, given)
+    return Destination(**{**asdict(base), "api": api}, given=given)
 
 
 def _base(

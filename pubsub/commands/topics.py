@@ -14,8 +14,8 @@ from pubsub.errors import ConfigurationError
 
 
 @click.group("topics", invoke_without_command=True, no_args_is_help=False)
-@destination_options
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each topic.")
+@destination_options
 @click.pass_context
 def topics(context: click.Context, as_json: bool) -> None:
     """List the topics that have messages in the history, or delete topics.
@@ -51,9 +51,9 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 
 @topics.command("delete")
-@destination_options
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@destination_options
 @click.pass_context
 def delete(context: click.Context, names: tuple[str, ...], yes: bool) -> int:
     """Delete topics with their messages, queue keys and subscriptions."""

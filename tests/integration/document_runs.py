@@ -77,7 +77,12 @@ class PageRun:
         (directory / ".venv").mkdir()
         (directory / ".venv" / "bin").symlink_to(_BIN)
         self._path = f"{self._shims}:{_BIN}:{os.environ['PATH']}"
-        self._environment = environment({"PATH": self._path, "HOME": str(directory)})
+        # The default of the command, on the broker's port; the contexts are those of HOME.
+        url = f"http://127.0.0.1:{ports[7080]}"
+        self._environment = environment(
+            {"PATH": self._path, "HOME": str(directory), "PUBSUB_URL": url}
+        )
+        self._environment.pop("XDG_CONFIG_HOME", None)
         self._languages: dict[str, Callable[[str], None]] = {
             "sh": self._run_shell,
             "python": self._run_python,

@@ -1,4 +1,4 @@
-"""``pubsub topics`` over the HTTP API of a broker."""
+"""``pubsub topics`` over the HTTP API of a broker, and the completion: see docs/command.md."""
 
 from __future__ import annotations
 

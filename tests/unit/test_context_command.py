@@ -34,7 +34,16 @@ class ContextCase(CommandCase):
         return out
 
     def resolve(self, environment: dict[str, str] | None = None, **options: str) -> Destination:
-        names = ("url", "context", "api", "client_id", "token_file", "tls_ca")
+        names = (
+            "url",
+            "context",
+            "api",
+            "client_id",
+            "token_file",
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+        )
         given = {name: options.get(name) for name in names}
         return resolve(given, {**self.environment, **(environment or {})})
 
@@ -67,7 +76,7 @@ class ContextTests(ContextCase):
         self.context("add", "home", CAFE, "--api", DEFAULT_URL, "--client-id", "ada")
         assert json.loads(self.context("list", "--json")) == {
             "name": "home", "current": True, "url": CAFE, "api": DEFAULT_URL, "client_id": "ada",
-            "token_file": None, "tls_ca": None,
+            "token_file": None, "tls_ca": None, "tls_cert": None, "tls_key": None,
         }  # fmt: skip
 
     def test_a_token_is_referred_to_and_not_kept(self) -> None:

@@ -35,8 +35,8 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)(?<!-)(?![\w-])")
 _WORD = re.compile(r"\w+")
 # Names of operators' files that look like modules.
 _FILES = {"pubsub.key", "pubsub.toml", "pubsub.service", "pubsub.lua"}
-# Options of twistd, curl and others, of the example protocol in docs/protocols.md, and of version
-# 0.1.0.
+# Options of twistd, curl and others, of the example protocol in docs/protocols.md, of version
+# 0.1.0, and of the tools that docs/command.md compares.
 _FOREIGN = {
     "pidfile",
     "logfile",
@@ -47,6 +47,13 @@ _FOREIGN = {
     "data-binary",
     "toy-max-line",
     "spot-handshake-timeout",
+    "all",
+    "force-stdin",
+    "jetstream",
+    "raw",
+    "repeat",
+    "send-on",
+    "wait",
 }
 # Keys of tables that are not settings.
 _KEYS = {"protocol", "port", "endpoint", "ends", "algorithm", "public-key-file", "secret-file"}

@@ -1,4 +1,4 @@
-"""``pubsub history``: check, repair, backup, restore and dump."""
+"""``pubsub history``: check, repair, backup, restore and dump; see docs/command.md."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""The client library as the commands use it: connected to a destination, with advice in errors."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pubsub.commands.destination import Destination
+from pubsub.commands.start_position import Position, offset_of
+from pubsub.errors import PubSubError
+
+if TYPE_CHECKING:
+    from pubsub.client import Client, Notice, Subscription
+
+_Result = TypeVar("_Result")
+OnEvent = Callable[["Notice"], None]
+
+
+class CommandError(PubSubError):
+    """An error of the client library, and what to do about it."""
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run ``work`` to its end, or to Ctrl-C. Raises CommandError."""
+    from pubsub.client import ClientError
+
+    # Notices are reported by the commands themselves.
+    _silence_log()
+    try:
+        return asyncio.run(work)
+    except ClientError as error:
+        raise CommandError(str(error)) from None
+
+
+def _silence_log() -> None:
+    import logging
+
+    logging.getLogger("pubsub.client").addHandler(logging.NullHandler())
+
+
+@asynccontextmanager
+async def connected(where: Destination, on_event: OnEvent | None = None) -> AsyncIterator[Client]:
+    """Yield a client of the broker; at the end everything is sent and confirmed.
+
+    Raises CommandError, ClientError.
+    """
+    from pubsub.client import connect
+
+    with advice(where):
+        async with connect(
+            where.url,
+            client_id=where.client_id,
+            token=where.token(),
+            api=where.api,
+            tls_ca=where.tls_ca,
+            tls_cert=where.tls_cert,
+            tls_key=where.tls_key,
+            on_event=on_event,
+        ) as client:
+            yield client
+
+
+@contextmanager
+def advice(where: Destination) -> Iterator[None]:
+    """Add what to do next to the errors of a client."""
+    from pubsub.client import ConnectFailed, HistoryNeeded, TopicNotAddressable
+
+    try:
+        yield
+    except ConnectFailed as error:
+        raise CommandError(f"{error}; {where.hint()}") from None
+    except TopicNotAddressable as error:
+        raise CommandError(f"{error}; choose another URL with --url") from None
+    except HistoryNeeded:
+        where.api_url()
+        raise
+
+
+def subscribe(
+    client: Client, topics: Sequence[str], start: int | None, events: bool = False
+) -> Subscription:
+    """Subscribe to ``topics``; one that ends in ``*`` stands for all names that begin so."""
+    names = [topic for topic in topics if not topic.endswith("*")]
+    prefixes = [topic[:-1] for topic in topics if topic.endswith("*")]
+    return client.subscribe(*names, prefixes=prefixes, start=start, events=events)
+
+
+def find_offset(where: Destination, start: Position) -> int | None:
+    """Return the offset at which a subscription begins, None for what is published from now on.
+
+    Raises ApiError, ConfigurationError.
+    """
+    if start.latest:
+        return None
+    if start.offset is not None:
+        return start.offset
+    from pubsub.commands.api_client import Api
+
+    return offset_of(start, Api(where).bounds, time.time())

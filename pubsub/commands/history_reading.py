@@ -1,0 +1,116 @@
+"""Messages of the history, read over the HTTP API."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pubsub.commands.api_client import Api, CutOff
+
+_MOST_MORE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message of the history. ``timestamp`` is in µs since the Unix epoch."""
+
+    topic: str
+    payload: bytes
+    sender: bytes
+    timestamp: int
+    offset: int
+    headers: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """Offsets from ``start`` to before ``stop`` that cannot be read."""
+
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.stop - 1} are damaged and left out"
+
+
+def read(
+    api: Api, start: int, stop: int, topics: Sequence[str]
+) -> Iterator[StoredMessage | Damaged]:
+    """Yield the messages of ``topics``, of all if there are none. Raises ApiError.
+
+    What retention removes meanwhile is left out. The broker ends a stream that is not read for
+    some time, as during a slow replay; the next one continues where it ended.
+    """
+    while start < stop:
+        began = start
+        try:
+            for item in _stream(api, start, stop, topics):
+                start = item.stop if isinstance(item, Damaged) else item.offset + 1
+                yield item
+            return
+        except CutOff:
+            if start == began:
+                raise
+
+
+def _stream(
+    api: Api, start: int, stop: int, topics: Sequence[str]
+) -> Iterator[StoredMessage | Damaged]:
+    query: dict[str, object] = {
+        "start": start, "stop": stop, "format": "jsonl", "headers": 1, "skip_expired": 1,
+    }  # fmt: skip
+    if topics:
+        query["topic"] = list(topics)
+    return map(_item, api.lines("/v1/history", query))
+
+
+def _item(row: Mapping[str, Any]) -> StoredMessage | Damaged:
+    if "damaged" in row:
+        return Damaged(*row["damaged"])
+    return StoredMessage(
+        row["topic"],
+        _value(row),
+        base64.b64decode(row["key"]),
+        row["timestamp"],
+        row["offset"],
+        {one["key"]: _value(one) for one in row.get("headers", ())},
+    )
+
+
+def _value(row: Mapping[str, Any]) -> bytes:
+    if "value" in row:
+        return str(row["value"]).encode()
+    return base64.b64decode(row["value_base64"])
+
+
+def count_messages(api: Api, start: int, stop: int, topics: Sequence[str]) -> int:
+    """Return the number of messages of ``topics`` in a range. Raises ApiError."""
+    rows = api.get("/v1/topics", {"start": start, "stop": stop})["topics"]
+    return sum(row["messages"] for row in rows if not topics or row["name"] in topics)
+
+
+def start_of_last(number: int, first: int, stop: int, count: Callable[[int, int], int]) -> int:
+    """Return an offset from which on there are ``number`` messages, and not many more.
+
+    ``count`` returns the messages in a range. The result is ``first`` if there are fewer.
+    """
+    start, span = stop, max(number, 16)
+    while start > first:
+        start = max(first, stop - span)
+        found = count(start, stop)
+        if found >= number:
+            break
+        span *= 8
+    else:
+        return first
+    too_late = stop
+    while found > number + _MOST_MORE and too_late - start > 1:
+        middle = (start + too_late) // 2
+        fewer = count(middle, stop)
+        if fewer >= number:
+            start, found = middle, fewer
+        else:
+            too_late = middle
+    return start

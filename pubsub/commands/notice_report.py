@@ -1,0 +1,48 @@
+"""What the client library tells beside messages, as lines on standard error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from pubsub.client import Notice
+
+
+class NoticeReport:
+    """Prints notices, unless ``quiet``; ``failed`` counts messages that may not be published."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.failed = 0
+        self._quiet = quiet
+
+    def __call__(self, notice: Notice) -> None:
+        """Report ``notice``."""
+        from pubsub.client import Refusal, Uncertain
+
+        lost = isinstance(notice, Refusal | Uncertain)
+        if isinstance(notice, Refusal | Uncertain):
+            self.failed += notice.count
+        if lost or not self._quiet:
+            click.echo(f"pubsub: {line_of(notice)}", err=True)
+
+
+def line_of(notice: Notice) -> str:
+    """Return a notice as a line of text."""
+    from pubsub.client import Disconnected, Ended, Gap, Reconnected, Refusal
+
+    match notice:
+        case Disconnected(reason=reason):
+            return f"the connection was lost: {reason}; connecting again"
+        case Reconnected(resumed=resumed, reason=reason):
+            return "connected again" + (", nothing was missed" if resumed else f": {reason}")
+        case Gap(topics=topics, reason=reason, offset=offset):
+            after = "" if offset is None else f" after offset {offset}"
+            return f"{', '.join(topics)}: messages may be missing{after}: {reason}"
+        case Ended(reason=reason):
+            return f"the broker has ended a subscription: {reason}"
+        case Refusal(count=count, reason=reason):
+            return f"{count} messages were refused: {reason}"
+        case _:
+            return f"{notice.count} messages may not have been published: {notice.reason}"

@@ -1,0 +1,126 @@
+"""``pubsub pub``: publishes a message, a file, or the lines of standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pubsub.commands.destination import Destination, destination, destination_options
+
+_STDIN = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What is published, and how. ``rate`` is in messages a second, None for no limit."""
+
+    topic: str
+    payload: bytes | None
+    count: int | None
+    rate: float | None
+    confirm: bool
+    headers: Mapping[str, bytes]
+
+    def payloads(self) -> AsyncIterator[list[bytes]]:
+        """Return the payloads; those of lines as they come."""
+        from pubsub.commands.message_source import lines, repeated
+
+        if self.payload is None:
+            return lines(_STDIN, self.count)
+        return repeated(self.payload, self.count or 1)
+
+
+class _Header(click.ParamType[tuple[str, bytes]]):
+    """A name and a value in NAME=VALUE."""
+
+    name = "header"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, bytes]:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            self.fail(f"expected NAME=VALUE, not {value!r}", param, ctx)
+        return name, os.fsencode(text)
+
+
+@click.command("pub")
+@click.argument("topic")
+@click.argument("message", required=False)
+@click.option("--file", "-f", metavar="FILE", help="Publish the content of FILE as one message.")
+@click.option(
+    "--count", "-n", type=click.IntRange(1), metavar="N",
+    help="Publish the message N times, or N lines at the most.",
+)  # fmt: skip
+@click.option(
+    "--rate", "-r", type=click.FloatRange(0, min_open=True), metavar="N",
+    help="Publish N messages a second.",
+)  # fmt: skip
+@click.option("--confirm", "-c", is_flag=True, help="Wait until the broker has confirmed them.")
+@click.option(
+    "--header", "-H", type=_Header(), multiple=True, metavar="NAME=VALUE",
+    help="Add a header; may be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was published, as JSON.")
+@destination_options
+@click.pass_context
+def pub(
+    context: click.Context, /, topic: str, message: str | None, file: str | None,
+    count: int | None, rate: float | None, confirm: bool,
+    header: tuple[tuple[str, bytes], ...], as_json: bool,
+) -> int:  # fmt: skip
+    """Publish MESSAGE on TOPIC; without one, each line of standard input as a message.
+
+    \b
+    pubsub pub cafe/7 hello
+    tail -f log.txt | pubsub pub cafe/7
+    """
+    if message is not None and file is not None:
+        raise click.UsageError("MESSAGE and --file exclude each other", context)
+    payload = None if message is None else os.fsencode(message)
+    if file is not None:
+        payload = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    if payload is None and sys.stdin.isatty():
+        click.echo("each line is a message; end with Ctrl-D", err=True)
+    publication = Publication(topic, payload, count, rate, confirm, dict(header))
+    from pubsub.commands.broker_client import run
+
+    published, failed, level = run(publish(destination(context), publication))
+    if as_json:
+        shown = {"topic": topic, "published": published, "failed": failed, "confirmed": level}
+        click.echo(json.dumps(shown))
+    return 1 if failed else 0
+
+
+async def publish(where: Destination, publication: Publication) -> tuple[int, int, str | None]:
+    """Publish, and return how many messages were published, how many were refused or may not have
+    been published, and the lowest level that was confirmed.
+    """
+    from pubsub.commands.broker_client import connected
+    from pubsub.commands.notice_report import NoticeReport
+    from pubsub.commands.pace import paced
+
+    given, levels, report = 0, set(), NoticeReport(quiet=True)
+    async with connected(where, report) as client:
+        async for payloads in paced(publication.payloads(), publication.rate):
+            level = await client.publish_many(
+                publication.topic,
+                payloads,
+                confirm=publication.confirm,
+                headers=publication.headers or None,
+            )
+            given += len(payloads)
+            if level is not None:
+                levels.add(level)
+    lowest = min(levels).name.lower() if levels else None
+    return given - report.failed, report.failed, lowest
+
+
+COMMAND = pub

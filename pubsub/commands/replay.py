@@ -1,0 +1,188 @@
+"""``pubsub replay``: publishes a range of the history again, or writes it to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.history_reading import StoredMessage
+from pubsub.commands.message_formats import NAMES, Format, choose
+from pubsub.commands.start_position import EARLIEST, LATEST, Position, PositionType, offset_of
+from pubsub.errors import ConfigurationError
+
+_GROUP = 500
+Advance = Callable[[int], None]
+"""Called with the offset that was reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The messages of ``topics`` (all, if there are none) from ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+    topics: tuple[str, ...]
+
+
+@click.command("replay")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option(
+    "--from", "start", type=PositionType(), default=EARLIEST,
+    help="The first message (default: earliest).",
+)  # fmt: skip
+@click.option(
+    "--to", "stop", type=PositionType(), default=LATEST,
+    help="The end, exclusive (default: latest, the end when the command starts).",
+)  # fmt: skip
+@click.option("--into", metavar="TOPIC", help="Publish the messages on this topic.")
+@click.option("--output", "-o", metavar="FILE", help="Write them to this new file; - for stdout.")
+@click.option(
+    "--format", "-F", "format_name", type=click.Choice(NAMES), default="json", show_default=True,
+    help="How they are written.",
+)  # fmt: skip
+@click.option(
+    "--rate", "-r", type=click.FloatRange(0, min_open=True), metavar="N",
+    help="Publish N messages a second.",
+)  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@destination_options
+@click.pass_context
+def replay(
+    context: click.Context, /, topics: tuple[str, ...], start: Position, stop: Position,
+    into: str | None, output: str | None, format_name: str, rate: float | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Publish messages of the history again, or write them to a file.
+
+    \b
+    pubsub replay cafe/7 --from 1h --into cafe/8
+    pubsub replay --from 2026-01-31T12:00:00Z --output messages.jsonl
+    """
+    if (into is None) == (output is None):
+        raise click.UsageError("give either --into TOPIC or --output FILE", context)
+    if into in topics or (into is not None and not topics):
+        raise click.UsageError(
+            "name the topics to replay, without that of --into: it would be read while it is "
+            "written", context,
+        )  # fmt: skip
+    where = destination(context)
+    wanted = find_range(where, start, stop, topics)
+    with _progress(wanted, quiet or output == "-") as advance:
+        if output is not None:
+            count = write(where, wanted, output, choose(format_name, False, False), advance)
+        else:
+            from pubsub.commands.broker_client import run
+
+            count = run(publish_again(where, wanted, str(into), rate, advance))
+    if not quiet and output != "-":
+        click.echo(f"{count} messages of offsets {wanted.start} to {wanted.stop}", err=True)
+
+
+def find_range(
+    where: Destination, start: Position, stop: Position, topics: tuple[str, ...]
+) -> Range:
+    """Return the range in offsets, as far as it exists. Raises ApiError."""
+    from pubsub.commands.api_client import Api
+
+    api, now = Api(where), time.time()
+    bounds = api.bounds()
+    first, end = int(bounds["first"]), int(bounds["next"])
+    begin = max(offset_of(start, api.bounds, now), first)
+    return Range(begin, max(min(offset_of(stop, api.bounds, now), end), begin), topics)
+
+
+def _messages(where: Destination, wanted: Range, advance: Advance) -> Iterator[StoredMessage]:
+    from pubsub.commands import history_reading as history
+    from pubsub.commands.api_client import Api
+
+    for item in history.read(Api(where), wanted.start, wanted.stop, wanted.topics):
+        if isinstance(item, history.Damaged):
+            click.echo(f"pubsub: {item}", err=True)
+            continue
+        yield item
+        advance(item.offset + 1)
+    advance(wanted.stop)
+
+
+def write(where: Destination, wanted: Range, output: str, form: Format, advance: Advance) -> int:
+    """Write the messages to the new file ``output`` and return their number.
+
+    A file that could not be written to its end does not stay. Raises ConfigurationError, OSError.
+    """
+    count = 0
+    with _new_file(output) as file:
+        for message in _messages(where, wanted, advance):
+            file.write(form(message))
+            count += 1
+    return count
+
+
+@contextmanager
+def _new_file(output: str) -> Iterator[BinaryIO]:
+    if output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        # Messages can be secret, so only the owner can read the file.
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigurationError(
+            f"{output}: the file exists and is not replaced; choose another name"
+        ) from None
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+    except BaseException:
+        Path(output).unlink(missing_ok=True)
+        raise
+
+
+async def publish_again(
+    where: Destination, wanted: Range, into: str, rate: float | None, advance: Advance
+) -> int:
+    """Publish the payloads on the topic ``into``, confirmed, and return their number."""
+    from pubsub.commands.broker_client import connected
+    from pubsub.commands.notice_report import NoticeReport
+    from pubsub.commands.pace import paced
+
+    count = 0
+
+    async def groups() -> AsyncIterator[list[bytes]]:
+        messages = _messages(where, wanted, advance)
+        # Reading blocks; the connection to the broker is kept meanwhile.
+        while group := await asyncio.to_thread(lambda: list(islice(messages, _GROUP))):
+            yield [message.payload for message in group]
+
+    async with connected(where, NoticeReport()) as client:
+        async for payloads in paced(groups(), rate):
+            await client.publish_many(into, payloads, confirm=True)
+            count += len(payloads)
+    return count
+
+
+@contextmanager
+def _progress(wanted: Range, quiet: bool) -> Iterator[Advance]:
+    """Yield a function that shows the offset that was reached, on a terminal only."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _reached: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("offsets", total=wanted.stop - wanted.start)
+        yield lambda reached: progress.update(task, completed=reached - wanted.start)
+
+
+COMMAND = replay

@@ -1,0 +1,125 @@
+"""``pubsub sub``: prints the messages of topics as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.message_formats import NAMES, Format, choose
+from pubsub.commands.start_position import LATEST, Position, PositionType
+
+if TYPE_CHECKING:
+    from pubsub.client import Client
+    from pubsub.commands.output import Output
+
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is printed, and when the command ends."""
+
+    topics: tuple[str, ...]
+    start: Position
+    format: Format
+    count: int | None
+    timeout: float | None
+    quiet: bool
+
+
+def format_options(command: Any) -> Any:
+    """Add --format and --verbose."""
+    command = click.option(
+        "--verbose", "-v", is_flag=True, help="Print the topic in front of each message."
+    )(command)
+    return click.option(
+        "--format", "-F", "format_name", type=click.Choice(NAMES), default="text",
+        help="text and hex: a line each; json: with what the wire shows; raw: nothing between "
+        "messages.",
+    )(command)  # fmt: skip
+
+
+@click.command("sub")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@format_options
+@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="End after N messages.")
+@click.option(
+    "--from", "start", type=PositionType(), default=LATEST,
+    help="Where to begin: in the history, or with what is published from now on (latest).",
+)  # fmt: skip
+@click.option(
+    "--timeout", "-W", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    help="End after this time, with exit code 124.",
+)  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="Do not report lost connections and messages.")
+@destination_options
+@click.pass_context
+def sub(
+    context: click.Context, /, topics: tuple[str, ...], format_name: str, verbose: bool,
+    count: int | None, start: Position, timeout: float | None, quiet: bool,
+) -> int:  # fmt: skip
+    """Print the messages of each TOPIC as they come.
+
+    \b
+    pubsub sub cafe/7
+    pubsub sub cafe/7 bob --from earliest --format json
+    """
+    form = choose(format_name, verbose, sys.stdout.isatty())
+    subscription = Subscription(topics, start, form, count, timeout, quiet)
+    from pubsub.commands.broker_client import run
+
+    return run(subscribe(destination(context), subscription))
+
+
+async def subscribe(where: Destination, wanted: Subscription) -> int:
+    """Print messages until one of the ends that ``wanted`` names, and return the exit code."""
+    from pubsub.commands.broker_client import connected, find_offset
+    from pubsub.commands.notice_report import NoticeReport
+    from pubsub.commands.output import Output
+
+    start = find_offset(where, wanted.start)
+    report = NoticeReport(wanted.quiet)
+    async with Output(sys.stdout.fileno()) as output, connected(where, report) as client:
+        printing = asyncio.ensure_future(_print(client, start, output, wanted))
+        ended = asyncio.ensure_future(output.ended.wait())
+        tasks = (printing, ended)
+        try:
+            done, _ = await asyncio.wait(
+                tasks, timeout=wanted.timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            # Also after Ctrl-C: they end before the client does.
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if printing in done:
+            printing.result()
+        if output.error is not None:
+            raise output.error
+    return 0 if done else TIMED_OUT
+
+
+async def _print(client: Client, start: int | None, output: Output, wanted: Subscription) -> None:
+    from pubsub.client import MessageBatch
+    from pubsub.commands.broker_client import subscribe as begin
+
+    left = wanted.count
+    async with begin(client, wanted.topics, start) as subscription:
+        async for batch in subscription.batches():
+            assert isinstance(batch, MessageBatch)
+            messages = islice(batch, left)
+            shown = [wanted.format(message) for message in messages]
+            await output.write(b"".join(shown))
+            if left is not None:
+                left -= len(shown)
+                if not left:
+                    return
+
+
+COMMAND = sub

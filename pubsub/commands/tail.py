@@ -1,0 +1,72 @@
+"""``pubsub tail``: prints the last messages of topics, and those that follow."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+
+import click
+
+from pubsub.commands.destination import Destination, destination, destination_options
+from pubsub.commands.message_formats import Format, choose
+from pubsub.commands.start_position import Position
+from pubsub.commands.sub import Subscription, format_options, subscribe
+
+
+@click.command("tail")
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@format_options
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), default=10, show_default=True, metavar="N",
+    help="Print the last N messages.",
+)  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Go on with messages as they come.")
+@destination_options
+@click.pass_context
+def tail(
+    context: click.Context, /, topics: tuple[str, ...], format_name: str, verbose: bool,
+    lines: int, follow: bool,
+) -> int | None:  # fmt: skip
+    """Print the last messages of each TOPIC, or of all, from the broker's history.
+
+    \b
+    pubsub tail -n 3
+    pubsub tail -f cafe/7
+    """
+    if follow and not topics:
+        raise click.UsageError("--follow needs a topic", context)
+    where = destination(context)
+    form = choose(format_name, verbose, sys.stdout.isatty())
+    stop = print_last(where, topics, lines, form)
+    if not follow:
+        return None
+    from pubsub.commands.broker_client import run
+
+    wanted = Subscription(topics, Position(offset=stop), form, None, None, quiet=False)
+    return run(subscribe(where, wanted))
+
+
+def print_last(where: Destination, topics: tuple[str, ...], number: int, form: Format) -> int:
+    """Print the last ``number`` messages and return the offset at which following begins."""
+    from pubsub.commands import history_reading as history
+    from pubsub.commands.api_client import Api
+
+    api = Api(where)
+    bounds = api.bounds()
+    stop = int(bounds["next"])
+    start = history.start_of_last(
+        number, int(bounds["first"]), stop, lambda a, b: history.count_messages(api, a, b, topics)
+    )
+    last: deque[history.StoredMessage] = deque(maxlen=number)
+    for item in history.read(api, start, stop, topics):
+        if isinstance(item, history.StoredMessage):
+            last.append(item)
+        else:
+            click.echo(f"pubsub: {item}", err=True)
+    for message in last:
+        sys.stdout.buffer.write(form(message))
+    sys.stdout.buffer.flush()
+    return stop
+
+
+COMMAND = tail

@@ -1,0 +1,392 @@
+"""The commands that connect, with a fake client and a fake API."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qs, urlsplit
+
+from pubsub.client import ConnectFailed, Disconnected, Gap, Level, MessageBatch, Refusal
+from pubsub.commands import api_client, broker_client
+from pubsub.commands.command import main
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Messages
+from tests.unit.test_pubsub_command import CommandCase
+
+API = "--api=http://127.0.0.1:7080"
+CAFE = ("--url=cafe://127.0.0.1:7070", API)
+
+
+class FakeClient:
+    """A broker in memory: what is published arrives at its subscriptions."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, bytes, Any]] = []
+        self.notices: list[Any] = []
+        self.starts: list[int | None] = []
+        self.drops = 0
+        self.ends = False
+        self.queues: list[asyncio.Queue[MessageBatch]] = []
+        self.stored: list[MessageBatch] = []
+
+    async def publish_many(
+        self, topic: str, payloads: Sequence[bytes], confirm: bool, headers: Any = None
+    ) -> Level | None:
+        """See Client."""
+        self.published += [(topic, payload, headers) for payload in payloads]
+        kept = payloads[self.drops :]
+        self.drops = 0
+        if kept:
+            self.deliver(topic, *kept)
+        # The turn of a real connection.
+        await asyncio.sleep(0)
+        return Level.HANDLED if confirm else None
+
+    def deliver(self, topic: str, *payloads: bytes) -> None:
+        batch = MessageBatch(Messages(topic, Columns.of(list(payloads))))
+        for queue in self.queues:
+            queue.put_nowait(batch)
+
+    def subscribe(
+        self, *topics: str, prefixes: Sequence[str], start: int | None, events: bool
+    ) -> FakeSubscription:
+        """See Client."""
+        self.starts.append(start)
+        self.topics, self.prefixes = topics, prefixes
+        queue: asyncio.Queue[MessageBatch] = asyncio.Queue()
+        for batch in self.stored:
+            queue.put_nowait(batch)
+        self.queues.append(queue)
+        return FakeSubscription(queue, self.ends)
+
+
+class FakeSubscription:
+    def __init__(self, queue: asyncio.Queue[MessageBatch], ends: bool) -> None:
+        self._queue = queue
+        self._ends = ends
+
+    async def __aenter__(self) -> FakeSubscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        while not (self._ends and self._queue.empty()):
+            yield await self._queue.get()
+
+
+class FakeApi:
+    """Answers the requests of ``Api`` from the messages of one history."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, bytes]] = []
+        self.requests: list[tuple[str, str]] = []
+        self.cut: int | None = None
+
+    def __call__(self, host: str, port: int, **_options: object) -> FakeApi:
+        self.port = port
+        return self
+
+    def request(self, method: str, target: str, headers: dict[str, str]) -> None:
+        self.requests.append((method, target))
+        self.headers = headers
+
+    def getresponse(self) -> HTTPResponse:
+        method, target = self.requests[-1]
+        parts = urlsplit(target)
+        status, rows = self.answer(method, parts.path, parse_qs(parts.query))
+        body = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        length = len(body)
+        if self.cut is not None and parts.path == "/v1/history":
+            body, self.cut = body[: self.cut], None
+        head = f"HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n\r\n".encode()
+        found = HTTPResponse(FakeSocket(head + body))  # type: ignore[arg-type]
+        found.begin()
+        return found
+
+    def answer(
+        self, method: str, path: str, query: dict[str, list[str]]
+    ) -> tuple[int, list[dict[str, Any]]]:
+        stop = len(self.messages)
+        if path == "/v1/bounds":
+            return 200, [{"first": 0, "next": stop, "epoch": "1", "offset": 1}]
+        if method == "DELETE":
+            known = {topic for topic, _ in self.messages}
+            if path.removeprefix("/v1/topics/").replace("%2F", "/") in known:
+                return 204, []
+            return 404, [{"error": "unknown-topic", "message": "there is no such topic"}]
+        if path == "/v1/topics":
+            start, stop = (
+                int(query.get(name, [d])[0]) for name, d in (("start", "0"), ("stop", str(stop)))
+            )
+            names = [topic for topic, _ in self.messages[start:stop]]
+            found = [(name, names.count(name)) for name in sorted(set(names))]
+            rows = [{"name": name, "messages": count, "bytes": 5} for name, count in found]
+            return 200, [{"topics": rows}]
+        if path != "/v1/history":
+            return 500, []
+        wanted = query.get("topic")
+        return 200, [
+            {"damaged": [offset, offset + 1]}
+            if not topic
+            else {
+                "offset": offset, "timestamp": offset, "topic": topic, "key": "",
+                "value": payload.decode(), "headers": [],
+            }
+            for offset, (topic, payload) in enumerate(self.messages)
+            if int(query["start"][0]) <= offset < int(query["stop"][0])
+            and (not wanted or topic in wanted or not topic)
+        ]  # fmt: skip
+
+
+class FakeSocket:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, *_: object) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+class ClientCase(CommandCase):
+    """Runs commands with descriptors of files, as they write to descriptors."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.client = FakeClient()
+        self.api = FakeApi()
+        self.error: Exception | None = None
+        for patched in (
+            patch.object(broker_client, "connected", self.connected),
+            patch.object(api_client, "HTTPConnection", self.api),
+            patch.dict(os.environ, {"XDG_CONFIG_HOME": str(self.directory)}),
+        ):
+            patched.start()
+            self.addCleanup(patched.stop)
+
+    @asynccontextmanager
+    async def connected(self, where: Any, on_event: Any = None) -> AsyncIterator[FakeClient]:
+        self.where = where
+        with broker_client.advice(where):
+            if self.error is not None:
+                raise self.error
+            for notice in self.client.notices:
+                on_event(notice)
+            yield self.client
+
+    @contextmanager
+    def stdout(self, path: Path) -> Iterator[None]:
+        with path.open("w") as file, patch.object(sys, "stdout", file):
+            yield
+
+    def run_it(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        """Return exit code, standard output and standard error."""
+        out, err = self.directory / "out", io.StringIO()
+        given = self.directory / "in"
+        given.write_text(stdin)
+        with (
+            given.open() as file,
+            patch.object(sys, "stdin", file),
+            self.stdout(out),
+            redirect_stderr(err),
+            patch("pubsub.commands.pub._STDIN", file.fileno()),
+        ):
+            code = main(arguments)
+        return code, out.read_text(), err.getvalue()
+
+    def store(self, *messages: tuple[str, str]) -> None:
+        self.api.messages += [(topic, text.encode()) for topic, text in messages]
+
+    def usage(self, *arguments: str) -> str:
+        code, out, err = self.run_it(*arguments)
+        assert (code, out) == (2, "")
+        return err
+
+
+class PubTests(ClientCase):
+    """pubsub pub"""
+
+    def payloads(self) -> list[bytes]:
+        return [payload for _, payload, _ in self.client.published]
+
+    def test_an_argument_lines_and_a_file(self) -> None:
+        assert self.run_it("pub", "a", "hi", *CAFE) == (0, "", "")
+        assert self.run_it("pub", "a", *CAFE, stdin="1\n2") == (0, "", "")
+        assert self.run_it("pub", "a", "-n1", *CAFE, stdin="3\n4") == (0, "", "")
+        path = self.file("content", b"x\ny")
+        assert self.run_it("pub", "a", "-f", path, *CAFE) == (0, "", "")
+        assert self.payloads() == [b"hi", b"1", b"2", b"3", b"x\ny"]
+        assert self.where.url == "cafe://127.0.0.1:7070"
+
+    def test_headers_and_confirmations(self) -> None:
+        code, out, _ = self.run_it("pub", "a", "x", "-n2", "-H", "k=v=w", "-c", "--json", *CAFE)
+        assert (code, json.loads(out)["confirmed"]) == (0, "handled")
+        assert self.client.published == [("a", b"x", {"k": b"v=w"})] * 2
+        assert "NAME=VALUE" in self.usage("pub", "a", "x", "-H", "k", *CAFE)
+        assert "exclude" in self.usage("pub", "a", "x", "-f", "y", *CAFE)
+
+    def test_what_was_refused_is_counted(self) -> None:
+        self.client.notices = [Refusal(1, "not-authorized")]
+        code, out, err = self.run_it("pub", "a", "x", "-n3", "--json", *CAFE)
+        assert (code, err) == (1, "pubsub: 1 messages were refused: not-authorized\n")
+        shown = {"topic": "a", "published": 2, "failed": 1, "confirmed": None}
+        assert json.loads(out) == shown
+
+    def test_no_broker(self) -> None:
+        self.error = ConnectFailed("no answer")
+        assert self.one_line("pub", "a", "x") == (
+            "pubsub: no answer; start one with twistd -n pubsub, or name one with --url or pubsub "
+            "context add\n"
+        )
+
+
+class SubTests(ClientCase):
+    """pubsub sub"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        for topic, *payloads in (("a", b"1", b"2"), ("b", b"3")):
+            event = Messages(str(topic), Columns.of([bytes(p) for p in payloads]))
+            self.client.stored.append(MessageBatch(event))
+
+    def test_a_count_and_formats(self) -> None:
+        assert self.run_it("sub", "a", "-n1", *CAFE) == (0, "1\n", "")
+        assert self.run_it("sub", "a", "b", "-vn3", *CAFE) == (0, "a 1\na 2\nb 3\n", "")
+        assert self.run_it("sub", "a", "-n3", "-Fraw", *CAFE) == (0, "123", "")
+
+    def test_a_time(self) -> None:
+        code, out, err = self.run_it("sub", "a", "-W", "0.01", *CAFE)
+        assert (code, err) == (124, "")
+        assert "1\n2\n3\n".startswith(out)
+
+    def test_prefixes_and_starts(self) -> None:
+        self.store(("a", "x"), ("a", "y"))
+        for where in ("latest", "earliest", "7", "2026-01-31"):
+            self.run_it("sub", "a", "b/*", "-n1", "--from", where, *CAFE)
+        assert self.client.starts == [None, 0, 7, 1]
+        assert (self.client.topics, self.client.prefixes) == (("a",), ["b/"])
+        assert "earliest, latest" in self.usage("sub", "a", "--from", "soon", *CAFE)
+        assert "PUBSUB_API" in self.one_line("sub", "a", "--from=earliest", CAFE[0])
+
+    def test_notices(self) -> None:
+        self.client.notices = [Disconnected("gone"), Gap(("a",), "restarted", 7)]
+        _, _, err = self.run_it("sub", "a", "-n1", *CAFE)
+        assert err == (
+            "pubsub: the connection was lost: gone; connecting again\n"
+            "pubsub: a: messages may be missing after offset 7: restarted\n"
+        )
+        assert self.run_it("sub", "a", "-qn1", *CAFE)[2] == ""
+
+
+class TailTests(ClientCase):
+    """pubsub tail"""
+
+    def test_the_last_ones(self) -> None:
+        self.store(*((f"t{n % 2}", str(n)) for n in range(40)), ("", ""))
+        assert self.run_it("tail", "-n3", "t1", API)[1] == "35\n37\n39\n"
+        code, out, err = self.run_it("tail", "-n2", API)
+        assert (code, out) == (0, "38\n39\n")
+        assert err == "pubsub: offsets 40 to 40 are damaged and left out\n"
+
+    def test_following(self) -> None:
+        self.store(("a", "x"))
+        self.client.stored.append(MessageBatch(Messages("a", Columns.of([b"y"]))))
+        self.client.ends = True
+        assert self.run_it("tail", "-f", "a", *CAFE) == (0, "x\ny\n", "")
+        assert self.client.starts == [1]
+        assert "needs a topic" in self.usage("tail", "-f", API)
+
+
+class ReplayTests(ClientCase):
+    """pubsub replay"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.store(("a", "1"), ("b", "2"), ("a", "3"))
+
+    def test_to_a_file(self) -> None:
+        path = self.directory / "new"
+        code, out, err = self.run_it("replay", "a", "-o", str(path), "-Fraw", API)
+        assert (code, out, err) == (0, "", "2 messages of offsets 0 to 3\n")
+        assert path.read_bytes() == b"13"
+        assert "not replaced" in self.one_line("replay", "a", "-o", str(path), API)
+
+    def test_it_continues_after_a_stream_that_was_cut_off(self) -> None:
+        self.api.cut = 150
+        path = self.directory / "new"
+        self.run_it("replay", "-o", str(path), "-Fraw", API)
+        assert path.read_bytes() == b"123"
+        starts = [
+            parse_qs(urlsplit(t).query)["start"] for _, t in self.api.requests if "history" in t
+        ]
+        assert starts == [["0"], ["1"]]
+        self.api.cut = 10
+        path.unlink()
+        assert "cut off" in self.one_line("replay", "-o", str(path), API)
+        assert not path.exists()
+
+    def test_to_a_topic(self) -> None:
+        code, _, _ = self.run_it("replay", "a", "--into=c", "--from=1", *CAFE)
+        assert code == 0
+        assert self.client.published == [("c", b"3", None)]
+        assert "read while" in self.usage("replay", "a", "--into=a", *CAFE)
+        assert "--into" in self.usage("replay", "a", *CAFE)
+
+
+class BenchTests(ClientCase):
+    """pubsub bench"""
+
+    def test_json(self) -> None:
+        code, out, _ = self.run_it("bench", "-n", "50", "--batch=7", "--sub=2", "--json", *CAFE)
+        found = json.loads(out)
+        assert (code, found["published"], found["received"], found["lost"]) == (0, 50, 100, 0)
+
+    def test_text_and_the_messages_of_others(self) -> None:
+        event = Messages("cafe/250", Columns.of([b"x", b"y" * 100]))
+        self.client.stored.append(MessageBatch(event))
+        code, out, _ = self.run_it("bench", "-n", "10", *CAFE)
+        assert code == 0
+        assert out.startswith("published            10")
+        assert "\nreceived             10" in out
+
+    def test_lost_messages(self) -> None:
+        self.client.drops = 3
+        with patch("pubsub.commands.bench_run._QUIET_SECONDS", 0.0):
+            code, out, _ = self.run_it("bench", "-n", "10", *CAFE)
+        assert code == 1
+        assert "lost                  3" in out
+
+    def test_publishers_alone(self) -> None:
+        code, out, _ = self.run_it("bench", "-n", "10", "--sub=0", *CAFE)
+        assert (code, out.count("\n")) == (0, 1)
+
+
+class TopicsTests(ClientCase):
+    """pubsub topics"""
+
+    def test_listing(self) -> None:
+        self.store(("a", "x"), ("b", "y"), ("a", "z"))
+        assert self.run_it("topics", API) == (0, "a\t2\t5\nb\t1\t5\n", "")
+        assert json.loads(self.run_it("topics", "--json", API)[1].splitlines()[1])["name"] == "b"
+        assert self.api.port == 7080
+
+    def test_deleting(self) -> None:
+        self.store(("a/b", "x"))
+        assert "--yes" in self.one_line("topics", "delete", "a/b", API)
+        token = self.file("token", b"t1\n")
+        code, _, _ = self.run_it("topics", "delete", "-y", "a/b", API, "--token-file", token)
+        assert code == 0
+        assert self.api.requests == [("DELETE", "/v1/topics/a%2Fb")]
+        assert self.api.headers == {"Authorization": "Bearer t1"}
+        assert "pubsub topics lists" in self.one_line("topics", "delete", "-y", "none", API)
+
+    def test_an_api_that_is_none(self) -> None:
+        assert "not nsd" in self.one_line("topics", "--api=nsd://127.0.0.1:7071")
