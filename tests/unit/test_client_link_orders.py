@@ -1,0 +1,125 @@
+"""A publishing link, whatever happens to it in whatever order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.client.client_errors import ClientError
+from pubsub.client.link import State
+from pubsub.client.link_timing import Timing
+from pubsub.client.publishing_link import PublishingLink, Request
+from pubsub.client.tickets import Ticket
+from pubsub.kernel import Columns
+from pubsub.protocols.cafe.channels import CHANNELS
+from pubsub.protocols.cafe.client import CafeWire
+from pubsub.protocols.cafe.codec import Disconnect, Error, HandshakeAck, Pong, encode
+from pubsub.wire.client_events import Level
+from pubsub.wire.client_wire import WireOptions
+
+# From each state to those of the table of link.py.
+NEXT = {
+    State.IDLE: {State.CONNECTING, State.CLOSED},
+    State.CONNECTING: {State.OPENING, State.BACKING_OFF, State.IDLE, State.CLOSED},
+    State.OPENING: {State.READY, State.CONNECTING, State.BACKING_OFF, State.IDLE, State.CLOSED},
+    State.READY: {State.BACKING_OFF, State.IDLE, State.CLOSING},
+    State.BACKING_OFF: {State.CONNECTING, State.CLOSED},
+    State.CLOSING: {State.CLOSED},
+    State.CLOSED: set(),
+}
+REPLIES = {
+    "acknowledged": encode(HandshakeAck(0, 5)),
+    "refused": encode(HandshakeAck(8, 0)),
+    "unknown session": encode(HandshakeAck(1, 0)),
+    "pong": encode(Pong()),
+    "error": encode(Error(4)),
+    "goodbye": encode(Disconnect()),
+    "noise": b"HTTP/1.1 400\r\n\r\n",
+}
+STEPS = st.lists(
+    st.sampled_from(
+        [*REPLIES, "start", "connected", "lost", "publish", "confirm", "pump", "wait", "close"]
+    ),
+    max_size=40,
+)
+
+
+class Driven:
+    """A link, and the tickets of everything that was published with confirmation."""
+
+    def __init__(self) -> None:
+        wire = CafeWire(WireOptions(values={"channels": CHANNELS.parse("0-255")}))
+        self.link = PublishingLink(
+            wire, "cafe://h", Timing(), lambda: 0.5, 1000, lambda notice: None
+        )
+        self.now = 0.0
+        self.tickets: list[Ticket[Level]] = []
+        self.told: list[int] = []
+
+    def step(self, name: str) -> None:
+        """Do one thing, as the driver and the client would."""
+        link = self.link
+        match name:
+            case "start":
+                link.start(self.now)
+            case "connected":
+                link.connected(self.now)
+            case "lost":
+                link.lost("broken", self.now)
+            case "publish" | "confirm":
+                self.publish(name == "confirm")
+            case "pump":
+                link.pump(self.now)
+            case "wait":
+                self.now += 7
+                link.tick(self.now)
+            case "close":
+                link.close(self.now)
+            case _:
+                link.received(REPLIES[name], self.now)
+        link.take_output()
+        link.take_commands()
+
+    def publish(self, confirm: bool) -> None:
+        if self.link.state in (State.CLOSING, State.CLOSED) or not self.link.has_room():
+            return
+        ticket: Ticket[Level] | None = None
+        if confirm:
+            ticket = Ticket(self.now + 30)
+            number = len(self.tickets)
+            self.tickets.append(ticket)
+            ticket.when_done(lambda: self.told.append(number))
+        self.link.add(Request("cafe/7", Columns.one(b"x" * 20), ticket=ticket))
+
+
+class OrderTests(SynchronousTestCase):
+    @given(STEPS)
+    def test_states_follow_the_table_and_every_ticket_is_done_once(self, steps: list[str]) -> None:
+        driven = Driven()
+        link = driven.link
+        for name in steps:
+            before = link.state
+            driven.step(name)
+            reachable = {before} | NEXT[before]
+            # One input may carry a link through an intermediate state.
+            for state in NEXT[before]:
+                reachable |= NEXT[state]
+            assert link.state in reachable, (before, name, link.state)
+            assert 0 <= link.nbytes <= 1000 + 84
+        link.close(driven.now)
+        assert link.nbytes == 0
+        assert sorted(driven.told) == list(range(len(driven.tickets)))
+        for ticket in driven.tickets:
+            assert isinstance(ticket.error, ClientError) or ticket.result is Level.HANDLED
+
+    @given(STEPS)
+    def test_a_link_can_always_be_closed(self, steps: list[str]) -> None:
+        driven = Driven()
+        for name in ("start", "connected", "acknowledged", *steps):
+            driven.step(name)
+        driven.link.close(driven.now)
+        driven.link.tick(driven.now + 60)
+        assert driven.link.state is State.CLOSED
+        assert driven.link.gone.done
+        assert driven.link.deadline() is None
