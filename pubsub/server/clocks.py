@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from twisted.internet.base import ReactorBase
 from twisted.internet.interfaces import IReactorTime
 
 from pubsub.broker.wall_clock import WallClock
 from pubsub.store.recovery import boot_id
+
+# The attribute of a reactor whose timers are monotonic.
+_MARK = "_pubsub_monotonic"
 
 
 def use_monotonic_timers(reactor: IReactorTime) -> None:
@@ -17,14 +21,25 @@ def use_monotonic_timers(reactor: IReactorTime) -> None:
     Twisted's reactors use the system's clock for everything that waits. If that is set back, no
     timer runs until it has caught up. Timers that wait already keep their remaining time.
     """
-    if not isinstance(reactor, ReactorBase) or reactor.seconds is time.monotonic:
+    if not isinstance(reactor, ReactorBase) or getattr(reactor, _MARK, False):
         return
+    seconds: Callable[[], float] = time.monotonic
     shift = time.monotonic() - reactor.seconds()
-    reactor.seconds = time.monotonic
+    if reactor.running:
+        # A pass over the timers may be under way, which ends when it has reached the time of its
+        # beginning: the new clock continues there.
+        seconds, shift = _later(-shift), 0.0
+    setattr(reactor, _MARK, True)
+    reactor.seconds = seconds
     # All of them, also those that were cancelled and are still in the heap, so it stays in order.
     for call in (*reactor._pendingTimedCalls, *reactor._newTimedCalls):
         call.time += shift
-        call.seconds = time.monotonic
+        call.seconds = seconds
+
+
+def _later(offset: float) -> Callable[[], float]:
+    """Return the monotonic clock, ``offset`` seconds later."""
+    return lambda: time.monotonic() + offset
 
 
 def system_wall_clock() -> WallClock:

@@ -415,6 +415,23 @@ class MonotonicTimerTests(SynchronousTestCase):
         self.reactor.runUntilCurrent()
         assert self.called == ["9", "5"]
 
+    def test_timers_that_are_made_in_a_pass_over_the_timers_wait(self) -> None:
+        self.reactor.running = True
+
+        def begin() -> None:
+            use_monotonic_timers(self.reactor)
+            self.later(1, "new")
+            # asyncio's reactor determines this with each timer, which lets the pass see it.
+            assert self.reactor.timeout() == 1
+
+        self.reactor.callLater(0, begin)
+        self.reactor.runUntilCurrent()
+        assert self.called == []
+        self.reactor.now -= 3600
+        self.monotonic += 1
+        self.reactor.runUntilCurrent()
+        assert self.called == ["new"]
+
     def test_a_fake_clock_is_left_as_it_is(self) -> None:
         clock = clock_at()
         use_monotonic_timers(clock)
