@@ -81,7 +81,7 @@ changelog: .venv/.installed-dev
 bench: .venv/.installed-dev
 	$(BIN)/python -m tests.bench $(ARGS)
 
-peers: .venv/.installed-dev .venv/.installed-bench
+peers: .venv/.installed-dev
 	$(BIN)/python -m tests.bench.peers $(ARGS)
 
 clean:
@@ -92,6 +92,3 @@ clean:
 
 .venv/.installed-dev: $(INSTALL)
 	PYTHON=$(PYTHON) scripts/setup dev
-
-.venv/.installed-bench: $(INSTALL)
-	PYTHON=$(PYTHON) scripts/setup bench

@@ -17,10 +17,8 @@ from tests.bench.peers import live, sections
 from tests.bench.peers.__main__ import parse
 from tests.bench.peers.contenders import (
     Contender,
-    Server,
     libzmq,
     ours,
-    path_of,
     server_named,
     start_proxy,
     start_server,
@@ -252,7 +250,7 @@ def test_a_missing_broker_is_named_and_the_page_is_not_written(
     arguments = [f"--results={tmp_path / 'results'}", f"--docs={page}", "--only=no-such"]
     comparison = peers_command.Comparison(parse(["traffic", *arguments]))
     comparison.run()
-    assert comparison.failures == ["no-such-broker is not installed; run: scripts/setup bench"]
+    assert comparison.failures == ["no-such-broker is not installed; run: scripts/setup dev"]
     assert "not measured: no-such-broker is not installed" in capsys.readouterr().err
     assert not page.exists()
 
@@ -281,16 +279,6 @@ def test_a_complete_table_is_written_into_both_pages(
     assert "Twisted" in page.read_text()
 
 
-def installed(program: str) -> Server:
-    """Return a server, or skip the test and name what is missing."""
-    server = server_named(program)
-    try:
-        path_of(server)
-    except BenchError as error:
-        pytest.skip(str(error))
-    return server
-
-
 IN_TURN = Row("in turn", [[(0, 20), (1, 300), (0, 16), (12, 17)]], [(0, frozenset({0, 1, 12}))] * 2)
 LONE = Row("lone", [[(0, 64)]] * 3, [(0, frozenset({0}))], lone=2)
 
@@ -303,7 +291,7 @@ def test_a_wire_with_its_broker(program: str, row: Row, monkeypatch: pytest.Monk
     if program == "libzmq":
         wire, broker = PEER_WIRES["zmq"], start_proxy()
     else:
-        server = installed(program)
+        server = server_named(program)
         wire, broker = PEER_WIRES[server.wire], start_server(server)
     with broker:
         assert traffic.measure(broker, wire, row, seconds=0.1).deliveries > 0

@@ -14,7 +14,7 @@ from tests.bench.peers.kept import Figures
 from tests.bench.peers.logs import Marked, log_contenders, marked
 from tests.bench.peers.rounds import Results
 from tests.bench.rows import Row
-from tests.bench.test_peers import IN_TURN, installed
+from tests.bench.test_peers import IN_TURN
 
 
 def test_the_tables_of_stored_messages() -> None:
@@ -37,8 +37,6 @@ STORES = ("redis-server everysec", "nats-server JetStream", "rheos async", "rheo
 def test_a_log_with_its_broker(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "WARM_UP_SECONDS", 0.05)
     program, _, variant = which.partition(" ")
-    if program != "rheos":
-        installed(program)
     found, logs = log_contenders(Path(sys.executable).with_name("twistd"))
     who = next(c for c in found if c.name.startswith(program) and c.name.endswith(variant))
     for row in (IN_TURN, Row("two", [[(0, 64)] * 5] * 2)):

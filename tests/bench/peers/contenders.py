@@ -120,7 +120,7 @@ def path_of(server: Server) -> str:
     else:
         found = shutil.which(name) or shutil.which(name, path=":".join(_PATHS))
     if found is None:
-        raise BenchError(f"{name} is not installed; run: scripts/setup bench")
+        raise BenchError(f"{name} is not installed; run: scripts/setup dev")
     return found
 
 
