@@ -78,7 +78,7 @@ class PageRun:
         (directory / ".venv" / "bin").symlink_to(_BIN)
         self._path = f"{self._shims}:{_BIN}:{os.environ['PATH']}"
         # The default of the command, on the broker's port; the contexts are those of HOME.
-        url = f"http://127.0.0.1:{ports[7080]}"
+        url = f"http://127.0.0.1:{ports.get(7080, 7080)}"
         self._environment = environment(
             {"PATH": self._path, "HOME": str(directory), "PUBSUB_URL": url}
         )
