@@ -8,7 +8,6 @@ each topic, the position after the last message is kept, and continued from on t
 from __future__ import annotations
 
 from pubsub.client.http_roles import HttpPublisher, HttpSession, HttpSubscriber
-from pubsub.kernel import Columns
 from pubsub.wire.client_events import Level
 from pubsub.wire.client_side import ClientSide, TokenUse
 from pubsub.wire.client_wire import ClientWire, Role, Traits, WireConnection
@@ -32,16 +31,7 @@ class HttpWire(ClientWire):
         senders=True,
         headers=True,
     )
-
-    def topic_problem(self, topic: str) -> str:
-        """See ``ClientWire``."""
-        return ""
-
-    def payload_problem(self, columns: Columns) -> str:
-        """See ``ClientWire``."""
-        limit = _MAX_FRAME - _AROUND
-        size = columns.largest
-        return "" if size <= limit else f"{size} bytes are more than {limit}"
+    limit = _MAX_FRAME - _AROUND
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
+from pubsub.broker.topics import topic_name
+from pubsub.errors import InvalidTopicName
 from pubsub.kernel import Columns
 from pubsub.wire.client_events import ENDS, Interest, Level, Malformed, WireEvent
 
@@ -87,19 +89,26 @@ class ClientWire(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
+    limit: int
+    """Bytes of the largest payload."""
     single_topic: str = ""
     """If not empty, a connection subscribes to one topic; the text says what would change that."""
 
     def __init__(self, options: WireOptions) -> None:
         self.options = options
 
-    @abstractmethod
     def topic_problem(self, topic: str) -> str:
         """Return why the wire cannot address ``topic``, or an empty text."""
+        try:
+            topic_name(topic)
+        except InvalidTopicName as error:
+            return str(error)
+        return ""
 
-    @abstractmethod
     def payload_problem(self, columns: Columns) -> str:
         """Return why the wire cannot carry one of these payloads, or an empty text."""
+        size, limit = columns.largest, self.limit
+        return "" if size <= limit else f"{size} bytes are more than {limit}"
 
     @abstractmethod
     def connect(self, role: Role, session: object = None) -> WireConnection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pubsub.errors import ConfigurationError
-from pubsub.kernel import Columns
 from pubsub.protocols.cafe.channels import CHANNELS
 from pubsub.protocols.cafe.client_connection import CafeSession, Naming
 from pubsub.protocols.cafe.client_id import RESUME
@@ -26,6 +25,7 @@ class CafeWire(ClientWire):
 
     name = "cafe"
     traits = Traits(Level.HANDLED, resumes=True, timestamps=True)
+    limit = MAX_MESSAGE
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
@@ -40,11 +40,6 @@ class CafeWire(ClientWire):
     def topic_problem(self, topic: str) -> str:
         """See ``ClientWire``."""
         return "" if topic in self._naming.channels else "it is not the topic of a channel"
-
-    def payload_problem(self, columns: Columns) -> str:
-        """See ``ClientWire``."""
-        size = columns.largest
-        return "" if size <= MAX_MESSAGE else f"{size} bytes are more than {MAX_MESSAGE}"
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""

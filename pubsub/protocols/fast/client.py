@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pubsub.broker.topics import fnv1a32, topic_name
-from pubsub.errors import ConfigurationError, InvalidTopicName
-from pubsub.kernel import Columns
+from pubsub.broker.topics import fnv1a32
+from pubsub.errors import ConfigurationError
 from pubsub.protocols.fast.client_connection import NO_TOPIC, SubscriberConnection
 from pubsub.protocols.fast.client_publisher import PublisherConnection
 from pubsub.settings import SIZE, Setting
@@ -26,25 +25,19 @@ class FastWire(ClientWire):
         self._token = (options.token or "").encode()
         if not 0 < len(self._token) <= MAX_TOKEN:
             raise ConfigurationError(f"token: fast needs one of 1 to {MAX_TOKEN} bytes")
-        self._limit: int = options.values["max-payload"]
+        self.limit = options.values["max-payload"]
 
     def topic_problem(self, topic: str) -> str:
         """See ``ClientWire``."""
-        try:
-            name = topic_name(topic)
-        except InvalidTopicName as error:
-            return str(error)
-        return "its id is 0" if fnv1a32(name.encode()) == NO_TOPIC else ""
-
-    def payload_problem(self, columns: Columns) -> str:
-        """See ``ClientWire``."""
-        size, limit = columns.largest, self._limit
-        return "" if size <= limit else f"{size} bytes are more than {limit}"
+        problem = super().topic_problem(topic)
+        if not problem and fnv1a32(topic.encode()) == NO_TOPIC:
+            problem = "its id is 0"
+        return problem
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
         if role is Role.PUBLISHER:
-            return PublisherConnection(self._token, self._limit)
+            return PublisherConnection(self._token, self.limit)
         return SubscriberConnection(self._token)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from uuid import UUID
 
-from pubsub.broker.topics import MAX_NAME, topic_name
-from pubsub.errors import ConfigurationError, InvalidTopicName
-from pubsub.kernel import Columns
+from pubsub.broker.topics import MAX_NAME
+from pubsub.errors import ConfigurationError
 from pubsub.protocols.rheos.client_connection import (
     Format,
     PublisherConnection,
@@ -49,20 +48,7 @@ class RheosWire(ClientWire):
         data_length = codec.layout.data_length
         # The room that is left for the message does not depend on the length of the topic's name.
         room = MAX_PAYLOAD - _NAME_LENGTH - MAX_NAME - data_length
-        self._limit = min(room, 256**data_length - 1)
-
-    def topic_problem(self, topic: str) -> str:
-        """See ``ClientWire``."""
-        try:
-            topic_name(topic)
-        except InvalidTopicName as error:
-            return str(error)
-        return ""
-
-    def payload_problem(self, columns: Columns) -> str:
-        """See ``ClientWire``."""
-        size, limit = columns.largest, self._limit
-        return "" if size <= limit else f"{size} bytes are more than {limit}"
+        self.limit = min(room, 256**data_length - 1)
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``. Each subscriber has an id of its own, as it cannot unsubscribe."""

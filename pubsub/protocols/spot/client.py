@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from pubsub.broker.topics import topic_name
-from pubsub.errors import ConfigurationError, InvalidTopicName
-from pubsub.kernel import Columns
+from pubsub.errors import ConfigurationError
 from pubsub.protocols.spot.client_connection import (
     PublisherConnection,
     SpotSession,
@@ -39,20 +37,7 @@ class SpotWire(ClientWire):
             raise ConfigurationError(f"client id: spot takes up to {_MAX_CLIENT_ID} bytes")
         number = secrets.token_hex(_NUMBER_BYTES).encode()
         self._subscriber = options.client_id + b"." + number
-        self._limit: int = options.values["max-message"]
-
-    def topic_problem(self, topic: str) -> str:
-        """See ``ClientWire``."""
-        try:
-            topic_name(topic)
-        except InvalidTopicName as error:
-            return str(error)
-        return ""
-
-    def payload_problem(self, columns: Columns) -> str:
-        """See ``ClientWire``."""
-        size, limit = columns.largest, self._limit
-        return "" if size <= limit else f"{size} bytes are more than {limit}"
+        self.limit = options.values["max-message"]
 
     def connect(self, role: Role, session: object = None) -> WireConnection:
         """See ``ClientWire``."""
