@@ -31,9 +31,9 @@ class NsdWire(ClientWire):
 
     def __init__(self, options: WireOptions) -> None:
         super().__init__(options)
-        if len(options.client_id) > MAX_NAME:
-            raise ConfigurationError(f"client id: nsd takes up to {MAX_NAME} bytes")
         self._name = options.client_id.decode(errors="replace")
+        if len(self._name.encode()) > MAX_NAME:
+            raise ConfigurationError(f"client id: nsd takes up to {MAX_NAME} bytes")
         self._identities = self._name or f"client-{secrets.token_hex(8)}"
 
     def topic_problem(self, topic: str) -> str:

@@ -19,6 +19,8 @@ from pubsub.wire.client_wire import Headers, WireConnection, WireError
 
 _SUCCESS_LINE = SUCCESS + b"\n"
 _SHOWN = 200
+MISSING = "NO SUCH CHANNEL"
+"""How the refusal begins that names a channel which does not exist (nsd §6.1)."""
 # The identity of pings, which has no subscriptions.
 _NOBODY = "pubsub-ping"
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -85,7 +87,8 @@ def _parse(text: bytes) -> dict[str, Any]:
 def _error(fields: dict[str, Any]) -> str:
     if fields.get("_class") != "ErrorResponse":
         return ""
-    return str(fields.get("error"))[:_SHOWN] or "refused"
+    error = fields.get("error")
+    return error[:_SHOWN] if isinstance(error, str) and error else "refused"
 
 
 @dataclass(slots=True)
@@ -100,10 +103,11 @@ class _Group:
 
 @dataclass(slots=True)
 class _Request:
-    """A publish, or an open, of a group."""
+    """A publish to ``topic``, its open, or the ping of a confirm, of a group."""
 
     group: _Group
     publishes: bool
+    topic: str = ""
 
 
 class NsdPublisher(NsdConnection):
@@ -130,7 +134,7 @@ class NsdPublisher(NsdConnection):
             self._opened.add(topic)
             self.send(line(_class="OpenRequest", identity=topic))
             group.left += 1
-            self.waiting.append(_Request(group, publishes=False))
+            self.waiting.append(_Request(group, publishes=False, topic=topic))
         name = self._name if sender is None else sender.decode(errors="replace")
         before = (
             f'{{"_class":"PublishRequest","identity":{_encode(topic)},"message":'
@@ -140,7 +144,7 @@ class NsdPublisher(NsdConnection):
         self.send(b"".join(lines))
         group.published += len(lines)
         group.left += len(lines)
-        request = _Request(group, publishes=True)
+        request = _Request(group, publishes=True, topic=topic)
         self.waiting.extend([request] * len(lines))
 
     def confirm(self) -> None:
@@ -162,6 +166,9 @@ class NsdPublisher(NsdConnection):
             # Without its channel, a message is refused for a reason that says less.
             group.reason = group.reason or error
             group.refused += waiting.publishes
+            if not waiting.publishes or error.startswith(MISSING):
+                # The next message opens the channel again: the cause may be gone.
+                self._opened.discard(waiting.topic)
         closed = self._closed
         while closed and not closed[0].left:
             done = closed.popleft()

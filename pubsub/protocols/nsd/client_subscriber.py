@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pubsub.kernel import Columns
-from pubsub.protocols.nsd.client_connection import NsdConnection, line
+from pubsub.protocols.nsd.client_connection import MISSING, NsdConnection, line
 from pubsub.protocols.nsd.codec import LIST_END, LIST_START
 from pubsub.wire.client_events import (
     Interest,
@@ -27,6 +27,7 @@ from pubsub.wire.client_events import (
     Missed,
     NotSubscribed,
     Opened,
+    Rejected,
     Subscribed,
     SubscriptionEnded,
     WireEvent,
@@ -35,8 +36,12 @@ from pubsub.wire.client_wire import WireError
 
 _BETWEEN = b'},{"_class":"Message","from":'
 _OWN = frozenset({"_class", "from", "when", "body"})
+# What reading a list raises that is not JSON, or has other values than those of messages.
+_NO_MESSAGES = (
+    ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 _SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.25
-_MISSING = "NO SUCH CHANNEL"
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ class _Get:
 class _Subscribe:
     interest: Interest
     created: bool = False
+    wanted: bool = True
 
 
 @dataclass(slots=True)
@@ -120,7 +126,15 @@ class NsdSubscriber(NsdConnection):
         """See ``WireConnection``."""
         self._topics.pop(interest, None)
         self.session.positions.pop(interest, None)
-        self._forget(interest.name)
+        others = set(self._topics)
+        for request in self.waiting:
+            if isinstance(request, _Subscribe):
+                request.wanted = request.wanted and request.interest != interest
+                if request.wanted:
+                    others.add(request.interest)
+        # Subscriptions to one topic with different starts share an identity.
+        if all(other.name != interest.name for other in others):
+            self._forget(interest.name)
 
     def _forget(self, name: str) -> None:
         self.waiting.append(_Other())
@@ -162,9 +176,11 @@ class NsdSubscriber(NsdConnection):
                     return at, len(data) - at + 1
                 continue
             end = data.find(b"\n", at)
-            if end < 0 or (self._expects_list() and len(data) - at < len(LIST_START)):
+            if end < 0:
                 return at, len(data) - at + 1
             super().consume(data[at : end + 1], events)
+            if events and isinstance(events[-1], Rejected):
+                return len(data), 1
             at = end + 1
 
     def _expects_list(self) -> bool:
@@ -180,18 +196,21 @@ class NsdSubscriber(NsdConnection):
         # There is no line feed within JSON that is written on one line.
         end = data.find(b"\n", at)
         if end >= 0:
-            if not data.startswith(LIST_END, end - len(LIST_END)):
+            if data[max(at, end - len(LIST_END)) : end] != LIST_END:
                 raise WireError("a list of nsd does not end as it should")
-            self._deliver(topic, data[at : end - len(LIST_END)].lstrip(b","), events)
+            self._deliver(topic, data[at : end - len(LIST_END)], events)
             self._end_list(topic)
             return end + 1, True
-        stop = data.rfind(_BETWEEN, at)
-        while stop >= 0:
-            # The text may also be within a further field of a message; then this is not JSON yet.
-            if self._deliver(topic, data[at : stop + 1].lstrip(b","), events, partial=True):
-                return stop + 2, False
-            stop = data.rfind(_BETWEEN, at, stop)
-        return at, False
+        # The end of a message, and the comma behind it.
+        comma = data.rfind(_BETWEEN, at) + 1
+        if not comma:
+            return at, False
+        if not self._deliver(topic, data[at:comma], events, partial=True):
+            # The text is also within a further field of a message, and there perhaps often.
+            comma = _last_comma(data, at, comma)
+            if comma < at or not self._deliver(topic, data[at:comma], events, partial=True):
+                return at, False
+        return comma + 1, False
 
     def _deliver(
         self, topic: _Topic, text: bytes, events: list[WireEvent], partial: bool = False
@@ -201,7 +220,8 @@ class NsdSubscriber(NsdConnection):
             whens = [int(one["when"]) for one in messages]
             payloads = [_payload(one) for one in messages]
             senders = [str(one["from"]).encode() for one in messages]
-        except (ValueError, TypeError, KeyError, RecursionError):
+            headers = _headers(messages)
+        except _NO_MESSAGES:
             if partial:
                 return False
             raise WireError("a list has what is not a message of nsd") from None
@@ -214,7 +234,7 @@ class NsdSubscriber(NsdConnection):
                     Columns.of(payloads),
                     offsets=[when - 1 for when in whens],
                     senders=senders,
-                    headers=_headers(messages),
+                    headers=headers,
                 )
             )
         return True
@@ -231,10 +251,11 @@ class NsdSubscriber(NsdConnection):
         """See ``NsdConnection``."""
         if isinstance(waiting, _Get):
             waiting.topic.polling = False
-            self._topics.pop(waiting.topic.interest, None)
-            events.append(SubscriptionEnded(waiting.topic.interest, error or "no list of messages"))
-        elif isinstance(waiting, _Subscribe):
-            if error.startswith(_MISSING) and not waiting.created:
+            if self._topics.pop(waiting.topic.interest, None) is not None:
+                why = error or "no list of messages"
+                events.append(SubscriptionEnded(waiting.topic.interest, why))
+        elif isinstance(waiting, _Subscribe) and waiting.wanted:
+            if error.startswith(MISSING) and not waiting.created:
                 # The channel of the identity with the topic's name is the topic.
                 self.waiting.append(_Other())
                 self.send(line(_class="OpenRequest", identity=waiting.interest.name))
@@ -245,7 +266,9 @@ class NsdSubscriber(NsdConnection):
                 self._begin(waiting.interest, fields, events)
 
     def _begin(self, interest: Interest, fields: dict[str, Any], events: list[WireEvent]) -> None:
-        when, epoch = fields.get("when"), str(fields.get("epoch", ""))
+        when, epoch = fields.get("when"), fields.get("epoch")
+        # It is sent back: a lone surrogate cannot be.
+        epoch = epoch.encode(errors="replace").decode() if isinstance(epoch, str) else ""
         known = self.session.positions.get(interest)
         if not isinstance(when, int) and (known is not None or interest.start is None):
             events.append(NotSubscribed(interest, "the broker does not tell its position"))
@@ -263,6 +286,18 @@ class NsdSubscriber(NsdConnection):
         topic = self._topics[interest] = _Topic(interest, self._identity(interest.name))
         events.append(Subscribed(interest))
         self._poll(topic)
+
+
+def _last_comma(data: bytes, at: int, end: int) -> int:
+    """Return where the comma behind the last whole message before ``end`` is; -1 without one."""
+    comma = -1
+    try:
+        text = data[at:end].decode()
+        while text.startswith(",", stop := _DECODER.raw_decode(text, comma + 1)[1]):
+            comma = stop
+    except (ValueError, RecursionError):
+        pass
+    return at + len(text[:comma].encode()) if comma > 0 else -1
 
 
 def _payload(message: Mapping[str, Any]) -> bytes:
