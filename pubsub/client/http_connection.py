@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+from http.client import SWITCHING_PROTOCOLS
 from itertools import count
 from typing import Any
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import State
@@ -20,6 +21,11 @@ from pubsub.wire.client_wire import WireConnection, WireError, WireOptions
 _PATH, _SUBPROTOCOL = "/v1/ws", "pubsub.v1.json"
 # The same handshake would fail again with these.
 _PERMANENT = (400, 401, 403, 404, 426)
+# Those of the first request: it may succeed later.
+_TEMPORARY = ("rate-limited", "memory", "internal")
+# The frames have the token and the messages.
+_QUIET = logging.getLogger("pubsub.client.websocket")
+_QUIET.disabled = True
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -33,7 +39,9 @@ class HttpConnection(WireConnection):
         self._options = options
         host = f"[{options.host}]" if ":" in options.host else options.host
         uri = WebSocketURI(options.secure, host, options.port, _PATH, "")
-        self._frames = ClientProtocol(uri, subprotocols=[Subprotocol(_SUBPROTOCOL)], max_size=None)
+        self._frames = ClientProtocol(
+            uri, subprotocols=[Subprotocol(_SUBPROTOCOL)], max_size=None, logger=_QUIET
+        )
         self._numbers = count(1)
         self._hello = 0
         self.waiting: dict[int, Any] = {}
@@ -85,25 +93,32 @@ class HttpConnection(WireConnection):
     def consume(self, data: bytes, events: list[WireEvent]) -> tuple[int, int]:
         """See ``WireConnection``. The frames keep what is incomplete."""
         self._frames.receive_data(data)
+        try:
+            self._take_all(events)
+        finally:
+            self.flush(events)
+            self.push()
+        return len(data), 1
+
+    def _take_all(self, events: list[WireEvent]) -> None:
         for event in self._frames.events_received():
             if isinstance(event, Response):
                 self._welcome(event)
             elif isinstance(event, Frame):
                 self._take(event, events)
             if self.ended:
-                return len(data), 1
-        if self._frames.handshake_exc is not None and not self._hello:
-            self._refused(self._frames.handshake_exc, events)
+                return
+        if self._frames.handshake_exc is not None:
+            self._refused(events)
         elif self._frames.parser_exc is not None:
             raise WireError("not a WebSocket")
-        self.flush(events)
-        self.push()
-        return len(data), 1
 
     def _welcome(self, response: Response) -> None:
         self._status = response.status_code
-        if self._status != 101 or self._frames.handshake_exc is not None:
+        if self._frames.handshake_exc is not None:
             return
+        if self._frames.subprotocol is None:
+            raise WireError("not the HTTP API of a broker")
         members: dict[str, object] = {}
         if self._options.token is not None:
             members["token"] = self._options.token
@@ -111,11 +126,11 @@ class HttpConnection(WireConnection):
             members["sender"] = self._options.client_id.decode(errors="replace")
         self._hello = self.request(None, "connect", **members)
 
-    def _refused(self, problem: Exception, events: list[WireEvent]) -> None:
-        if not isinstance(problem, InvalidHandshake):
+    def _refused(self, events: list[WireEvent]) -> None:
+        if self._status in (0, SWITCHING_PROTOCOLS):
             raise WireError("not the HTTP API of a broker")
-        reason = f"HTTP {self._status}" if self._status else "no WebSocket"
-        self._end(Rejected(reason, permanent=self._status in _PERMANENT), events)
+        permanent = self._status in _PERMANENT
+        self._end(Rejected(f"HTTP {self._status}", permanent), events)
 
     def _end(self, event: WireEvent, events: list[WireEvent]) -> None:
         self.flush(events)
@@ -141,7 +156,7 @@ class HttpConnection(WireConnection):
             data, payload = data[4:start], data[start:]
         try:
             self._handle(json.loads(data), payload, events)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise WireError(f"a frame is not one of {_SUBPROTOCOL}") from None
 
     def _closed(self, events: list[WireEvent]) -> None:
@@ -154,9 +169,10 @@ class HttpConnection(WireConnection):
             self._end(Rejected(why, permanent=code in (1008, 4001)), events)
 
     def _handle(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
-        if "id" in found:
-            error = found.get("error")
-            self._reply(int(found["id"]), found.get("ok"), error, events)
+        if found.get("id") is not None:
+            # Messages before a reply are reported before it, however both arrive.
+            self.flush(events)
+            self._reply(int(found["id"]), found.get("ok"), found.get("error"), events)
         elif "error" in found:
             raise WireError(str(found["error"]["code"]))
         else:
@@ -166,7 +182,8 @@ class HttpConnection(WireConnection):
         waiting = self.waiting.pop(number)
         if number == self._hello:
             if error is not None:
-                self._end(Rejected(str(error["code"]), permanent=True), events)
+                code = str(error["code"])
+                self._end(Rejected(code, permanent=code not in _TEMPORARY), events)
                 return
             self.epoch = str(ok["epoch"])
             events.append(Opened(self.resumed))

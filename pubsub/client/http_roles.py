@@ -43,6 +43,12 @@ class _Group:
     level: Level = Level.STORED
 
 
+class _Ping(NamedTuple):
+    """The request whose reply ends a group that was answered before its confirm."""
+
+    group: _Group
+
+
 class HttpPublisher(HttpConnection):
     """Publishes."""
 
@@ -80,22 +86,29 @@ class HttpPublisher(HttpConnection):
         self._closed_groups.append(group)
         if not group.left:
             group.left = 1
-            self.request(group, "ping")
+            self.request(_Ping(group), "ping")
             self.push()
 
     def answered(self, waiting: Any, ok: Any, error: Any, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
-        group: _Group = waiting
-        group.left -= 1
-        if error is not None:
-            group.refused += 1
-            group.reason = group.reason or str(error["message"])
-        elif group.published:
-            group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
+        if isinstance(waiting, _Ping):
+            waiting.group.left = 0
+        else:
+            _count(waiting, ok, error)
         groups = self._closed_groups
         while groups and not groups[0].left:
             done = groups.popleft()
             events.append(Confirmed(done.published, done.level, done.refused, done.reason))
+
+
+def _count(group: _Group, ok: Any, error: Any) -> None:
+    """Count the reply to a message of ``group``."""
+    group.left -= 1
+    if error is not None:
+        group.refused += 1
+        group.reason = group.reason or str(error["message"])
+    else:
+        group.level = min(group.level, _LEVELS.get(str(ok.get("level")), Level.HANDLED))
 
 
 class _Subscribe(NamedTuple):
@@ -112,7 +125,10 @@ class _Run:
 
     topic: str = ""
     payloads: list[bytes] = field(default_factory=list)
-    rows: list[Any] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    senders: list[bytes] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
 
 
 class HttpSubscriber(HttpConnection):
@@ -150,14 +166,14 @@ class HttpSubscriber(HttpConnection):
         if isinstance(waiting, _Unsubscribe):
             return
         interest = waiting.interest
-        if error is not None and error["code"] != "already-subscribed":
-            events.append(NotSubscribed(interest, str(error["message"])))
-            return
-        if ok is not None:
+        if error is None:
             self._interests[interest.name] = interest
             if "gap" in ok:
                 events.append(Missed(interest.name, _gap(ok["gap"])))
             self.session.positions[interest] = f"{ok['epoch']}:{ok['start']}"
+        elif error["code"] != "already-subscribed":
+            events.append(NotSubscribed(interest, str(error["message"])))
+            return
         events.append(Subscribed(interest))
 
     def pushed(self, found: Any, payload: bytes | None, events: list[WireEvent]) -> None:
@@ -173,33 +189,40 @@ class HttpSubscriber(HttpConnection):
             events.append(SubscriptionEnded(interest, "it may not be read any more"))
 
     def _add(self, row: Any, payload: bytes | None, events: list[WireEvent]) -> None:
-        run, topic = self._run, row["topic"]
+        # All members are read before the first is kept: a malformed row leaves the run whole.
+        topic, timestamp, offset = str(row["topic"]), int(row["timestamp"]), int(row["offset"])
+        sender = base64.b64decode(row["key"])
+        headers = {str(one["key"]): _value(one) for one in row.get("headers", ())}
+        value = _value(row) if payload is None else payload
+        run = self._run
         if run.topic != topic:
             self.flush(events)
             run = self._run = _Run(topic)
-        run.payloads.append(_value(row) if payload is None else payload)
-        run.rows.append(row)
+        run.payloads.append(value)
+        run.timestamps.append(timestamp)
+        run.offsets.append(offset)
+        run.senders.append(sender)
+        run.headers.append(headers)
 
     def flush(self, events: list[WireEvent]) -> None:
         """See ``HttpConnection``."""
-        run, self._run = self._run, _Run()
-        if not run.rows:
+        run = self._run
+        if not run.payloads:
             return
+        self._run = _Run()
         interest = self._interests.get(run.topic)
         if interest is None:
             return
-        rows = run.rows
-        self.session.positions[interest] = f"{self.epoch}:{rows[-1]['offset'] + 1}"
+        self.session.positions[interest] = f"{self.epoch}:{run.offsets[-1] + 1}"
+        columns = Columns.of(run.payloads)
         events.append(
             Messages(
                 run.topic,
-                Columns.of(run.payloads),
-                timestamps=[row["timestamp"] for row in rows],
-                offsets=[row["offset"] for row in rows],
-                senders=[base64.b64decode(row["key"]) for row in rows],
-                headers=[
-                    {one["key"]: _value(one) for one in row.get("headers", ())} for row in rows
-                ],
+                columns,
+                timestamps=run.timestamps,
+                offsets=run.offsets,
+                senders=run.senders,
+                headers=run.headers,
             )
         )
 

@@ -1,0 +1,90 @@
+"""The client library's publishers over the HTTP API, with replies made by hand."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.kernel import Columns
+from pubsub.wire.client_events import Confirmed, Level, Malformed
+from pubsub.wire.client_wire import Role
+from tests.unit.http_ends import upgraded
+
+NOT_A_FRAME = Malformed("a frame is not one of pubsub.v1.json")
+GAP = {"start": 3, "stop": 5, "reason": "expired"}
+
+
+class PublisherTests(SynchronousTestCase):
+    def test_the_requests(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.publish("caf\xe9", Columns.of([b"\0\xff", b""]))
+        far.connection.publish("news", Columns.one(b"x"), b"bob\xff", {"k": b"\xff"})
+        head = {"id": 2, "op": "publish", "topic": "caf\xe9"}
+        assert far.requests() == [
+            (head, b"\0\xff"),
+            ({**head, "id": 3}, b""),
+            (
+                {
+                    "id": 4,
+                    "op": "publish",
+                    "topic": "news",
+                    "sender": "bob\ufffd",
+                    "headers": [{"key": "k", "value_base64": "/w=="}],
+                },
+                b"x",
+            ),
+        ]
+
+    def test_replies_in_another_order(self) -> None:
+        """Topics are confirmed independently; confirmations keep the order of the requests."""
+        far = upgraded(Role.PUBLISHER)
+        for topic in ("a", "b", "c"):
+            far.connection.publish(topic, Columns.one(b"x"))
+            far.connection.confirm()
+        stored = {"offset": 0, "messages": 1, "level": "stored"}
+        assert far.receive(far.ok(4, **stored)) == []
+        assert far.receive(far.ok(2, **{**stored, "level": "handled"})) == [
+            Confirmed(1, Level.HANDLED)
+        ]
+        assert far.receive(far.error(3, "not-authorized", "no")) == [
+            Confirmed(1, Level.STORED, 1, "no"),
+            Confirmed(1, Level.STORED),
+        ]
+
+    def test_the_level_is_the_lowest(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.publish("a", Columns.of([b"x", b"y", b"z"]))
+        far.connection.confirm()
+        levels = ("stored", "handled", "stored")
+        data = [far.ok(number, level=level) for number, level in enumerate(levels, 2)]
+        assert far.receive(*data) == [Confirmed(3, Level.HANDLED)]
+
+    def test_the_first_reason_is_kept(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.publish("a", Columns.of([b"x", b"y"]))
+        far.connection.confirm()
+        events = far.receive(far.error(2, "a", "first"), far.error(3, "b", "second"))
+        assert events == [Confirmed(2, Level.STORED, 2, "first")]
+
+    def test_everything_is_answered_before_the_confirm(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.publish("a", Columns.of([b"x", b"y"]))
+        assert far.receive(far.ok(2, level="stored"), far.error(3, "e", "no")) == []
+        far.requests()
+        far.connection.confirm()
+        assert far.requests() == [{"id": 4, "op": "ping"}]
+        assert far.receive(far.ok(4)) == [Confirmed(2, Level.STORED, 1, "no")]
+
+    def test_a_confirm_of_nothing(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.confirm()
+        assert far.receive(far.ok(2)) == [Confirmed(0, Level.STORED)]
+
+    def test_notices_are_not_for_publishers(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        assert far.receive(far.text({"gap": GAP}), far.message("news", 3, b"x")) == []
+
+    def test_a_reply_that_comes_twice(self) -> None:
+        far = upgraded(Role.PUBLISHER)
+        far.connection.publish("a", Columns.one(b"x"))
+        reply = far.ok(2, level="stored")
+        assert far.receive(reply, reply) == [NOT_A_FRAME]
