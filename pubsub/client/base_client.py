@@ -51,6 +51,8 @@ class Client:
         # Of subscriptions that need a connection of their own: those with a start, and of a single
         # topic.
         self._reading: list[LinkDriver] = []
+        # Of subscriptions that were closed, until their connections have ended.
+        self._leaving: list[LinkDriver] = []
         self._closed = False
 
     def __repr__(self) -> str:
@@ -221,8 +223,17 @@ class Client:
         link.remove(feed, driver.now())
         if driver in self._reading:
             self._reading.remove(driver)
+            self._leaving.append(driver)
             link.close(driver.now())
-        driver.step()
+            driver.step()
+            link.gone.when_done(lambda: self._left(driver))
+        else:
+            driver.step()
+
+    def _left(self, driver: LinkDriver) -> None:
+        if driver in self._leaving:
+            self._leaving.remove(driver)
+            driver.stop()
 
     def _wire_for(self, start: int | None) -> tuple[ClientWire, Target]:
         """Return the wire that can begin at ``start``: the client's own, or that of the API."""
@@ -349,7 +360,7 @@ class Client:
             if flush:
                 await self.flush()
         finally:
-            drivers = self._drivers()
+            drivers = self._drivers() + self._leaving
             for driver in drivers:
                 driver.link.close(driver.now())
                 driver.step()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
@@ -63,7 +63,20 @@ class TwistedRuntime(Runtime):
     def connect(self, host: str, port: int, tls: TlsOptions | None, observer: Observer) -> Cancel:
         """See ``Runtime``."""
         reactor = self._reactor
-        factory: Any = Factory.forProtocol(lambda: _Stream(observer))
+        streams: list[_Stream] = []
+
+        def build() -> _Stream:
+            streams.append(_Stream(observer) if tls is None else _TlsStream(observer))
+            return streams[-1]
+
+        def cancel() -> None:
+            attempt.cancel()
+            # The TCP connection may be there, and its handshake not at its end.
+            for stream in streams:
+                if stream.transport is not None:
+                    stream.abort()
+
+        factory: Any = Factory.forProtocol(build)
         try:
             if tls is not None:
                 factory = TLSMemoryBIOFactory(_creator(host, tls), True, factory, reactor)
@@ -73,7 +86,7 @@ class TwistedRuntime(Runtime):
         endpoint = HostnameEndpoint(reactor, host, port, timeout=_CONNECT_SECONDS)
         attempt = endpoint.connect(factory)
         attempt.addErrback(lambda failure: observer.lost(_text(failure)))
-        return lambda: attempt.cancel()
+        return cancel
 
 
 def _creator(host: str, tls: TlsOptions) -> IOpenSSLClientConnectionCreator:
@@ -112,13 +125,14 @@ class _Stream(Protocol):
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._reading = True
-        self._made = False
 
     # Protocol
 
     def connectionMade(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self.transport.registerProducer(self, streaming=True)
-        self._made = True
         self._observer.made(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -161,3 +175,17 @@ class _Stream(Protocol):
             self.transport.resumeProducing()
         else:
             self.transport.pauseProducing()
+
+
+@implementer(IHandshakeListener)
+class _TlsStream(_Stream):
+    """A stream that is there once the broker's certificate is verified.
+
+    What was written before could not be told from what the broker may have received.
+    """
+
+    def connectionMade(self) -> None:
+        """The TCP connection is there."""
+
+    def handshakeCompleted(self) -> None:
+        self._begin()

@@ -1,0 +1,162 @@
+"""URLs of brokers, and the files and tokens that are named beside them."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import replace
+from unittest.mock import patch
+
+import trustme
+from twisted.trial.unittest import SynchronousTestCase
+
+from pubsub.client import InvalidUrl
+from pubsub.client.client_options import read_options
+from pubsub.client.client_tls import TlsOptions
+from pubsub.client.client_url import find_side, parse_url, wires_for
+from pubsub.client.credentials import Secret, read_token
+from tests.unit.fakes import Toy, scratch
+from tests.unit.raising import raised
+
+
+def refusal(url: str, **options: object) -> str:
+    """Return why ``url`` is refused."""
+    return str(raised(InvalidUrl, parse_url, url, options))
+
+
+class UrlTests(SynchronousTestCase):
+    """parse_url"""
+
+    def test_it_is_shown_with_port_and_scheme(self) -> None:
+        for given, shown in (
+            ("cafe://host", "cafe://host:7070"),
+            ("nsd+tls://host:1/", "nsd+tls://host:1"),
+            ("https://host", "http+tls://host:7080"),
+            ("http://[::1]:9", "http://[::1]:9"),
+        ):
+            assert str(parse_url(given)) == shown
+
+    def test_parameters_stand_in_the_url_or_beside_it(self) -> None:
+        assert parse_url("spot://h?max-message=2K").values == {"max-message": 2048}
+        assert parse_url("spot://h?max-message=2K", {"max-message": 7}).values == {"max-message": 7}
+        assert refusal("spot://h?max-message=few").startswith("spot:// max-message: ")
+        assert refusal("spot://h", size=1).endswith("no parameter 'size'; it has max-message")
+        assert refusal("nsd://h?a=b") == "nsd:// has no parameter 'a'"
+
+    def test_malformed_urls(self) -> None:
+        assert refusal("cafe://h:port") == "the URL is malformed"
+        assert refusal("cafe://[h") == "the URL is malformed"
+        assert refusal("cafe://:7070") == "the URL has no host; write cafe://HOST:PORT"
+        assert "has no path" in refusal("cafe://h/topic")
+        assert "has no path" in refusal("cafe://h#topic")
+
+    def test_credentials_are_refused_and_not_shown(self) -> None:
+        for url in ("cafe://bob:hunter2@h", "cafe://hunter2@h", "cafe://:hunter2@h"):
+            assert "no credentials" in refusal(url)
+            assert "hunter2" not in refusal(url)
+
+    def test_protocols_that_are_not_there(self) -> None:
+        assert "no client for 'gopher'; choose from cafe://, " in refusal("gopher://h")
+        assert "no client for ''" in refusal("//h")
+        with patch("pubsub.client.client_url.find_spec", lambda _: None):
+            assert "no client for 'cafe'" in refusal("cafe://h")
+            assert wires_for("t", "nsd") == []
+
+    def test_an_installed_protocol_brings_its_client(self) -> None:
+        toy, bare = Toy("toy", 99), Toy("bare", 98)
+        toy.client = replace(find_side("nsd"), port=0)  # type: ignore[assignment]
+        with patch("pubsub.plugin.installed_protocols", lambda: {"toy": toy, "bare": bare}):
+            assert str(parse_url("toy://h")) == "toy://h:99"
+            assert "no client for 'bare'" in refusal("bare://h")
+
+    def test_wires_for_any_topic(self) -> None:
+        assert wires_for("t", "rheos") == ["fast", "nsd", "spot", "http"]
+
+    def test_what_a_wire_cannot_express(self) -> None:
+        fast = parse_url("fast://h")
+        assert "PUBSUB_TOKEN" in str(raised(InvalidUrl, fast.wire, b"bob", None))
+        assert fast.wire(b"bob", "t").options.token == "t"
+        cafe = parse_url("cafe://h")
+        # cafe has no tokens: it is not given to what could send it.
+        assert cafe.wire(b"bob", "t").options.token is None
+        assert raised(InvalidUrl, cafe.wire, b"x" * 1000, None).args[0]
+
+
+class OptionsTests(SynchronousTestCase):
+    """read_options"""
+
+    def test_limits_are_positive(self) -> None:
+        for given in ({"timeout": 0}, {"queue_bytes": 0}, {"feed_bytes": -1}):
+            assert "more than 0" in str(raised(InvalidUrl, read_options, "nsd://h", **given))
+
+    def test_the_token_is_not_shown(self) -> None:
+        with patch.dict("os.environ", {"PUBSUB_API": "http://h:1"}):
+            options = read_options("fast://h", client_id="bob", token="hunter2")
+        assert "hunter2" not in repr(options)
+        assert options.api == "http://h:1"
+
+
+class TokenTests(SynchronousTestCase):
+    """read_token"""
+
+    def test_the_argument_the_file_and_the_environment(self) -> None:
+        path = scratch(self) / "token"
+        path.write_text("from-file \nmore\n")
+        variable = {"PUBSUB_TOKEN": "from-environment"}
+        for token, password, file, text in (
+            ("a", None, None, "a"),
+            (None, "b", None, "b"),
+            (None, None, path, "from-file"),
+            (None, None, None, "from-environment"),
+        ):
+            found = read_token(token, password, file, variable)
+            assert found is not None
+            assert found.reveal() == text
+            assert repr(found) == "Secret(...)"
+        assert read_token(None, None, None, {"PUBSUB_TOKEN": ""}) is None
+        assert isinstance(read_token("", None, None, variable), Secret)
+
+    def test_mistakes(self) -> None:
+        directory = scratch(self)
+        (directory / "empty").write_text("\nt\n")
+        (directory / "binary").write_bytes(b"\xff\xfe\n")
+
+        def refused(name: str) -> str:
+            return str(raised(InvalidUrl, read_token, None, None, directory / name, {}))
+
+        assert "give one of" in str(raised(InvalidUrl, read_token, "a", "b", None))
+        assert refused("none").endswith("none: No such file or directory")
+        assert refused("binary").endswith("binary: not UTF-8")
+        assert refused("empty").endswith("empty begins with an empty line")
+
+
+class TlsTests(SynchronousTestCase):
+    """TlsOptions"""
+
+    def test_files_that_are_missing_or_do_not_fit(self) -> None:
+        directory = scratch(self)
+        (directory / "file").write_text("nothing")
+        file, none = str(directory / "file"), str(directory / "none")
+        assert str(raised(InvalidUrl, TlsOptions(key=file).check)) == "tls_key needs tls_cert"
+        for options, text in (
+            (TlsOptions(ca=none), "tls_ca: "),
+            (TlsOptions(certificate=none), "tls_cert: "),
+            (TlsOptions(certificate=file, key=none), "tls_key: "),
+        ):
+            assert str(raised(InvalidUrl, options.check)) == f"{text}{none} is not a file"
+        for options in (TlsOptions(ca=file), TlsOptions(certificate=file)):
+            options.check()
+            assert str(raised(InvalidUrl, options.context)).startswith("tls: ")
+
+    def test_the_context_verifies(self) -> None:
+        directory = scratch(self)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+        own = authority.issue_cert("bob")
+        own.private_key_and_cert_chain_pem.write_to_path(str(directory / "own.pem"))
+        options = TlsOptions(str(directory / "ca.pem"), str(directory / "own.pem"))
+        options.check()
+        context = options.context()
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert len(context.get_ca_certs()) == 1

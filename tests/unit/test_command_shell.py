@@ -1,0 +1,146 @@
+"""The command with the HTTP API of a broker, its output for shells and Wireshark, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import socket
+import sys
+from unittest.mock import patch
+
+import click
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from pubsub.client import blocking
+from pubsub.commands import api_client, command
+from pubsub.commands.api_client import Api, ApiError
+from pubsub.commands.destination import Destination
+from pubsub.testing import start_broker
+from tests.unit.fakes import scratch
+from tests.unit.raising import raised
+from tests.unit.test_pubsub_command import CommandCase
+
+
+def at(url: str, **files: str) -> Api:
+    """Return the client of the API at ``url``."""
+    return Api(
+        Destination(
+            url, url, None, None, files.get("tls_ca"), files.get("tls_cert"), None, given=True
+        )
+    )
+
+
+class ToolTests(CommandCase):
+    """dissector and completion"""
+
+    def test_the_dissector(self) -> None:
+        code, out, _ = self.run_it("dissector")
+        assert code == 0
+        assert "Proto(" in out
+        code, out, _ = self.run_it("dissector", "--filters")
+        assert code == 0
+        assert any(line.startswith("pubsub.cafe.") for line in out.splitlines())
+
+    def test_completion(self) -> None:
+        for shell in ("bash", "zsh", "fish"):
+            code, out, _ = self.run_it("completion", shell)
+            assert (code, "_PUBSUB_COMPLETE" in out) == (0, True)
+        assert self.run_it("completion", "tcsh")[0] == 2
+
+    def complete(self, words: str, number: int) -> str:
+        given = {
+            "_PUBSUB_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(number),
+        }
+        # click writes bytes.
+        out = io.TextIOWrapper(io.BytesIO())
+        with patch.dict(os.environ, given), patch.object(sys, "stdout", out):
+            command.main([])
+        out.seek(0)
+        return out.read()
+
+    def test_what_a_shell_asks(self) -> None:
+        assert "plain,completion" in self.complete("pubsub com", 1)
+        assert "plain,--to" in self.complete("pubsub pipeline archive --t", 3)
+        assert "plain,earliest" in self.complete("pubsub sub t --from e", 4)
+
+
+class EndTests(CommandCase):
+    """Exit codes"""
+
+    def ended(self, error: BaseException) -> tuple[int, str]:
+        with patch.object(command, "_invoke", side_effect=error):
+            code, _, err = self.run_it("topics")
+        return code, err
+
+    def test_errors_are_one_line(self) -> None:
+        assert self.ended(click.ClickException("it failed")) == (1, "pubsub: it failed\n")
+        assert self.ended(KeyboardInterrupt()) == (130, "")
+        assert self.ended(click.Abort()) == (130, "")
+        missing = FileNotFoundError(errno.ENOENT, "No such file", "a")
+        assert self.ended(missing) == (1, "pubsub: a: No such file\n")
+
+    def test_a_reader_that_has_ended_is_no_error(self) -> None:
+        path = self.directory / "out"
+        with path.open("w") as file, patch.object(sys, "stdout", file):
+            with patch.object(command, "_invoke", side_effect=BrokenPipeError(errno.EPIPE, "")):
+                assert command.main(["topics"]) == 0
+            os.write(file.fileno(), b"nowhere")
+        assert path.read_bytes() == b""
+
+
+class ApiTests(TestCase):
+    """The HTTP API of a broker"""
+
+    timeout = 20.0
+
+    async def test_topics_and_offsets(self) -> None:
+        broker = start_broker(self)
+
+        def work() -> None:
+            url = broker.url("http")
+            api = at(url)
+            with blocking.connect(url) as client:
+                client.publish_many("a/b", [b"x", b"y"], confirm=True)
+            assert [row["name"] for row in api.get("/v1/topics")["topics"]] == ["a/b"]
+            assert api.bounds()["next"] == 2
+            assert api.bounds(0)["offset"] == 0
+            error = raised(ApiError, api.delete, api_client.topic_path("a/b"))
+            assert error.code == "not-authorized"
+            assert str(error).endswith("with --token-file or PUBSUB_TOKEN")
+
+        await deferToThread(work)
+
+    async def test_a_broker_that_is_not_there(self) -> None:
+        broker = start_broker(self)
+        url = broker.url("http")
+        await broker.stop()
+        error = await deferToThread(lambda: raised(ApiError, at(url).bounds))
+        assert "cannot be reached: connection refused; check the URL" in str(error)
+
+
+class ApiFileTests(SynchronousTestCase):
+    """The files beside the URL of the API, and reasons of failures"""
+
+    def test_certificates_that_cannot_be_used(self) -> None:
+        path = scratch(self) / "file"
+        path.write_text("nothing")
+        for files in (
+            {"tls_ca": str(path)},
+            {"tls_cert": str(path)},
+            {"tls_ca": f"{path}-none"},
+        ):
+            error = str(raised(ApiError, at("https://127.0.0.1:1", **files).bounds))
+            assert error.startswith("a certificate or key cannot be used: ")
+
+    def test_reasons(self) -> None:
+        for error, text in (
+            (TimeoutError(), "it does not answer"),
+            (OSError(errno.ECONNREFUSED, "Connection refused"), "connection refused"),
+            (ValueError(), "ValueError"),
+            (socket.gaierror(-2, "x"), "the host name is not known"),
+        ):
+            assert api_client._reason(error) == text
