@@ -265,6 +265,7 @@ def test_at_the_limit_of_open_files_connections_are_refused_and_counted(start: S
 
     until(has_room, "room for a connection")
     broker.stop()
-    assert broker.totals()["refused"] >= 36
+    # Connections that were not accepted yet when the others left are admitted.
+    assert 10 <= broker.totals()["refused"] < 100
     assert "EMFILE" not in broker.output
     assert broker.output.count("file-descriptors") == 2
