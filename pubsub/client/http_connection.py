@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from http.client import SWITCHING_PROTOCOLS
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -127,7 +127,7 @@ class HttpConnection(WireConnection):
         self._hello = self.request(None, "connect", **members)
 
     def _refused(self, events: list[WireEvent]) -> None:
-        if self._status in (0, SWITCHING_PROTOCOLS):
+        if self._status in (0, HTTPStatus.SWITCHING_PROTOCOLS):
             raise WireError("not the HTTP API of a broker")
         permanent = self._status in _PERMANENT
         self._end(Rejected(f"HTTP {self._status}", permanent), events)
